@@ -1,0 +1,54 @@
+# `make help` explains itself. CI calls the same targets as a person.
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-gpu lint format bench bench-privacy papers lock clean
+
+PYTHON ?= python3
+PY := .venv/bin/python
+export FLWR_TELEMETRY_ENABLED = 0
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+install: .venv/installed ## everything into .venv, from requirements.txt (hashes are checked)
+
+.venv/installed: requirements.txt pyproject.toml
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check uv
+	@$(PY) -m uv pip install --quiet --python $(PY) --require-hashes -r requirements.txt
+	@$(PY) -m uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: install ## the default job: Fed-CAD on the digits data, about half a minute
+	$(PY) -m fedpriv $(ARGS)
+
+test: install ## all tests (those on real pictures where ../shared/data or FEDPRIV_PICTURES is there)
+	$(PY) -m pytest -m "not gpu" $(ARGS)
+
+test-gpu: install ## tests of the GPU paths; fails where there is no GPU
+	$(PY) -m pytest -m gpu $(ARGS)
+
+lint: install ## ruff (lint and format) and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: install ## let ruff format and sort
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: install ## speed against a bare loop and against Flower's own runtime
+	$(PY) -m benchmarks.speed $(ARGS)
+
+bench-privacy: install ## accounting, noise and auditor: agreement with second accountants, throughput, power
+	$(PY) benchmarks/bench_accounting.py
+	$(PY) benchmarks/bench_noise.py
+	$(PY) benchmarks/bench_auditor.py
+
+papers: install ## where every equation of the papers is in the code
+	$(PY) -m fedpriv.papers
+
+lock: install ## resolve requirements.in into requirements.txt
+	$(PY) -m uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
+
+clean: ## remove caches and the environment, never outputs
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

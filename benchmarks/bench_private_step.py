@@ -1,0 +1,116 @@
+"""A private step against a plain one: same network, same batch, one thread.
+
+    python -m benchmarks.bench_private_step [model=cnn] [batch=60] [repeats=30]
+
+plain: forward, backward, SGD. The others add per-example clipping and Gaussian noise: ours (the step that clients
+run), `torch.func` vmap, and Opacus with hooks, functorch and ghost clipping. All are timed in turn within one loop, so
+that a busy machine slows all alike; the figure that counts is the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.config import ModelConfig
+from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.models import FlatModel, build_model
+from fedpriv.privacy.noise import SeededNoise, add_normal
+
+Step = Callable[[], None]
+LR, CLIP_NORM, SIGMA = 1e-4, 1.0, 1.0
+
+
+def network(name: str) -> nn.Module:
+    return build_model(ModelConfig(name=name), (1, 28, 28), 10, 0)  # type: ignore[arg-type, call-arg]
+
+
+def plain(name: str, images: Tensor, labels: Tensor) -> Step:
+    model = FlatModel(network(name))
+
+    def step() -> None:
+        model.grad.zero_()
+        nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+        model.theta.add_(model.grad, alpha=-LR)
+
+    return step
+
+
+def ours(name: str, images: Tensor, labels: Tensor, mode: str | None = None) -> Step:
+    model, noise = FlatModel(network(name)), SeededNoise(0, "benchmark")
+    gradients = PerExampleGradients(model.module, mode)
+
+    def step() -> None:
+        total = gradients.clipped_sum(images, labels, CLIP_NORM).total
+        model.theta.add_(add_normal(total, SIGMA * CLIP_NORM, noise), alpha=-LR / len(labels))
+
+    return step
+
+
+def opacus(name: str, images: Tensor, labels: Tensor, mode: str) -> Step:
+    """Opacus' own optimizer around its own module; ``mode``: hooks, functorch or ghost."""
+    from opacus import PrivacyEngine
+
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=len(labels))
+    module = network(name)
+    made = PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=LR),
+        data_loader=data,
+        noise_multiplier=SIGMA,
+        max_grad_norm=CLIP_NORM,
+        poisson_sampling=False,
+        criterion=nn.CrossEntropyLoss(),
+        grad_sample_mode=mode,
+    )
+    private, optimizer, criterion = made[0], made[1], made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(private(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def contenders(name: str, images: Tensor, labels: Tensor) -> dict[str, Step]:
+    found = {"plain": plain(name, images, labels), "ours": ours(name, images, labels)}
+    found["torch.func vmap"] = ours(name, images, labels, "vmap")
+    for mode in ("hooks", "functorch", "ghost"):
+        found[f"Opacus {mode}"] = opacus(name, images, labels, mode)
+    return found
+
+
+def measure(steps: dict[str, Step], repeats: int) -> dict[str, float]:
+    """Median seconds of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for repeat in range(repeats + 3):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            step()
+            if repeat >= 3:
+                seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main(arguments: list[str]) -> None:
+    options = {"model": "cnn", "batch": "60", "repeats": "30"} | dict(part.split("=", 1) for part in arguments)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    batch = int(options["batch"])
+    images, labels = torch.randn(batch, 1, 28, 28), torch.arange(batch) % 10
+    found = measure(contenders(options["model"], images, labels), int(options["repeats"]))
+    print(f"{options['model']}, batch {batch}, one thread, median of {options['repeats']}")
+    for name, seconds in found.items():
+        print(f"{name:<18} {1e3 * seconds:7.2f} ms   {seconds / found['plain']:5.2f} x plain")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,135 @@
+"""The contenders: each can run one round at a time, so that rounds of all of them alternate."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+from benchmarks.job import Job, local_epoch, plain_model, shard, tensors
+from fedpriv.app import make_apps
+from fedpriv.compose import compose
+from fedpriv.records import pack_vector
+from fedpriv.run import resolve
+from fedpriv.server import FederatedStrategy, Population
+from fedpriv.worker import adopt, locate
+
+
+class BareLoop:
+    """A plain PyTorch loop without any framework, in this process or divided among several."""
+
+    def __init__(self, job: Job, processes: int) -> None:
+        self.job = job
+        self.pipes: list[Connection] = []
+        self.children: list[Any] = []
+        if processes == 1:
+            torch.set_num_threads(1)
+            self.data, self.model = tensors(), plain_model(job.name)
+            return
+        context = mp.get_context("spawn")
+        for index in range(processes):
+            here, there = context.Pipe()
+            clients = range(index, job.clients_per_round, processes)
+            child = context.Process(target=_serve_bare, args=(there, job, list(clients)), daemon=True)
+            child.start()
+            self.pipes.append(here)
+            self.children.append(child)
+        for pipe in self.pipes:
+            pipe.recv()  # loaded
+
+    def round(self) -> float:
+        began = time.perf_counter()
+        if not self.pipes:
+            _bare_round(self.model, self.data, self.job, range(self.job.clients_per_round))
+        for pipe in self.pipes:
+            pipe.send("round")
+        for pipe in self.pipes:
+            pipe.recv()
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        for pipe, child in zip(self.pipes, self.children, strict=True):
+            pipe.send(None)
+            child.join()
+
+
+def _bare_round(model: Any, data: Any, job: Job, clients: Iterable[int]) -> None:
+    for client in clients:
+        local_epoch(model, *shard(data, client, job.examples))
+
+
+def _serve_bare(pipe: Connection, job: Job, clients: list[int]) -> None:
+    torch.set_num_threads(1)
+    data, model = tensors(), plain_model(job.name)
+    _bare_round(model, data, job, clients[:1])
+    pipe.send("ready")
+    while pipe.recv() is not None:
+        _bare_round(model, data, job, clients)
+        pipe.send("done")
+
+
+class OwnEngine:
+    """The project itself: strategy, messages, client halves, ledger entries; no evaluation."""
+
+    def __init__(self, job: Job, engine: str, workers: int = 1, extra: Iterable[str] = ()) -> None:
+        began = time.perf_counter()
+        if engine == "ray":
+            from fedpriv.engines.ray_pool import prestart
+
+            prestart(compose(own_options(job, engine, workers, extra)).engine, job.clients_per_round)
+        config, worker, _ = resolve(compose(own_options(job, engine, workers, extra)), Path(tempfile.mkdtemp()))
+        self.grid: Any
+        if engine == "ray":
+            from fedpriv.engines.ray import RayGrid
+
+            self.grid = RayGrid(config)
+        else:
+            from fedpriv.engines.inprocess import InProcessGrid
+
+            adopt(config, worker)
+            self.grid = InProcessGrid(config, make_apps(config)[1])
+        population = Population(config.seed, job.num_clients, job.clients_per_round, worker.data.num_examples)
+        kind = locate(config.strategy.server["_target_"], "strategy.server._target_")
+        self.strategy: FederatedStrategy = kind(population, **config.server_options())
+        self.arrays = pack_vector(worker.initial_parameters())
+        self.number = 0
+        self.round()
+        self.first_round_after = time.perf_counter() - began
+
+    def round(self) -> float:
+        began = time.perf_counter()
+        self.number += 1
+        result = self.strategy.start(
+            self.grid,
+            self.arrays,
+            self.number,
+            first_round=self.number,
+            on_round=lambda current: self.grid.collect_entries(current.cohort),
+        )
+        self.arrays = result.arrays
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        self.grid.close()
+
+
+def own_options(job: Job, engine: str, workers: int, extra: Iterable[str]) -> list[str]:
+    options = {
+        "strategy": "fedavg",
+        "dataset": "custom",
+        "dataset.path": "benchmarks.job.random_pictures",
+        "model": job.name,
+        "num_clients": job.num_clients,
+        "clients_per_round": job.clients_per_round,
+        "local.batch_size": 60,
+        "local.lr": 0.01,
+        "engine": engine,
+        "engine.workers": workers,
+    }
+    return [f"{key}={value}" for key, value in options.items()] + list(extra)

@@ -1,0 +1,1 @@
+"""Client halves of the methods: one file per method, the same stem as its server half."""

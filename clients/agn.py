@@ -1,0 +1,21 @@
+"""AGN, client half: adaptive Gaussian noise alone (Jiao, Cai, Wang, Cheng, Gao: DPFL-AGN, section 3.1).
+
+The client adds the noise; the server sees each client's model after each round; example counts are public.
+
+Symbols: sigma -> noise_multiplier, Theta -> clip_norm, H -> local.batch_size, eta -> local.lr, beta_1 -> beta1,
+beta_2 -> beta2. Published and repaired are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpriv.example_level import ExampleLevelClient
+from fedpriv.mechanisms.optimisers import Adam
+
+
+class AGNClient(ExampleLevelClient):
+    """Adam on the noisy gradient; its moments stay with the client between rounds."""
+
+    def __init__(self, *, beta1: float = 0.9, beta2: float = 0.999, **options: Any) -> None:
+        super().__init__(optimiser=Adam(beta1, beta2), **options)

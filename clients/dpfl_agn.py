@@ -1,0 +1,24 @@
+"""DPFL-AGN, client half: differentially private federated learning with adaptive Gaussian noise.
+
+Jiao, Cai, Wang, Cheng, Gao (Algorithm 1).
+
+The client adds the noise that the server announces, and none below its own bound; the server sees each client's model
+after each round; example counts are public.
+
+Symbols: sigma_0 -> noise_multiplier, Theta -> clip_norm, H -> local.batch_size, eta -> local.lr, rho -> decay,
+beta_1 -> beta1, beta_2 -> beta2; m, v and the step count stay with the client between rounds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpriv.example_level import DecayingNoise
+from fedpriv.mechanisms.optimisers import Adam
+
+
+class DPFLAGNClient(DecayingNoise):
+    """Adam on a noisy gradient whose noise the server lowers."""
+
+    def __init__(self, *, beta1: float = 0.9, beta2: float = 0.999, **options: Any) -> None:
+        super().__init__(optimiser=Adam(beta1, beta2), **options)

@@ -1,0 +1,24 @@
+"""FedProx, client half.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in Heterogeneous Networks.
+MLSys 2020.
+
+Nobody adds noise; the server sees every update as it is.
+
+Symbols: mu -> proximal_mu, w^t -> the global parameters that the round starts from.
+"""
+
+from __future__ import annotations
+
+from fedpriv.client import Client, Site
+
+
+class FedProxClient(Client):
+    """Local SGD on h(w) = F(w) + mu/2 * ||w - w^t||^2.  # [FedProx, eq. 2]
+
+    The trainer adds the term's gradient mu (w - w^t) to every step's gradient. ``proximal_mu = 0`` is FedAvg.
+    """
+
+    def __init__(self, *, proximal_mu: float, variant: str = "repaired", site: Site | None = None) -> None:
+        super().__init__(variant=variant, site=site)
+        self.proximal_mu = proximal_mu

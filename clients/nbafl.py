@@ -1,0 +1,125 @@
+"""NbAFL, client half: noising before model aggregation.
+
+K. Wei, J. Li, M. Ding, C. Ma, H. H. Yang, F. Farokhi, S. Jin, T. Q. S. Quek, H. V. Poor: Federated Learning with
+Differential Privacy: Algorithms and Performance Analysis. IEEE TIFS 2020. A baseline of DPFL-AGN.
+
+The client adds noise to its clipped weights, the server may add more to their mean; the server sees each client's
+noisy weights, outsiders see global models.
+
+Symbols: C -> clip_norm, sU -> upload noise (noise_multiplier * C), L -> exposures, m -> the smallest public n_j,
+mu -> proximal_mu, epsilon -> epsilon (what the noise is claimed to buy).
+
+The paper's sensitivity 2C/m presumes that examples are clipped one by one, which the algorithm does not do: one
+example can move the weights anywhere within the ball of radius C, so verified is per upload, with 2C.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedpriv.client import Charge, Client, PublicFacts, Release, Request, Site
+from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, Gaussian, Threat
+from fedpriv.privacy.noise import NoiseSource, add_normal
+
+UPLOAD = Threat("example", "add-or-remove-one", "server")
+PUBLIC = Threat("example", "add-or-remove-one", "public")
+
+
+class NbAFLClient(Client):
+    """Minimises F_j + mu/2 ||w - w_global||^2, clips the weights to C, adds N(0, sU^2).
+
+    noise_multiplier: sU / C; null: what the paper's formula gives for epsilon. min_replies: the smallest cohort that
+    the server aggregates, which bounds what outsiders learn. server_noise: sD / C.
+    """
+
+    threat: ClassVar[Threat] = UPLOAD
+    needs_facts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        facts: PublicFacts,
+        epsilon: float,
+        clip_norm: float,
+        claimed_delta: float,
+        proximal_mu: float = 0.0,
+        noise_multiplier: float | None = None,
+        exposures: int | None = None,
+        min_replies: int = 1,
+        variant: str = "repaired",
+        site: Site | None = None,
+    ) -> None:
+        super().__init__(variant=variant, site=site)
+        self.facts, self.epsilon, self.clip_norm, self.proximal_mu = facts, epsilon, clip_norm, proximal_mu
+        self.claimed_delta, self.exposures = claimed_delta, exposures or facts.num_rounds
+        self.min_replies = min_replies
+        if noise_multiplier is None:
+            # sU = c L 2C / (m epsilon), c = sqrt(2 ln(1.25/delta))  [NbAFL, Theorem 1]
+            noise_multiplier = 2 * self.constant * self.exposures / (facts.smallest * epsilon)
+        self.noise_multiplier = noise_multiplier
+        self.keeps_budget = noise_multiplier > 0
+
+    @property
+    def constant(self) -> float:
+        return math.sqrt(2 * math.log(1.25 / self.claimed_delta))
+
+    @property
+    def server_noise(self) -> float:
+        """sD / C: what the server adds where there are more rounds than exposures."""
+        rounds, clients = self.facts.num_rounds, self.facts.clients_per_round
+        excess = rounds**2 - self.exposures**2 * clients
+        if excess <= 0:
+            return 0.0
+        return 2 * self.constant * math.sqrt(excess) / (self.facts.smallest * clients * self.epsilon)
+
+    # --- the release -------------------------------------------------------------------------------------
+
+    def release(self, weights: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """Noisy weights [..., d] from the trained ones."""
+        clipped = clip(weights, self.clip_norm)  # [NbAFL, Alg. 1]
+        value = add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)  # [NbAFL, Alg. 1]
+        if value.ndim > 1:
+            return Release(value)
+        return Release(
+            value, None, {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(value - clipped))}
+        )
+
+    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
+        """What travels is the noisy weights minus the broadcast ones, which the server knows anyway."""
+        site = self._site()
+        rng = self._batch_generator(request.round, request.attempt)
+        result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu)
+        start = finite_or_zero(theta)
+        update = finite_or_zero(result.update)
+        noisy = self.release(start + update, state, self._noise(request, "release"))
+        diagnostics = {"train_loss": result.loss, "update_norm": float(l2_norm(update)), **noisy.figures}
+        return replace(noisy, value=noisy.value - start), diagnostics
+
+    # --- what it costs (unit example, add-or-remove-one; observers server and public) --------------------
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """An upload moves by 2C. Outsiders see the mean of at least ``min_replies`` uploads with the server's noise:
+        it moves by 2C/K and carries variance sU^2/K + sD^2, and K = min_replies is the worst cohort.
+        """
+        least = self.min_replies
+        public = math.sqrt(least * self.noise_multiplier**2 + (least * self.server_noise) ** 2) / 2
+        return (
+            Charge(Gaussian(threat=UPLOAD, multiplier=self.noise_multiplier / 2)),
+            Charge(Gaussian(threat=PUBLIC, multiplier=public)),
+        )
+
+    def planned_events(self, participations: int) -> list[Event]:
+        upload = self.charges(None)[0].event
+        return [replace(upload, count=participations)] if participations else []
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        return claimed.nbafl(self.epsilon, self.claimed_delta)
+
+    def exact_leak(self) -> str | None:
+        return "noise_multiplier=0: the clipped weights are sent as they are" if self.noise_multiplier == 0 else None

@@ -1,0 +1,160 @@
+"""The Flower app: ServerApp, ClientApp, and the adapter between messages and NumPyClient calls.
+
+The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
+catches every exception, attaches diagnostics in simulation only, and executes planned faults.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedpriv.client import BudgetSpent, StaleRequest, UnsafeNoise
+from fedpriv.config import Config
+from fedpriv.records import (
+    ATTEMPT,
+    ROUND,
+    Refusal,
+    identity_content,
+    read_instructions,
+    refusal,
+    reply_content,
+    unpack_vector,
+)
+from fedpriv.state import ContextStore, FileStore, MemoryStore
+from fedpriv.worker import memory_folder, worker_for
+
+log = logging.getLogger("fedpriv")
+
+Serve = Callable[[Grid, Context], None]
+
+
+class PlannedFault(Exception):
+    """A fault of kind ``raise`` from `engine.faults`."""
+
+
+def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
+    """A ClientApp whose messages reach the configured method's client half."""
+    app = ClientApp()
+
+    @app.query()
+    def identify(message: Message, context: Context) -> Message:
+        return Message(identity_content(_partition(context)), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return _guarded(_train, config_of, message, context)
+
+    return app
+
+
+def make_apps(config: Config, serve: Serve | None = None) -> tuple[ServerApp, ClientApp]:
+    """Both halves for one configuration. ``serve`` is what the ServerApp does with its grid (run.py gives it)."""
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        if serve is None:
+            raise RuntimeError("this process runs clients only")
+        serve(grid, context)
+
+    return server, make_client_app(lambda _: config)
+
+
+def _guarded(
+    handle: Callable[[Config, Message, Context], Message],
+    config_of: Callable[[Context], Config],
+    message: Message,
+    context: Context,
+) -> Message:
+    """A client that raises becomes one error reply. Its text travels in simulation only, where the experimenter owns
+    both sides; otherwise a code from a fixed list leaves, and the text goes to the client's own log.
+    """
+    simulation = False
+    try:
+        config = config_of(context)
+        simulation = config.privacy.rng == "seeded"
+        return handle(config, message, context)
+    except BudgetSpent as spent:
+        return refusal(Refusal.BUDGET_SPENT, message, str(spent) if simulation else None)
+    except StaleRequest as stale:
+        return refusal(Refusal.STALE, message, str(stale) if simulation else None)
+    except UnsafeNoise as unsafe:
+        return refusal(Refusal.UNSAFE_NOISE, message, str(unsafe) if simulation else None)
+    except Exception as error:
+        log.debug("client %s: %s", context.node_config.get("partition-id"), traceback.format_exc())
+        return refusal(Refusal.FAILED, message, f"{type(error).__name__}: {error}" if simulation else None)
+
+
+def _train(config: Config, message: Message, context: Context) -> Message:
+    client, instructions = _partition(context), read_instructions(message.content)
+    kind = planned_fault(config, instructions.round, client, "train")
+    if kind == "raise" and instructions.attempt == 0:
+        raise PlannedFault(f"engine.faults: client {client} raises in round {instructions.round}")
+    numpy_client = worker_for(config).client(client, _store(config, context))
+    parameters = [unpack_vector(message.content)]
+    call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
+    (release,), num_examples, diagnostics = numpy_client.fit(parameters, call)
+    if kind == "drop":
+        return refusal(Refusal.LOST, message)
+    simulation = config.privacy.rng == "seeded"
+    return Message(reply_content(release, num_examples, diagnostics if simulation else None), reply_to=message)
+
+
+def planned_fault(config: Config, server_round: int, client: int, exchange: str) -> str | None:
+    """The kind of fault that `engine.faults` plans here, if any."""
+    for fault in config.engine.faults:
+        if (fault.round, fault.client, fault.exchange) == (server_round, client, exchange):
+            return fault.kind
+    return None
+
+
+def _partition(context: Context) -> int:
+    return int(context.node_config["partition-id"])
+
+
+def _store(config: Config, context: Context) -> MemoryStore:
+    if config.engine.name == "flower":
+        return FileStore(memory_folder(config), _partition(context))
+    return ContextStore(context)
+
+
+# --- `flwr run .`: the configuration comes from the run's own options -------------------------------------
+
+
+@lru_cache(maxsize=4)
+def _composed(overrides: str) -> Config:
+    from fedpriv.compose import compose_remote
+
+    config = compose_remote(shlex.split(overrides))
+    engine = config.engine.model_copy(update={"name": "flower"})
+    return config.model_copy(update={"engine": engine})
+
+
+def _config_of(context: Context) -> Config:
+    return _composed(str(context.run_config.get("overrides", "")))
+
+
+client_app = make_client_app(_config_of)
+server_app = ServerApp()
+
+
+@server_app.main()
+def _serve(grid: Grid, context: Context) -> None:
+    from fedpriv.run import serve_flwr_run
+
+    serve_flwr_run(grid, context, _config_of(context))
+
+
+def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int) -> Context:
+    """A simulated client's context, with an empty state."""
+    node_config: dict[str, Any] = {"partition-id": partition, "num-partitions": num_partitions}
+    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})

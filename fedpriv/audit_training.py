@@ -1,0 +1,117 @@
+"""Training-level audit of client units: a real run in which every client is a canary.
+
+Each client's update is replaced by a Dirac vector far longer than the clip norm, plus or minus by a secret coin, in
+every round it takes part in. Everything behind the update is the real thing: cohorts, messages, clipping, noise keys,
+state between participations. The attacker is the server: it sums what each client sent along that client's own
+coordinate and guesses the coins (Steinke, Nasr and Jagielski, NeurIPS 2023).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message
+from torch import Tensor
+
+from fedpriv.app import make_apps
+from fedpriv.client import Client
+from fedpriv.config import Config
+from fedpriv.engines.grid import client_of
+from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.errors import OptionError
+from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
+from fedpriv.privacy.noise import SeededNoise
+from fedpriv.records import pack_vector, unpack_vector
+from fedpriv.server import BudgetsSpent, FederatedStrategy, Population
+from fedpriv.state import MemoryStore
+from fedpriv.training import LocalData, LocalResult
+from fedpriv.worker import Worker, adopt, client_class, locate
+
+#: A canary's update is this many clip norms long, so that skipped clipping shows.
+LENGTH = 10.0
+
+
+class CanaryTrainer:
+    """Stands where local training stands, and returns a canary's update."""
+
+    def __init__(self, update: Tensor) -> None:
+        self.update = update
+
+    def train(self, theta: Tensor, data: LocalData, rng: Any, proximal_mu: float = 0.0) -> LocalResult:
+        return LocalResult(self.update, 0.0)
+
+
+class CanaryWorker(Worker):
+    """A worker whose clients are canaries."""
+
+    def __init__(self, config: Config, updates: Tensor) -> None:
+        super().__init__(config)
+        self.updates = updates
+
+    def client(self, client: int, store: MemoryStore) -> Client:
+        real = super().client(client, store)
+        assert real.site is not None
+        real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client]))  # type: ignore[arg-type]
+        return real
+
+
+class ListeningGrid(InProcessGrid):
+    """Keeps, for each client, the sum of what it sent along its own coordinate: the server's view."""
+
+    def __init__(self, config: Config, client_app: Any, coordinates: Tensor) -> None:
+        super().__init__(config, client_app)
+        self.coordinates = coordinates.tolist()
+        self.heard: dict[int, float] = defaultdict(float)
+
+    def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
+        for message, reply in zip(messages, super().deliver(messages, deadline), strict=False):
+            client = client_of(message)
+            if reply.has_content():
+                self.heard[client] += float(unpack_vector(reply.content)[self.coordinates[client]])
+            yield reply
+
+
+def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAudit:
+    """Runs all rounds of ``config`` in this process with canary clients; the bound is for replace-one.
+
+    Clients that were never asked get the score 0.
+    """
+    threat = client_class(config).threat
+    if threat.unit != "client":
+        raise OptionError(
+            "level",
+            "training",
+            f"canary clients audit the unit client, {config.strategy.name} protects the unit "
+            f"{threat.unit}: level=mechanism audits it",
+        )
+    # Canaries never touch a run's folder, and planned faults are none of this audit's business.
+    engine = config.engine.model_copy(update={"name": "inprocess", "faults": ()})
+    config = config.model_copy(update={"engine": engine, "run_dir": None})
+    model = Worker(config).model
+    size = model.layout.num_parameters
+    clip_norm = float(config.client_options().get("clip_norm", 1.0))
+    coordinates = torch.arange(config.num_clients) % size
+    coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins"))
+    signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)
+    updates = dirac_updates(coordinates, size, LENGTH * clip_norm) * signs
+
+    worker = CanaryWorker(config, updates)
+    adopt(config, worker)
+    options = config.server_options()
+    kind = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
+    population = Population(
+        config.seed, config.num_clients, config.clients_per_round, worker.data.num_examples, config.engine.round_timeout
+    )
+    strategy: FederatedStrategy = kind(population, **options)
+    grid = ListeningGrid(config, make_apps(config)[1], coordinates)
+    with suppress(BudgetsSpent):  # what was heard until then counts
+        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
+    scores = np.array([grid.heard[client] for client in range(config.num_clients)])
+    guesses = sorted({max(1, config.num_clients // part) for part in (1, 2, 4)})
+    return audit_canaries(coins.numpy(), scores, delta=config.privacy.delta, confidence=confidence, guesses=guesses)

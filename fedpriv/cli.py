@@ -1,0 +1,319 @@
+"""The command line: `python -m fedpriv option=value ...`.
+
+Everything is composed and checked once before Hydra starts, so that a mistake is one line and exit code 2.
+Exit codes: 0 done, 1 the run failed (what it had is kept), 2 a mistake in the call, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import FedprivError, OptionError, RunFailed
+
+DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+#: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
+FAILURE_FILE = "failed.txt"
+
+#: Of a larger sweep, only so many jobs and those that bring a new value are checked before the first job starts.
+CHECKED_JOBS = 200
+
+FLAGS = ("-m", "--multirun", "-h", "--help", "--version")
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return guarded(lambda: _dispatch(list(arguments)))
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Runs ``work`` and turns what a user can mend into one line and an exit code."""
+    code, message = outcome(work)
+    if message:
+        print(f"fedpriv: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def outcome(work: Callable[[], int]) -> tuple[int, str]:
+    """(exit code, what to tell the user) of ``work``; what nobody but a developer can mend is raised."""
+    try:
+        return work(), ""
+    except RunFailed as error:
+        return FAILED, str(error)
+    except FedprivError as error:
+        return MISTAKE, str(error)
+    except KeyboardInterrupt as stop:
+        return INTERRUPTED, str(stop) or "interrupted"
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            return FAILED, f"{error.filename or 'a file'}: {error.strerror}"
+        if error.errno in WRONG_PATH and error.filename:
+            return MISTAKE, f"{error.filename}: {error.strerror}"
+        raise
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """While a run is at work: an interruption and a full disk name the folder from which it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted{_how_to_go_on(folder)}") from None
+    except OSError as error:
+        if error.errno in DISK_FULL or error.errno is None:
+            where = f" ({error.filename})" if error.filename else ""
+            reason = error.strerror or str(error)
+            raise RunFailed(f"{reason}{where}{_how_to_go_on(folder)}") from error
+        raise
+    finally:
+        _remove_if_unused(folder)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    if (folder / "summary.json").exists():
+        return f"; the result is there, python -m fedpriv.report {shown(folder)} writes its report"
+    if (folder / "config.yaml").exists():
+        return f"; resume={shown(folder)} goes on from the last checkpoint"
+    return ""
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """A run that was refused leaves no folder behind."""
+    if folder.is_dir() and {path.name for path in folder.iterdir()} == {".lock"}:
+        (folder / ".lock").unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _dispatch(arguments: list[str]) -> int:
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    unknown = [flag for flag in flags if flag not in FLAGS]
+    if unknown:
+        raise OptionError(*_split(unknown[0]), f"there is no such flag; allowed: {', '.join(FLAGS)}")
+    if "--help" in flags or "-h" in flags:
+        from fedpriv.help import help_text
+
+        print(help_text())
+        return DONE
+    if "--version" in flags:
+        from fedpriv import __version__
+
+        print(__version__)
+        return DONE
+    multirun = bool(flags)
+    commands = {key: value for key, value in map(_split, overrides) if key in ("resume", "rerun", "plan")}
+    for command, work in (("resume", _resume), ("rerun", _rerun)):
+        if commands.get(command, "null") != "null":
+            _refuse_others(command, commands[command], overrides, flags)
+            return work(commands[command], overrides)
+    plan = commands.get("plan", "false").lower()
+    if plan not in ("true", "false"):
+        raise OptionError("plan", commands["plan"], "allowed: true, false")
+    if plan == "true" and multirun:
+        raise OptionError("plan", "true", "plans one run: leave out -m")
+    check(overrides, multirun)
+    return _plan(overrides) if plan == "true" else _run_hydra(arguments)
+
+
+def _split(argument: str) -> tuple[str, str]:
+    key, _, value = argument.partition("=")
+    return key, value
+
+
+def check(overrides: Sequence[str], multirun: bool) -> None:
+    """Composes every job once; the first mistake raises `OptionError`."""
+    from fedpriv.compose import check_hydra, compose, parse
+
+    parsed = parse(overrides)
+    for override in parsed:
+        key = override.key_or_group
+        if override.is_sweep_override() and not multirun:
+            raise OptionError(key, override.get_value_string(), "several values need -m (a sweep)")
+        if key == "run_dir":
+            raise OptionError(key, override.get_value_string(), "is for `flwr run`: here it is hydra.run.dir")
+    check_hydra([o.input_line or "" for o in parsed if _is_hydras(o.key_or_group)])
+    parsed = [o for o in parsed if not _is_hydras(o.key_or_group)]
+    if not multirun:
+        compose([o.input_line or "" for o in parsed])
+        return
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None) or [[[]]]
+    seen: set[str] = set()
+    for number, job in enumerate(jobs):
+        if number < CHECKED_JOBS or not seen.issuperset(job):
+            compose([str(override) for override in job])
+        seen.update(job)
+
+
+def _is_hydras(key: str) -> bool:
+    return key.split(".")[0].split("/")[0] == "hydra"
+
+
+# --- commands --------------------------------------------------------------------------------------------
+
+
+def _run_hydra(arguments: list[str]) -> int:
+    """One run or a sweep in Hydra's folders; the worst exit code of all jobs."""
+    import hydra
+    from hydra.errors import HydraException
+
+    from fedpriv.compose import CONF
+
+    _codes.clear()
+    given = sys.argv
+    sys.argv = [given[0], *arguments]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print several lines and exit; `outcome` prints one
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+    except HydraException as error:
+        raise OptionError("hydra", "", " ".join(str(error).split())) from None
+    finally:
+        sys.argv = given
+    return max(_codes, default=DONE)
+
+
+_codes: list[int] = []  # of the jobs that ran in this process, and of the sweep as a whole
+
+
+def job_ended(code: int) -> None:
+    """Counts towards the exit code of `_run_hydra`."""
+    _codes.append(code)
+
+
+def job(_: Any) -> None:
+    """One job of Hydra's: composed again by `compose`, run in Hydra's folder for it.
+
+    A job that fails says so in its folder and lets the other jobs of a sweep go on.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    from fedpriv.progress import plain_output
+
+    hydra_config = HydraConfig.get()
+    folder = Path(hydra_config.runtime.output_dir)
+    overrides = list(hydra_config.overrides.task)
+    sweep = hydra_config.mode == RunMode.MULTIRUN
+    parallel = sweep and "basic" not in hydra_config.launcher._target_
+
+    def work() -> int:
+        from fedpriv.compose import compose
+
+        config = compose(overrides)
+        if config.engine.name == "ray":  # its workers start while this process still imports torch
+            from fedpriv.engines.ray_pool import prestart
+
+            prestart(config.engine, config.clients_per_round)
+        from fedpriv.run import start_run
+
+        if sweep:
+            print(f"--- {folder.name}: {' '.join(overrides)}", flush=True)
+        with running(folder):
+            summary = start_run(config, folder)
+        finish(summary, folder)
+        return DONE
+
+    with plain_output(f"{folder.name}: " if parallel else None):
+        code, message = outcome(work)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt(message)
+    if message:
+        print(f"fedpriv: {folder.name + ': ' if sweep else ''}{message}", file=sys.stderr, flush=True)
+    job_ended(code)
+    if code and sweep:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FAILURE_FILE).write_text(f"exit code {code}: {message}\n")
+
+
+def finish(summary: dict[str, Any], folder: Path) -> None:
+    """What a person sees at the end of a run."""
+    from rich.console import Console
+
+    from fedpriv.report.tables import final_lines, final_table
+
+    console = Console()
+    if console.is_terminal:
+        console.print(final_table(summary))
+    else:
+        print("\n".join(final_lines(summary)))
+    if summary.get("note"):
+        print(f"note: {summary['note']}")
+    print(f"folder: {shown(folder)}\nreport: {shown(folder / 'report.html')}", flush=True)
+
+
+def shown(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: Sequence[str]) -> None:
+    if not folder:
+        raise OptionError(command, "", "must be the folder of a run")
+    others = [*flags, *(o for o in overrides if _split(o)[0] not in (command, "hydra.run.dir"))]
+    if others:
+        raise OptionError(*_split(others[0]), f"{command}= takes the run's own options")
+
+
+def _resume(folder: str, overrides: Sequence[str]) -> int:
+    from fedpriv.run import resume_run
+
+    path = Path(folder)
+    with running(path):
+        summary = resume_run(path)
+    finish(summary, path)
+    return DONE
+
+
+def _rerun(folder: str, overrides: Sequence[str]) -> int:
+    from fedpriv.run import config_for_rerun, start_run
+
+    config = config_for_rerun(Path(folder))
+    now = datetime.now()
+    name = f"{now:%H-%M-%S}-{config.strategy.name}-{config.dataset.name}"
+    chosen = [value for key, value in map(_split, overrides) if key == "hydra.run.dir"]
+    target = Path(chosen[0]) if chosen else Path("outputs") / f"{now:%Y-%m-%d}" / name
+    with running(target):
+        summary = start_run(config, target)
+    finish(summary, target)
+    return DONE
+
+
+def _plan(overrides: Sequence[str]) -> int:
+    from fedpriv.compose import compose
+    from fedpriv.progress import figure
+    from fedpriv.run import resolve
+
+    own = [o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]
+    config, worker, plan = resolve(compose(own), None)
+    claim = plan.claim
+    claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
+    options = config.client_options()
+    threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
+    rows = {
+        "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
+        "rounds": f"{config.num_rounds}, {config.clients_per_round} of {config.num_clients} clients each; "
+        f"a client takes part {min(plan.participations)} to {max(plan.participations)} times",
+        "parameters": str(worker.model.layout.num_parameters),
+        "claimed epsilon": claimed,
+        "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
+        f"{plan.accountant})",
+        "threat model": f"{threat}, delta {config.privacy.delta:g}",
+        "bytes up / down": f"{plan.bytes_up:,} / {plan.bytes_down:,}",
+        "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
+    }
+    if "noise_multiplier" in options:
+        rows["noise multiplier"] = f"{options['noise_multiplier']:.6g} (standard deviation / clip_norm)"
+    rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}
+    width = max(map(len, rows))
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
+    return DONE

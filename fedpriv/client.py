@@ -1,0 +1,296 @@
+"""The shared base of all client halves: local training, then one release that is booked before it leaves.
+
+A method's client file says two things only: what its release is (`release`) and what that costs (`charges`, and
+`planned_events` for a whole run). The order of a participation is fixed here: budget, training, release, then
+ledger entries, state and account in one write, then the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from torch import Tensor
+
+from fedpriv.errors import FedprivError
+from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
+from fedpriv.privacy.claimed import Claim
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
+from fedpriv.privacy.noise import NoiseSource, noise_source
+from fedpriv.records import ATTEMPT, ROUND
+from fedpriv.seeds import generator
+from fedpriv.state import Answer, ClientMemory, MemoryStore, read_memory, state_to_tensors, tensors_to_state
+from fedpriv.training import LocalData, SequentialTrainer
+
+
+class BudgetSpent(FedprivError):
+    """The next release would take the client over `privacy.max_epsilon`; nothing was released."""
+
+
+class StaleRequest(FedprivError):
+    """A request for a round before the last answered one: its noise may have been used; nothing was released."""
+
+
+class UnsafeNoise(FedprivError):
+    """The server asked for less noise than the client's guarantee counts on; nothing was released."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks for: which round, which attempt at it, and what the method's server half added."""
+
+    round: int
+    attempt: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What is known of a client and its run before the run: num_examples is the client's own declared count,
+    smallest the least of all clients; batch_size is expected, not drawn.
+    """
+
+    num_examples: int
+    smallest: int
+    batch_size: int
+    num_rounds: int
+    clients_per_round: int
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one release costs.
+
+    event: the bound fixed before the run. realised: what this release really cost, where it is something else.
+    adaptive: the event's parameter was chosen from earlier outputs (a guarantee only under a filter).
+    """
+
+    event: Event
+    realised: Event | None = None
+    adaptive: bool = False
+
+
+@dataclass(frozen=True)
+class Release:
+    """What leaves the client (value [..., d]), the state it keeps, and figures for the experimenter."""
+
+    value: Tensor
+    state: Any = None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Two sequences of updates that one client's data could cause, one number per participation: the length along a
+    fixed direction, in units of the clip norm, in world 0 and in world 1.
+    """
+
+    name: str
+    world0: tuple[float, ...]
+    world1: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client's own machine, real or simulated: its data, its memory, its source of randomness."""
+
+    client: int
+    num_examples: int  # declared once, public
+    load_data: Callable[..., LocalData]  # all of it, or these rows of it (int64 [b])
+    trainer: SequentialTrainer
+    store: MemoryStore
+    seed: int
+    rng: str  # seeded | secure
+    delta: float
+    max_epsilon: float | None
+
+
+class Client(NumPyClient):
+    """Base of the client halves; on its own it releases the update as it is (no privacy).
+
+    Without a ``site`` a client can still be planned (`planned_events`) and audited (`release`), with any number
+    of leading trial dimensions.
+    """
+
+    #: Who must not learn what; None where a method promises nothing.
+    threat: ClassVar[Threat] = CLIENT_TO_SERVER
+    #: Dataclass of what the method keeps between participations.
+    State: ClassVar[type[Any] | None] = None
+    #: Whether every release has a finite price, so that `privacy.max_epsilon` bounds the total.
+    keeps_budget: bool = False
+    #: Weight mu of the proximal term in local training.
+    proximal_mu: float = 0.0
+    #: Whether the constructor takes `PublicFacts` as ``facts``.
+    needs_facts: ClassVar[bool] = False
+    #: Batches of a participation; None: epochs over the client's data.
+    batches_per_round: int | None = None
+
+    def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
+        self.variant, self.site = variant, site
+
+    # --- what a method says ------------------------------------------------------------------------------
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """The vector [..., d] that leaves the client, from its update [..., d] and its state."""
+        return Release(update, state)
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """What the next release costs; depends on public values and on the client's own noisy history only."""
+        return (Charge(NoBound(threat=self.threat, reason="updates are sent without noise")),)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        """The guarantee's events of a client that takes part this often, fixed before the run."""
+        (charge,) = self.charges(None)
+        return [replace(charge.event, count=participations)] if participations else []
+
+    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
+        """What answering this request costs. Charges under further threats than the method's own may be among them.
+
+        Raises `UnsafeNoise`.
+        """
+        return self.charges(state)
+
+    def budget_plan(self) -> list[Event]:
+        """All that may be released in the run, where that is fixed before it: if the whole plan costs at most
+        `privacy.max_epsilon`, it is kept to exactly; otherwise, or where it is empty, a filter decides.
+        """
+        return []
+
+    def claim(self, participations: int, delta: float) -> Claim | None:
+        """What the paper says of a client that takes part this often; None where it claims nothing."""
+        return None
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        """What the auditor tries: pairs of neighbours under the method's adjacency that it separates worst."""
+        return [Neighbours("opposite updates", (1.0,) * participations, (-1.0,) * participations)]
+
+    def exact_leak(self) -> str | None:
+        """Why a release shows a function of the data without any noise; None where every coordinate has noise."""
+        return "updates are sent without noise"
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """The release code on trials ``shape`` = [trials, d] of one side of a pair of neighbours: here an update along
+        the first axis, ``length`` clip norms long.
+        """
+        update = torch.zeros(shape)
+        update[:, 0] = length * getattr(self, "clip_norm", 1.0)
+        return self.release(update, state, noise)
+
+    # --- one participation -------------------------------------------------------------------------------
+
+    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
+        """Trains from the global parameters ``[theta]`` (float32 [d]) and returns ``[release]``.
+
+        The returned count is the declared one. The dictionary holds diagnostics for the experimenter, which the
+        adapter drops outside simulation. A repeated request gets the same bytes; an older one raises `StaleRequest`.
+        Raises `BudgetSpent`.
+        """
+        site = self._site()
+        options = {key: value for key, value in config.items() if key not in (ROUND, ATTEMPT)}
+        request = Request(int(config[ROUND]), int(config[ATTEMPT]), options)
+        memory = read_memory(site.store)
+        if memory.answer is not None and (request.round, request.attempt) <= (
+            memory.answer.round,
+            memory.answer.attempt,
+        ):
+            return [_repeated(memory.answer, request).numpy()], site.num_examples, {}
+        state = tensors_to_state(self.State, memory.state) if self.State else None
+        charges = self.price(state, request)
+        self._check_budget(memory, charges)
+
+        release, diagnostics = self.work(torch.from_numpy(parameters[0]), state, request)
+
+        entries = [
+            Entry(request.round, site.client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
+            for sequence, charge in enumerate(charges, memory.account.next_sequence)
+        ]
+        # A release without noise has no noise key to protect: nothing is kept of it.
+        answer = Answer(request.round, request.attempt, release.value) if self.exact_leak() is None else None
+        site.store.write(memory.after(state_to_tensors(release.state), entries, answer).to_bytes())
+        return [release.value.numpy()], site.num_examples, diagnostics
+
+    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
+        """Local training from ``theta`` [d] and the release that comes of it, with figures for the experimenter.
+
+        A method whose noise is inside local training overrides this instead of `release`.
+        """
+        site = self._site()
+        rng = self._batch_generator(request.round, request.attempt)
+        result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu)
+        update = finite_or_zero(result.update)
+        release = self.release(update, state, self._noise(request, "release"))
+        return release, {"train_loss": result.loss, "update_norm": float(l2_norm(update)), **release.figures}
+
+    def _noise(self, request: Request, purpose: str) -> NoiseSource:
+        """The one source of this release's noise."""
+        site = self._site()
+        return noise_source(site.rng, site.seed, site.client, request.round, request.attempt, purpose)  # type: ignore[arg-type]
+
+    def _check_budget(self, memory: ClientMemory, charges: Sequence[Charge]) -> None:
+        site = self._site()
+        if site.max_epsilon is None:
+            return
+        from fedpriv.privacy.composition import Budget, compose  # loads the accountants: only where a budget is kept
+
+        own = [charge for charge in charges if charge.event.threat == self.threat]
+        plan = tuple(self.budget_plan())
+        if plan and compose(plan, site.delta).epsilon <= site.max_epsilon:
+            budget = Budget(site.max_epsilon, site.delta, plan=plan)
+            bounds = [entry.event for entry in memory.account.entries() if entry.event.threat == self.threat]
+            admitted = budget.admits(bounds, [charge.event for charge in own])
+        else:
+            spent = memory.account.spent(self.threat)
+            further = [charge.realised or charge.event for charge in own]
+            admitted = Budget(site.max_epsilon, site.delta).admits(spent, further)
+        if not admitted:
+            raise BudgetSpent(f"client {site.client}: the next release would exceed epsilon {site.max_epsilon}")
+
+    def _batch_generator(self, server_round: int, attempt: int) -> np.random.Generator:
+        """Batches are repeatable in simulation; in secret where noise comes from the operating system."""
+        site = self._site()
+        if site.rng == "secure":
+            return np.random.default_rng()
+        return generator(site.seed, site.client, server_round, attempt, "batches")
+
+    def _site(self) -> Site:
+        if self.site is None:
+            raise RuntimeError("a client without a site can be planned and audited, not trained")
+        return self.site
+
+
+def _repeated(answer: Answer, request: Request) -> Tensor:
+    """The stored release for the very request that it answered."""
+    if (request.round, request.attempt) != (answer.round, answer.attempt):
+        raise StaleRequest(
+            f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
+        )
+    return answer.release
+
+
+class GaussianClient(Client):
+    """Base of the clients that clip their update to ``clip_norm`` and add Gaussian noise.
+
+    noise_multiplier: the paper's sigma, standard deviation / clip_norm, per coordinate.
+    """
+
+    def __init__(
+        self, *, noise_multiplier: float, clip_norm: float, variant: str = "repaired", site: Site | None = None
+    ):
+        super().__init__(variant=variant, site=site)
+        self.keeps_budget = True
+        self.noise_multiplier, self.clip_norm = noise_multiplier, clip_norm
+
+    def exact_leak(self) -> str | None:
+        return "noise_multiplier=0: the clipped update is sent as it is" if self.noise_multiplier == 0 else None
+
+    @staticmethod
+    def figures(clipped: Tensor, noise: Tensor, **others: Tensor | float) -> dict[str, float]:
+        """Diagnostics of a single release; empty for a batch of trials, where nobody reads them."""
+        if clipped.ndim > 1:
+            return {}
+        norms = {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(noise))}
+        return norms | {name: float(value) for name, value in others.items()}

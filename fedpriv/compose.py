@@ -1,0 +1,204 @@
+"""From YAML files and overrides to a checked `Config`, with every mistake turned into one readable line.
+
+The one place that knows Hydra's composition. `compose` serves the command line (before Hydra itself starts),
+every job of a sweep, `flwr run`, the audit and the tests.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedpriv.config import Config, validate
+from fedpriv.errors import OptionError, RunFolderError
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+#: Keys of the command line that are not part of a run's configuration.
+COMMANDS = ("resume", "rerun", "plan")
+
+#: Value options that a remote caller (`flwr run`) may set; paths, targets, noise source and groups that load
+#: code are not among them.
+REMOTE_GROUPS = ("strategy", "dataset", "partition", "model", "engine", "experiment", "scale")
+REMOTE_OPTIONS = re.compile(
+    r"seed|num_clients|clients_per_round|num_rounds|run_dir"
+    r"|(local|evaluate|checkpoint)\.[a-z_]+"
+    r"|partition\.(alpha|min_examples|classes_per_client|shards_per_client|test_fraction)"
+    r"|model\.(hidden|second_hidden|groups)"
+    r"|dataset\.(auxiliary|size|channels|test_fraction)"
+    r"|engine\.(workers|threads_per_client|trainer|round_timeout|device)"
+    r"|privacy\.(variant|delta|max_epsilon)"
+    r"|strategy\.(server|client)\.[a-z][a-z_]*"
+)
+REMOTE_VALUES = (int, float, bool, str, QuotedString, type(None))
+
+
+def compose(overrides: Sequence[str] = ()) -> Config:
+    """The checked configuration for a list of ``key=value`` overrides (`COMMANDS` among them are left out).
+
+    Raises `OptionError` for an unknown group, option or value, naming what is allowed.
+    """
+    parsed = parse(overrides)
+    _check_choices(parsed)
+    wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line]
+    raw = _compose_raw(wanted)
+    for command in COMMANDS:
+        raw.pop(command, None)
+    return validate(raw)
+
+
+def compose_remote(overrides: Sequence[str]) -> Config:
+    """As `compose`, for overrides that come from outside: only value options of an allow-list pass."""
+    for line, override in zip(overrides, parse(overrides), strict=True):
+        key, given = override.key_or_group, _split(line)[1]
+        if key in REMOTE_GROUPS:
+            allowed = given in group_choices(CONF / key) and given != "custom"
+        else:
+            scalar = not override.is_sweep_override() and isinstance(override.value(), REMOTE_VALUES)
+            allowed = REMOTE_OPTIONS.fullmatch(key) is not None and scalar and "${" not in given
+        if not allowed or line != f"{key}={given}":
+            raise OptionError(key, given, "this cannot be set from outside the app")
+    return compose(overrides)
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Parses ``key=value`` strings; a string that is none raises `OptionError`."""
+    parsed = []
+    for line in overrides:
+        try:
+            parsed.append(OverridesParser.create().parse_override(line))
+            if not parsed[-1].key_or_group:
+                raise ValueError("no name")
+        except (HydraException, ValueError):
+            raise OptionError(*_split(line), "not of the form option=value; quote special characters") from None
+    return parsed
+
+
+def _split(line: str) -> tuple[str, str]:
+    key, _, value = line.partition("=")
+    return key, value
+
+
+def _compose_raw(overrides: list[str]) -> dict[str, Any]:
+    try:
+        with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
+            tree = hydra_compose("config", overrides=overrides)
+        raw = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+    except HydraException as error:
+        raise _translated(str(error), overrides) from None
+    except OmegaConfBaseException as error:
+        raise OptionError("configuration", "", str(error).splitlines()[0]) from None
+    assert isinstance(raw, dict)
+    return {str(key): value for key, value in raw.items()}
+
+
+def check_hydra(overrides: Sequence[str]) -> None:
+    """Checks options of Hydra itself (``hydra.run.dir=...``, ``hydra/launcher=...``); raises `OptionError`."""
+    try:
+        with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
+            hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        text = str(error)
+        wrong = next((line for line in overrides if _split(line)[0].lstrip("+~") in text), overrides[0])
+        choices = re.search(r"Available options in [^:]*:(.*)Config search path", text, re.DOTALL)
+        allowed = f"allowed: {', '.join(choices.group(1).split())}" if choices else "not an option of Hydra"
+        raise OptionError(*_split(wrong), allowed) from None
+
+
+@contextmanager
+def _fresh_hydra() -> Iterator[None]:
+    """Inside a Hydra job the outer composition must survive ours."""
+    state = GlobalHydra.instance()
+    outer = state.hydra
+    state.clear()
+    try:
+        yield
+    finally:
+        state.hydra = outer
+
+
+def _check_choices(overrides: Iterable[Override]) -> None:
+    """A group's value must be one of its files."""
+    for override in overrides:
+        group = CONF / override.key_or_group.partition("@")[0]
+        if override.key_or_group and group.is_dir() and group != CONF and not override.is_sweep_override():
+            choices = group_choices(group)
+            if group.name == "experiment":
+                choices = [*choices, "null"]
+            value = override.get_value_element_as_str()
+            if value not in choices and not value.startswith("{"):
+                close = difflib.get_close_matches(value, choices, 1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                raise OptionError(group.name, value, f"allowed: {', '.join(choices)}{hint}")
+
+
+def group_choices(group: Path) -> list[str]:
+    """The names that a config group offers."""
+    return sorted(file.stem for file in group.glob("*.yaml") if file.stem != "base")
+
+
+def _translated(message: str, overrides: list[str]) -> OptionError:
+    unknown = re.search(r"Could not override '([^']+)'", message)
+    if unknown:
+        option = unknown.group(1)
+        value = next((_split(line)[1] for line in overrides if _split(line)[0].lstrip("+~") == option), "")
+        known = option_names(overrides, option)
+        close = difflib.get_close_matches(option, known, 1)
+        siblings = [name for name in known if name.rpartition(".")[0] == option.rpartition(".")[0]]
+        hint = f"did you mean {close[0]}?" if close else f"options here: {', '.join(siblings or known[:12])}"
+        return OptionError(option, value, f"there is no such option; {hint}")
+    first = message.strip().splitlines()[0]
+    return OptionError("configuration", " ".join(overrides), first)
+
+
+def option_names(overrides: Sequence[str], without: str) -> list[str]:
+    """Dotted names of all options of the composition, leaving out one faulty override."""
+    good = [line for line in overrides if _split(line)[0].lstrip("+~") != without]
+    try:
+        raw = _compose_raw(good)
+    except OptionError:
+        raw = _compose_raw([])
+
+    def walk(prefix: str, node: Any) -> list[str]:
+        if isinstance(node, dict) and node:
+            return [name for key, child in node.items() for name in walk(f"{prefix}{key}.", child)]
+        return [prefix[:-1]]
+
+    return [name for name in walk("", raw) if "_target_" not in name]
+
+
+def from_dict(raw: dict[str, Any]) -> Config:
+    """A configuration stored by `Config.to_dict`, checked again.
+
+    JSON and YAML know no tuples; the schema does.
+    """
+    return validate(raw)
+
+
+def read_config(folder: str | Path) -> Config:
+    """The configuration of a run's folder (`RunFolderError` if there is none or it is broken)."""
+    path = Path(folder) / "config.yaml"
+    if not Path(folder).is_dir():
+        raise RunFolderError(f"{folder}: there is no such run folder")
+    if not path.is_file():
+        raise RunFolderError(f"{folder}: not a run folder, it has no config.yaml")
+    try:
+        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except Exception as error:
+        raise RunFolderError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
+    if not isinstance(raw, dict):
+        raise RunFolderError(f"{path}: not a configuration")
+    return from_dict({str(key): value for key, value in raw.items()})

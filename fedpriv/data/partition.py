@@ -1,0 +1,177 @@
+"""Who holds which pictures: flwr-datasets' partitioners over the label column, computed once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from fedpriv.config import (
+    DirichletPartition,
+    IidPartition,
+    PartitionBase,
+    PathologicalPartition,
+    ShardsPartition,
+)
+from fedpriv.data.cache import damaged, entry
+from fedpriv.data.seeds import generator
+from fedpriv.data.types import Partition
+from fedpriv.errors import OptionError
+
+
+def partition_clients(labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int, cache: Path) -> Partition:
+    """Divides the training pictures with these `labels` (int64 [n]) among the clients.
+
+    Deterministic in its arguments. With `iid` and `dirichlet` every picture belongs to exactly one client. With
+    `shards` those left over by the division into equal shards belong to nobody, with `pathological` those of
+    classes that no client holds.
+
+    Raises `OptionError` with the numbers where the request is impossible.
+    """
+    _check(labels, config, num_clients)
+    identity = {
+        "labels": hashlib.sha256(np.ascontiguousarray(labels, dtype=np.int64).tobytes()).hexdigest(),
+        "partition": config.model_dump(),
+        "num_clients": num_clients,
+        "seed": seed,
+        "versions": {library: version(library) for library in ("flwr-datasets", "datasets", "numpy")},
+    }
+
+    def write(unfinished: Path) -> None:
+        clients = _with_flwr_datasets(labels, config, num_clients, seed)
+        partition = _split_each(clients, config.test_fraction, seed)
+        np.savez(unfinished / "partition.npz", **vars(partition))
+
+    found = entry(cache / "partitions", identity, write)
+    try:
+        with np.load(found / "partition.npz") as stored:
+            return Partition(**stored)
+    except (OSError, ValueError, TypeError, BadZipFile) as error:
+        raise damaged(found, error) from error
+
+
+def split_test_set(num_test: int, auxiliary: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(auxiliary, reported): disjoint rows of the test set, ascending, together all of it."""
+    if auxiliary >= num_test:
+        raise OptionError(
+            "dataset.auxiliary", auxiliary, f"there are {num_test} test pictures and one at least must stay for testing"
+        )
+    order = generator(seed, "auxiliary").permutation(num_test)
+    return np.sort(order[:auxiliary]), np.sort(order[auxiliary:])
+
+
+def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
+    """What can be said before dividing anything."""
+    examples, classes = len(labels), len(np.unique(labels))
+    if num_clients > examples:
+        raise OptionError("num_clients", num_clients, f"there are {examples} training pictures, and each needs one")
+    if isinstance(config, PathologicalPartition) and config.classes_per_client > classes:
+        raise OptionError(
+            "partition.classes_per_client", config.classes_per_client, f"the training pictures have {classes} classes"
+        )
+    if isinstance(config, DirichletPartition) and config.min_examples * num_clients > examples:
+        raise OptionError(
+            "partition.min_examples",
+            config.min_examples,
+            f"{num_clients} clients would need {config.min_examples * num_clients} training pictures, "
+            f"there are {examples}",
+        )
+    if isinstance(config, ShardsPartition) and config.shards_per_client * num_clients > examples:
+        raise OptionError(
+            "partition.shards_per_client",
+            config.shards_per_client,
+            f"{num_clients} clients would need {config.shards_per_client * num_clients} shards, "
+            f"there are {examples} training pictures",
+        )
+
+
+def _split_each(clients: list[np.ndarray], test_fraction: float, seed: int) -> Partition:
+    """Cuts every client's local test set from its pictures; at least one is left for training."""
+    rng = generator(seed, "client-test")
+    indices, num_train = [], []
+    for rows in clients:
+        rows = rng.permutation(rows)
+        kept = len(rows) - min(round(len(rows) * test_fraction), len(rows) - 1)
+        indices += [np.sort(rows[:kept]), np.sort(rows[kept:])]
+        num_train.append(kept)
+    offsets = np.cumsum([0, *(len(rows) for rows in clients)])
+    return Partition(np.concatenate(indices).astype(np.int64), offsets, np.array(num_train))
+
+
+# --- flwr-datasets ---------------------------------------------------------------------------------------
+
+
+def _with_flwr_datasets(labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int) -> list[np.ndarray]:
+    """Rows (int64) of every client."""
+    # Imported here: it brings pandas, pyarrow and seaborn, takes seven seconds and more, and is not needed by
+    # the workers, which find the finished partition in the cache.
+    import datasets
+
+    # Shuffled before any partitioner: IidPartitioner hands out contiguous blocks, so that of a set sorted by
+    # class each client would get one class.
+    order = generator(seed, "partition").permutation(len(labels))
+    table = datasets.Dataset.from_dict({"label": labels[order], "row": order})
+    partitioner, parts_per_client = _partitioner(config, labels, num_clients, seed)
+    partitioner.dataset = table
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one per attempt of Dirichlet; what matters is raised
+        try:
+            parts = [np.array(partitioner.load_partition(part)["row"][:]) for part in range(partitioner.num_partitions)]
+        except ValueError as error:
+            raise _impossible(config, num_clients, len(labels), error) from error
+    return [np.concatenate(parts[start : start + parts_per_client]) for start in range(0, len(parts), parts_per_client)]
+
+
+def _partitioner(config: PartitionBase, labels: np.ndarray, num_clients: int, seed: int) -> tuple[Any, int]:
+    """(the partitioner, how many consecutive parts of its make up a client)."""
+    from flwr_datasets import partitioner as flwr
+
+    # `shuffle` reorders a part's rows, which are put into an order of our own anyway.
+    common = {"partition_by": "label", "shuffle": False, "seed": int(generator(seed, "partitioner").integers(2**31))}
+    match config:
+        case IidPartition():
+            return flwr.IidPartitioner(num_clients), 1
+        case DirichletPartition():
+            return flwr.DirichletPartitioner(
+                num_clients, alpha=config.alpha, min_partition_size=config.min_examples, **common
+            ), 1
+        case ShardsPartition():
+            return flwr.ShardPartitioner(num_clients, num_shards_per_partition=config.shards_per_client, **common), 1
+        case PathologicalPartition():
+            num_classes = len(np.unique(labels))
+            if num_clients >= num_classes:
+                # Client k holds class k (mod the number of classes), so no class goes unused; the others of its
+                # classes are drawn by seed. The mode of the scheme's own paper, arXiv:2102.02079.
+                return flwr.PathologicalPartitioner(
+                    num_clients,
+                    num_classes_per_partition=config.classes_per_client,
+                    class_assignment_mode="first-deterministic",
+                    **common,
+                ), 1
+            # With fewer clients than classes that mode leaves classes out. Dealing single classes in turn,
+            # classes_per_client to each client, uses every class as soon as there are enough hands.
+            return flwr.PathologicalPartitioner(
+                num_clients * config.classes_per_client,
+                num_classes_per_partition=1,
+                class_assignment_mode="deterministic",
+                **common,
+            ), config.classes_per_client
+    raise TypeError(f"no partitioner for {type(config).__name__}")
+
+
+def _impossible(config: PartitionBase, num_clients: int, examples: int, error: ValueError) -> OptionError:
+    if isinstance(config, DirichletPartition):
+        return OptionError(
+            "partition.alpha",
+            config.alpha,
+            f"in 10 attempts no division of {examples} training pictures gave each of {num_clients} clients "
+            f"{config.min_examples}; raise alpha, or lower num_clients or partition.min_examples",
+        )
+    if isinstance(config, PathologicalPartition):
+        return OptionError("partition.classes_per_client", config.classes_per_client, f"{num_clients} clients: {error}")
+    return OptionError("partition", config.model_dump(), str(error))

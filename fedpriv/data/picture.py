@@ -1,0 +1,101 @@
+"""One picture of who holds what: the label distribution of every client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedpriv.data.types import FederatedData
+
+MAX_BARS = 100  # clients; beyond, a bar would be thinner than its gap
+MAX_COLOURS = 20  # classes; beyond, the eye cannot tell their colours apart
+MAX_ROWS = 1000  # clients; beyond, a row of the heat map would be less than a pixel
+INK, FAINT = "#333333", "#777777"
+
+
+def label_counts(data: FederatedData) -> np.ndarray:
+    """int64 [clients, classes]: pictures of each class that each client holds, its local test set included."""
+    labels, num_classes = data.dataset.train.labels, len(data.dataset.classes)
+    return np.stack(
+        [
+            np.bincount(labels[data.train_indices(client)], minlength=num_classes)
+            + np.bincount(labels[data.test_indices(client)], minlength=num_classes)
+            for client in range(data.num_clients)
+        ]
+    )
+
+
+def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
+    """Writes a PNG to `path`: stacked bars, or a heat map for many clients (> 100) or classes (> 20)."""
+    counts = label_counts(data)
+    shown = counts[:MAX_ROWS]
+    num_clients, num_classes = shown.shape
+    bars = num_clients <= MAX_BARS and num_classes <= MAX_COLOURS
+    rows_height = float(np.clip(0.13 * num_clients, 1.6, 11.0))
+    figure = Figure(figsize=(8.4, rows_height + 1.5), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    if bars:
+        _draw_bars(axes, shown, data.dataset.classes)
+    else:
+        _draw_heat_map(figure, axes, shown, data.dataset.classes)
+    axes.set_ylabel("client", color=FAINT)
+    axes.tick_params(colors=FAINT, length=0)
+    axes.spines[:].set_visible(False)
+    figure.suptitle(f"Who holds what: {data.dataset.name}", x=0.01, ha="left", color=INK, fontsize=13, weight="bold")
+    axes.set_title(_summary(counts, len(shown)), loc="left", color=FAINT, fontsize=9, pad=8)
+    figure.savefig(path, format="png")
+
+
+def _draw_bars(axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None:
+    clients = np.arange(len(counts))
+    colours = colormaps["tab10" if len(classes) <= 10 else "tab20"].colors  # type: ignore[attr-defined]
+    start = np.zeros(len(counts), dtype=np.int64)
+    for label, name in enumerate(classes):
+        axes.barh(clients, counts[:, label], left=start, height=0.82, color=colours[label], label=name, alpha=0.9)
+        start += counts[:, label]
+    axes.set_ylim(len(counts) - 0.4, -0.6)  # client 0 on top
+    axes.set_xlim(0, start.max() * 1.01)
+    axes.set_yticks(_ticks(len(counts)))
+    axes.set_xlabel("pictures", color=FAINT)
+    axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(
+        title="class", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, labelcolor=INK,
+        handlelength=1.0, handleheight=1.0, borderaxespad=0.2, alignment="left",
+    )  # fmt: skip
+
+
+def _draw_heat_map(figure: Figure, axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None:
+    some = np.ma.masked_equal(counts, 0)  # none at all stays blank
+    image = axes.imshow(some, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest")
+    axes.set_facecolor("#f4f4f4")
+    if len(classes) <= MAX_COLOURS:
+        axes.set_xticks(range(len(classes)), classes)
+        if max(map(len, classes)) > 3:
+            axes.tick_params(axis="x", rotation=40)
+            for name in axes.get_xticklabels():
+                name.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(_ticks(len(counts)))
+    axes.set_xlabel("class", color=FAINT)
+    scale = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
+    scale.set_label("pictures", color=FAINT)
+    scale.ax.tick_params(colors=FAINT, length=0)
+    scale.outline.set_visible(False)  # type: ignore[operator]
+
+
+def _ticks(num_clients: int) -> np.ndarray:
+    """At most a dozen round client numbers."""
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if num_clients <= 12 * step)
+    return np.arange(0, num_clients, step)
+
+
+def _summary(counts: np.ndarray, num_shown: int) -> str:
+    totals = counts.sum(axis=1)
+    same = totals.min() == totals.max()
+    spread = f"{totals[0]:,}" if same else f"{totals.min():,} to {totals.max():,}, median {np.median(totals):,.0f}"
+    words = f"{len(counts):,} clients, {totals.sum():,} pictures; per client {spread}"
+    return words if num_shown == len(counts) else f"{words}\nthe first {num_shown:,} clients are shown"

@@ -1,0 +1,142 @@
+"""What the data package hands out: small frozen values, arrays inside.
+
+Shapes: n pictures, c channels, h x w pixels, N clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """images: uint8 [n, c, h, w], possibly a memory map (read-only); labels: int64 [n]."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set with its public normalisation constants, one per channel (of pixels scaled to 0..1)."""
+
+    name: str
+    train: Pictures
+    test: Pictures
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which training pictures belong to which client.
+
+    indices: int64 [pictures in use], client after client, each client's training part before its test part;
+    offsets: int64 [N + 1], client k holds indices[offsets[k]:offsets[k + 1]];
+    num_train: int64 [N], how many of them are its training part (at least one).
+    """
+
+    indices: np.ndarray
+    offsets: np.ndarray
+    num_train: np.ndarray
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.num_train)
+
+    def train(self, client: int) -> np.ndarray:
+        start, split, _ = self._bounds(client)
+        return self.indices[start:split]
+
+    def test(self, client: int) -> np.ndarray:
+        _, split, stop = self._bounds(client)
+        return self.indices[split:stop]
+
+    def _bounds(self, client: int) -> tuple[int, int, int]:
+        if not 0 <= client < self.num_clients:
+            raise IndexError(f"client {client} of {self.num_clients}")
+        start, stop = self.offsets[client], self.offsets[client + 1]
+        return start, start + self.num_train[client], stop
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """A data set divided among clients.
+
+    partition: rows of ``dataset.train``; auxiliary, test: disjoint rows (int64) of ``dataset.test``. The
+    auxiliary pictures are public, the test pictures are those that accuracy is reported on.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    auxiliary: np.ndarray
+    test: np.ndarray
+
+    @property
+    def num_clients(self) -> int:
+        return self.partition.num_clients
+
+    def train_indices(self, client: int) -> np.ndarray:
+        """Rows of ``dataset.train`` that the client trains on, ascending."""
+        return self.partition.train(client)
+
+    def test_indices(self, client: int) -> np.ndarray:
+        """Rows of ``dataset.train`` that the client keeps as its local test set, ascending, possibly none."""
+        return self.partition.test(client)
+
+    def num_examples(self, client: int) -> int:
+        """Number of pictures that the client trains on."""
+        return int(self.partition.num_train[client])
+
+
+# --- between the sources and the cache -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PictureStream:
+    """A data set while it is being decoded: the training pictures first, then the test pictures.
+
+    labels: int64 [n]; blocks: uint8 [some, c, h, w] one after the other, n pictures in all, so that a set
+    larger than memory can be written to disk. Whatever is wrong with a picture is raised while iterating.
+    """
+
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    num_train: int
+    shape: tuple[int, int, int]
+    blocks: Iterable[np.ndarray]
+
+
+@dataclass(frozen=True)
+class PictureArrays:
+    """A decoded data set: images uint8 [n, c, h, w], labels int64 [n], the training pictures first."""
+
+    classes: tuple[str, ...]
+    images: np.ndarray
+    labels: np.ndarray
+    num_train: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that has been found but not read.
+
+    identity: JSON-able, everything that decides the decoded pictures, the key of the cache; None where that
+    cannot be known, so that nothing may be cached. decode: reads the pictures (slow).
+    """
+
+    identity: dict[str, Any] | None
+    decode: Callable[[], PictureStream]

@@ -1,0 +1,72 @@
+"""Flower's own Simulation Runtime: conformity with the ecosystem.
+
+Contexts do not come back from it, so clients keep their memory in files of the run's folder, which a checkpoint
+copies and a resumed run puts back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedpriv.app import Serve, make_apps
+from fedpriv.config import Config
+from fedpriv.files import write_atomic
+from fedpriv.privacy.events import Entry
+from fedpriv.state import Book, FileStore, collect_entries
+from fedpriv.worker import memory_folder
+
+
+class FileMemories:
+    """The memories of all clients of a run, as files: what an own grid does with contexts."""
+
+    def __init__(self, config: Config) -> None:
+        self.folder = memory_folder(config)
+
+    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
+        """As `LocalGrid.collect_entries`."""
+        return collect_entries((FileStore(self.folder, client) for client in clients), book)
+
+    def memories(self) -> dict[int, bytes]:
+        return {int(path.stem): path.read_bytes() for path in sorted(self.folder.glob("*.safetensors"))}
+
+    def restore(self, memories: dict[int, bytes]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.glob("*.safetensors"):
+            path.unlink()
+        for client, blob in memories.items():
+            write_atomic(self.folder / f"{client}.safetensors", blob)
+
+
+def run_on_flower(config: Config, serve: Serve) -> None:
+    """Runs the app on Flower's Simulation Runtime; returns when the server half has finished.
+
+    An exception of the server half is raised here.
+    """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    from flwr.simulation import run_simulation
+
+    workers = config.engine.workers or os.cpu_count() or 1
+    threads = config.engine.threads_per_client
+    backend: dict[str, Any] = {
+        "client_resources": {"num_cpus": threads, "num_gpus": 0.0},
+        "init_args": {
+            "address": "local",  # otherwise Ray joins whatever cluster runs on this machine, and refuses num_cpus
+            "num_cpus": workers * threads,
+            "log_to_driver": False,
+            "logging_level": logging.ERROR,
+        },
+    }
+    server_app, client_app = make_apps(config, serve)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(server_app, client_app, config.num_clients, backend_config=backend)

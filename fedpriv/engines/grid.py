@@ -1,0 +1,146 @@
+"""A Flower Grid of our own: the part that is the same whether clients run in this process or in Ray actors.
+
+The only place that fills in what Flower's SuperLink would: message ids, run id and source node, which live in
+private metadata fields (flwr 1.41; a contract test watches them).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedpriv.app import empty_context
+from fedpriv.config import Config
+from fedpriv.privacy.events import Entry
+from fedpriv.server import FIRST_NODE
+from fedpriv.state import Book, ContextStore, collect_entries
+
+RUN_ID, SERVER_NODE, SERVER_TASK = 1, 1, 1
+
+
+def identify_server() -> None:
+    """Lets this process create Flower messages as the server of the run."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_NODE, SERVER_TASK
+
+
+class NodeOfClient:
+    """client -> node without a table: nothing is stored per client that never took part."""
+
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = num_clients
+
+    def __getitem__(self, client: int) -> int:
+        if not 0 <= client < self.num_clients:
+            raise KeyError(client)
+        return client + FIRST_NODE
+
+
+class LocalGrid(Grid):
+    """Base of the engines `inprocess` and `ray`. Contexts of clients that took part are kept in memory."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.node_of_client = NodeOfClient(config.num_clients)
+        self.contexts: dict[int, Context] = {}
+        self._message_ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+        #: Called when a worker was lost and its client is asked again; run.py sets it.
+        self.on_disturbance: Callable[[], None] = lambda: None
+        identify_server()
+
+    @abstractmethod
+    def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
+        """Lets every message's client answer; replies in any order, none from clients that are not done by
+        ``deadline`` (seconds of `time.monotonic`).
+        """
+
+    def close(self) -> None:
+        """Ends what the engine started."""
+
+    def __enter__(self) -> LocalGrid:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # --- Flower's interface ------------------------------------------------------------------------------
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        sent = list(messages)
+        for message in sent:
+            stamp(message, f"message-{next(self._message_ids)}")
+        replies = []
+        for reply in self.deliver(sent, time.monotonic() + (math.inf if timeout is None else timeout)):
+            stamp(reply, f"message-{next(self._message_ids)}")
+            replies.append(reply)
+        return replies
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        replies = list(self.send_and_receive(messages))
+        self._replies.update({reply.metadata.reply_to_message_id: reply for reply in replies})
+        return [reply.metadata.reply_to_message_id for reply in replies]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(identifier) for identifier in list(message_ids) if identifier in self._replies]
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(FIRST_NODE, FIRST_NODE + self.config.num_clients)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def set_run(self, run: Run) -> None:
+        """One grid serves one run."""
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(run_id=RUN_ID)
+
+    def server_context(self) -> Context:
+        """The ServerApp's context."""
+        return Context(run_id=RUN_ID, node_id=SERVER_NODE, node_config={}, state=RecordDict(), run_config={})
+
+    # --- client memories ---------------------------------------------------------------------------------
+
+    def context_of(self, client: int) -> Context:
+        if client not in self.contexts:
+            self.contexts[client] = empty_context(RUN_ID, client + FIRST_NODE, client, self.config.num_clients)
+        return self.contexts[client]
+
+    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
+        """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
+        return collect_entries((ContextStore(self.context_of(client)) for client in clients), book)
+
+    def memories(self) -> dict[int, bytes]:
+        """Every client's memory, for a checkpoint."""
+        found = {client: ContextStore(context).read() for client, context in self.contexts.items()}
+        return {client: blob for client, blob in found.items() if blob is not None}
+
+    def restore(self, memories: dict[int, bytes]) -> None:
+        """Puts clients' memories back from a checkpoint; all others start anew."""
+        self.contexts.clear()
+        for client, blob in memories.items():
+            ContextStore(self.context_of(client)).write(blob)
+
+
+def stamp(message: Message, identifier: str) -> None:
+    """Gives a message what the SuperLink would: an id, the run, a source."""
+    private: dict[str, Any] = message.metadata.__dict__
+    private["_message_id"] = identifier
+    private["_run_id"] = RUN_ID
+
+
+def client_of(message: Message) -> int:
+    """The client that a message to our own grid is for."""
+    return int(message.metadata.dst_node_id) - FIRST_NODE

@@ -1,0 +1,160 @@
+"""Ray itself and a pool of client actors, apart from the grid that uses them.
+
+Light on purpose: starting Ray and importing torch in every actor takes longer than anything else before the first
+round, so `prestart` lets it happen while the driver still imports, reads data and plans.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from fedpriv.config import EngineConfig
+from fedpriv.errors import OptionError, RunFailed
+
+ROOT = str(Path(__file__).resolve().parent.parent.parent)
+
+
+@ray.remote(max_restarts=0)
+class ClientActor:
+    """A process that answers messages for any client of any run; it keeps the newest run's data and model."""
+
+    def __init__(self) -> None:
+        import fedpriv.worker  # noqa: F401  (torch and the rest, once per process)
+
+        self.app: Any = None
+
+    def configure(self, raw_config: dict[str, Any]) -> int:
+        """Binds the actor to a run; returns its process id."""
+        from fedpriv.app import make_apps
+        from fedpriv.config import validate
+
+        _, self.app = make_apps(validate(raw_config))
+        return os.getpid()
+
+    def handle(self, message: Any, context: Any, arrays: Any) -> tuple[Any, Any]:
+        """Lets the client of ``context`` answer; ``arrays`` come from the object store, once per round."""
+        if arrays is not None:
+            message.content["arrays"] = arrays
+        return self.app(message, context), context
+
+
+class Pool:
+    """Actors that wait for messages. ``start`` is called once, ``ready`` waits for it."""
+
+    def __init__(self, engine: EngineConfig, most: int) -> None:
+        self.engine, self.most = engine, most
+        self.idle: deque[Any] = deque()
+        self.started_ray = False
+        self.workers = 0
+        self._error: BaseException | None = None
+        self._ready, self._closed = threading.Event(), threading.Event()
+
+    def start(self) -> Pool:
+        threading.Thread(target=self._start, daemon=True).start()
+        return self
+
+    def ready(self) -> None:
+        """Returns when Ray runs and the actors are on their way; raises what went wrong."""
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _start(self) -> None:
+        try:
+            if not ray.is_initialized():
+                _start_ray(self.engine)
+                self.started_ray = True
+            self.workers = self.engine.workers or self._default_workers()
+            self.idle.extend(self.new_actor() for _ in range(self.workers))
+        except BaseException as error:  # handed to the thread that waits in `ready`
+            self._error = error
+        self._ready.set()
+        # Ray asks the kernel to end its processes with the thread that started them, so this one stays.
+        self._closed.wait()
+
+    def new_actor(self) -> Any:
+        gpus = self.engine.gpus_per_worker if self._on_gpus() else 0
+        actor: Any = ClientActor
+        return actor.options(num_cpus=self.engine.threads_per_client, num_gpus=gpus).remote()
+
+    def _on_gpus(self) -> bool:
+        return self.engine.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
+
+    def _default_workers(self) -> int:
+        """One worker per GPU slice, or per core, and never more than a round has clients."""
+        resources = ray.cluster_resources()
+        slots = resources.get("CPU", 1) / self.engine.threads_per_client
+        if self._on_gpus():
+            slots = resources["GPU"] / self.engine.gpus_per_worker
+        return max(1, min(int(slots), self.most))
+
+    def close(self) -> None:
+        for actor in self.idle:
+            ray.kill(actor)
+        self.idle.clear()
+        if self.started_ray:
+            ray.shutdown()
+        self._closed.set()
+
+
+_prestarted: list[Pool] = []
+
+
+def prestart(engine: EngineConfig, most: int) -> None:
+    """Starts a pool in the background; the next `take_pool` gets it."""
+    _prestarted.append(Pool(engine, most).start())
+
+
+def _start_options(engine: EngineConfig) -> tuple[object, ...]:
+    return engine.address, engine.workers, engine.threads_per_client, engine.gpus_per_worker
+
+
+def take_pool(engine: EngineConfig, most: int) -> Pool:
+    """A pool that is ready: the prestarted one if it was started as this engine wants it."""
+    early = _prestarted.pop() if _prestarted else None
+    pool = early if early and _start_options(early.engine) == _start_options(engine) else Pool(engine, most).start()
+    pool.ready()
+    return pool
+
+
+def _start_ray(engine: EngineConfig) -> None:
+    """Starts Ray on this machine, or joins the cluster at `engine.address`."""
+    path = os.pathsep.join([ROOT, *(part for part in sys.path if part)])
+    options: dict[str, Any] = {
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": logging.CRITICAL,
+        "runtime_env": {"env_vars": {"PYTHONPATH": path}},
+    }
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future behaviour; silences a tip
+    try:
+        if engine.address:
+            _refuse_dead_address(engine.address)
+            ray.init(address=engine.address, **options)
+        else:
+            cores = os.cpu_count() or 1
+            ray.init(num_cpus=max(cores, (engine.workers or 1) * engine.threads_per_client), address="local", **options)
+    except ConnectionError as error:
+        raise OptionError("engine.address", engine.address, f"no Ray cluster answers ({error})") from None
+    except Exception as error:
+        raise RunFailed(f"Ray did not start: {str(error).splitlines()[0]}") from error
+
+
+def _refuse_dead_address(address: str) -> None:
+    """Raises ConnectionError at once where nothing listens at ``host:port``; Ray would try for minutes."""
+    found = re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)
+    if found:
+        try:
+            socket.create_connection((found[1], int(found[2])), timeout=10).close()
+        except OSError as error:
+            raise ConnectionError(error.strerror or str(error)) from None

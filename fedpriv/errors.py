@@ -1,0 +1,33 @@
+"""Errors that a user can act upon: they reach the command line as one line, without a traceback."""
+
+from __future__ import annotations
+
+
+class FedprivError(Exception):
+    """Base of every error that is the user's to mend (exit code 2)."""
+
+
+class OptionError(FedprivError):
+    """A configuration option has a value that is not allowed.
+
+    The message names the option as the user writes it, the value given, and what is allowed.
+    """
+
+    def __init__(self, option: str, value: object, allowed: str) -> None:
+        self.option, self.value, self.allowed = option, value, allowed
+        super().__init__(f"{option}{'' if value == '' else f'={value}'}: {allowed}")
+
+    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
+        return type(self), (self.option, self.value, self.allowed)
+
+
+class DataError(FedprivError):
+    """A data set is missing, broken, or not what its option says; names the file."""
+
+
+class RunFolderError(FedprivError):
+    """A run folder is empty, in use, incomplete, or belongs to another configuration."""
+
+
+class RunFailed(FedprivError):
+    """A run cannot go on (too few replies, every budget spent); what it had computed is kept."""

@@ -1,0 +1,272 @@
+"""The shared base of clients whose unit of privacy is one training example: noisy steps on Poisson batches.
+
+One step: draw every example with probability q = H/n_j; clip each drawn example's gradient to Theta; add Gaussian
+noise to their sum; divide by the expected batch size H, never by the size drawn. What follows (optimizer, more steps,
+upload) is post-processing, and so is what the client keeps: the moments and an adaptive Theta.
+
+The client adds the noise; the server sees each client's model after each round; example counts are public.
+
+Symbols: sigma_t -> noise_multiplier (standard deviation / Theta), Theta -> clip_norm, H -> local.batch_size,
+n_j -> num_examples, eta -> local.lr, s_b -> count_noise, eta_C -> clip_lr.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.client import Charge, Client, Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
+from fedpriv.errors import OptionError
+from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
+from fedpriv.mechanisms.optimisers import Moments, Optimiser
+from fedpriv.mechanisms.per_example import clip_factors
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
+from fedpriv.privacy.noise import NoiseSource, add_normal
+from fedpriv.records import SIGMA
+
+EXAMPLE_TO_SERVER = Threat("example", "add-or-remove-one", "server")
+
+#: An adaptive Theta stays within this factor of its start.
+CLIP_RANGE = 1e3
+
+RAW_MEDIAN = "Theta is the median of the batch's own norms, without noise: it has no useful sensitivity"
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What the client keeps between participations: Adam's m and v [..., d], steps taken, Theta [...]."""
+
+    m: Tensor
+    v: Tensor
+    steps: int
+    clip_norm: Tensor
+
+    @property
+    def moments(self) -> Moments:
+        return Moments(self.m, self.v, self.steps)
+
+
+@dataclass(frozen=True)
+class NoisyStep:
+    """What one step releases: the noisy mean gradient [..., d], and the noisy share above/below Theta [...], if any."""
+
+    gradient: Tensor
+    share: Tensor | None
+
+
+class ExampleLevelClient(Client):
+    """Base of DP-SGD, AGN, ANR and DPFL-AGN. ``optimiser`` and `smallest_sigma` are what they differ in.
+
+    noise_multiplier: sigma_0, which is also the sigma of every round unless the server announces another one.
+    clipping: fixed, adaptive (noisy quantile, Andrew et al. 2021), or median (published mode only).
+    facts: of this client and its run, known before the run.
+    """
+
+    threat: ClassVar[Threat] = EXAMPLE_TO_SERVER
+    State = TrainingState
+    needs_facts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        noise_multiplier: float,
+        clip_norm: float,
+        optimiser: Optimiser,
+        facts: PublicFacts,
+        local_steps: int = 1,
+        clipping: str = "fixed",
+        count_noise: float = 3.0,
+        clip_lr: float = 0.2,
+        target_quantile: float = 0.5,
+        variant: str = "repaired",
+        site: Site | None = None,
+    ) -> None:
+        super().__init__(variant=variant, site=site)
+        if clipping == "median" and variant != "published":
+            raise OptionError("strategy.client.clipping", clipping, "privacy.variant=published only; use adaptive")
+        self.noise_multiplier, self.clip_norm, self.optimiser, self.facts = (
+            noise_multiplier,
+            clip_norm,
+            optimiser,
+            facts,
+        )
+        self.local_steps, self.clipping = local_steps, clipping
+        self.count_noise, self.clip_lr, self.target_quantile = count_noise, clip_lr, target_quantile
+        self.keeps_budget = clipping != "median" and noise_multiplier > 0
+        self.batches_per_round = local_steps
+
+    @property
+    def sampling_rate(self) -> float:
+        """q = H / n_j."""
+        return min(1.0, self.facts.batch_size / self.facts.num_examples)
+
+    # --- a step ------------------------------------------------------------------------------------------
+
+    def noisy_step(
+        self, total: Tensor, within: Tensor, sigma: float, clip_norm: Tensor, noise: NoiseSource
+    ) -> NoisyStep:
+        """From the sum of clipped gradients [..., d] and, for an adaptive Theta, the number of drawn examples within
+        Theta minus half of the drawn [...].
+
+        Theta may differ between trials, so noise is added in units of it.
+        """
+        scale = clip_norm.to(total.dtype).unsqueeze(-1)
+        expected = self.facts.batch_size
+        gradient = add_normal(total / scale, sigma, noise) * scale / expected  # [DPFL-AGN, Alg. 1 line 12]
+        if self.clipping != "adaptive":
+            return NoisyStep(gradient, None)
+        return NoisyStep(gradient, add_normal(within, self.count_noise, noise) / expected)
+
+    def next_clip_norm(self, clip_norm: Tensor, step: NoisyStep) -> Tensor:
+        """Theta <- Theta * exp(-eta_C (b + 1/2 - target)), kept in a public range (Andrew et al. 2021).
+
+        The share of examples within Theta is b + 1/2: b counts those within minus half of those drawn, so that one
+        example moves the count by 1/2 only.
+        """
+        if step.share is None:
+            return clip_norm
+        moved = clip_norm * torch.exp(-self.clip_lr * (step.share.double() + 0.5 - self.target_quantile))
+        return moved.clamp(self.clip_norm / CLIP_RANGE, self.clip_norm * CLIP_RANGE)
+
+    # --- one participation -------------------------------------------------------------------------------
+
+    def fresh_state(self, like: Tensor) -> TrainingState:
+        moments = self.optimiser.fresh(like)
+        return TrainingState(moments.m, moments.v, 0, torch.full(like.shape[:-1], self.clip_norm, dtype=torch.float64))
+
+    def work(self, theta: Tensor, state: TrainingState | None, request: Request) -> tuple[Release, dict[str, float]]:
+        """``local_steps`` noisy steps from theta; the release is theta_local - theta."""
+        site = self._site()
+        sigma = self.sigma(request)
+        rng = self._batch_generator(request.round, request.attempt)
+        noise = self._noise(request, "steps")
+        trainer, state = site.trainer, state or self.fresh_state(theta)
+        update, losses, norms, drawn = torch.zeros_like(theta), 0.0, 0.0, 0
+        for _ in range(self.local_steps):
+            rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
+            batch = site.load_data(rows)
+            chosen = "median" if self.clipping == "median" else "given"
+            found = trainer.clipped_sum(theta + update, batch, float(state.clip_norm), chosen)
+            within = (found.norms <= state.clip_norm).double().sum() - len(batch) / 2
+            step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
+            change, moments = self.optimiser.step(step.gradient, state.moments, trainer.config.lr)
+            update = update + change
+            state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
+            losses, drawn = losses + found.loss * len(batch), drawn + len(batch)
+            norms += float(found.norms.nan_to_num(0.0, 0.0, 0.0).sum())
+        diagnostics = {
+            "train_loss": losses / drawn if drawn else 0.0,
+            "update_norm": float(l2_norm(update)),
+            "gradient_norm": norms / drawn if drawn else 0.0,
+            "noise_norm": sigma * float(state.clip_norm) * math.sqrt(len(theta)) / self.facts.batch_size,
+            "theta_clip": float(state.clip_norm),
+        }
+        return Release(update, state), diagnostics
+
+    def sigma(self, request: Request) -> float:
+        """The round's sigma_t as the server announces it (its own sigma_0 where it announces none).
+
+        Raises `UnsafeNoise` for anything that is no finite number or below what this client's guarantee counts on.
+        """
+        announced = request.options.get(SIGMA, self.noise_multiplier)
+        least = self.smallest_sigma(request.round)
+        if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
+            raise UnsafeNoise(f"the server announces noise {announced!r}")
+        if announced < 0 or announced < least * (1 - 1e-9):
+            raise UnsafeNoise(f"the server announces noise {announced:g}, this client releases with at least {least:g}")
+        return float(announced)
+
+    # --- what it costs (unit example, add-or-remove-one, observer server) --------------------------------
+
+    def smallest_sigma(self, server_round: int) -> float:
+        """The smallest noise that the guarantee counts on in this round, public before the run."""
+        return self.noise_multiplier
+
+    def price_of(self, sigma: float) -> Event:
+        """``local_steps`` steps at this sigma."""
+        if self.clipping == "median":
+            return NoBound(threat=self.threat, reason=RAW_MEDIAN, count=self.local_steps)
+        multiplier = with_count(sigma, self.count_noise) if self.clipping == "adaptive" else sigma
+        return PoissonGaussian(
+            threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling_rate, count=self.local_steps
+        )
+
+    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
+        bound, spent = self.price_of(self.smallest_sigma(request.round)), self.price_of(self.sigma(request))
+        return (Charge(bound, None if spent == bound else spent),)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        """The guarantee of the last ``participations`` rounds: where noise can decay, the costliest ones."""
+        last = self.facts.num_rounds
+        rounds = range(max(1, last - participations + 1), max(participations, last) + 1)
+        return [self.price_of(self.smallest_sigma(server_round)) for server_round in rounds]
+
+    def budget_plan(self) -> list[Event]:
+        return self.planned_events(self.facts.num_rounds)
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        return claimed.dpfl_agn(self.noise_multiplier, self.sampling_rate, participations * self.local_steps, delta)
+
+    # --- what the auditor tries --------------------------------------------------------------------------
+
+    def exact_leak(self) -> str | None:
+        return (
+            "noise_multiplier=0: the clipped gradients are released as they are" if not self.noise_multiplier else None
+        )
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        """A data set with and without one example whose gradient is longer than Theta, beside examples whose gradients
+        are zero; its direction is the first axis.
+        """
+        nobody = (0.0,) * participations
+        return [Neighbours("one example more", nobody, (3.0,) * participations)]
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """Noisy steps [trials, steps * features] on batches that hold one example of this length (in units of Theta)
+        with probability q, and none where the length is 0.
+
+        What is shown is each step's noisy gradient itself, of which the real release is post-processing.
+        """
+        trials = shape[0]
+        state = state or self.fresh_state(torch.zeros(shape))
+        seen = []
+        for _ in range(self.local_steps):
+            sigma = self.smallest_sigma(1 + state.steps // self.local_steps)
+            gradient = torch.zeros(shape)
+            gradient[:, 0] = length * self.clip_norm
+            drawn = (noise.uniform(trials) < self.sampling_rate) & (length != 0)
+            norms = l2_norm(gradient)
+            factors = clip_factors(norms, state.clip_norm) if length else torch.zeros(trials)
+            within = drawn * ((norms <= state.clip_norm).double() - 0.5)
+            total = gradient * (factors * drawn).float().unsqueeze(-1)
+            step = self.noisy_step(total, within, sigma, state.clip_norm, noise)
+            moments = Moments(state.m, state.v, state.steps + 1)
+            seen.append(step.gradient / state.clip_norm.float().unsqueeze(-1))
+            if step.share is not None:
+                seen.append(step.share.float().unsqueeze(-1))
+            state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
+        return Release(torch.cat(seen, dim=-1), state)
+
+
+class DecayingNoise(ExampleLevelClient):
+    """Base of the clients whose server lowers sigma_t (ANR): sigma_t is chosen from earlier outputs, so the guarantee
+    is of something fixed before the run.
+
+    published: the fastest decay, sigma_0 * rho^(t - 1). repaired: the floor, ``floor`` * sigma_0.
+    """
+
+    def __init__(self, *, decay: float, floor: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.decay, self.floor = decay, floor
+
+    def smallest_sigma(self, server_round: int) -> float:
+        if self.variant == "published":
+            return fastest_decay(self.noise_multiplier, self.decay, server_round)
+        return self.floor * self.noise_multiplier

@@ -1,0 +1,95 @@
+"""The text of `python -m fedpriv --help`, made from the schema and the config tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedpriv.config import METHODS, Config, Options, PartitionConfig, StrategyConfig
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+USAGE = """fedpriv: differentially private federated learning whose privacy claims are checked
+
+usage: python -m fedpriv [option=value ...]        one run; without options the default job (see conf/config.yaml)
+       python -m fedpriv -m option=a,b ...          a sweep over all combinations
+       python -m fedpriv plan=true [...]            what a run would cost; trains nothing
+       python -m fedpriv resume=RUN_FOLDER          go on after an interruption
+       python -m fedpriv rerun=RUN_FOLDER           repeat a run
+       python -m fedpriv.report DIR...              compare runs
+       python -m fedpriv.predict run=DIR PICTURE... use a model
+flags: -m, --multirun   -h, --help   --version
+exit:  0 done, 1 the run failed, 2 a mistake in the call, 130 interrupted
+
+groups (group=choice, one file each in conf/):"""
+
+FOLDERS = [
+    ("hydra.run.dir", "folder", "where a run is written; default outputs/<date>/<time>-<strategy>-<dataset>"),
+    ("hydra.sweep.dir", "folder", "where a sweep is written; default multirun/<date>/<time>"),
+    ("hydra/launcher", "basic|joblib", "-m: one job after the other, or one per core (hydra.launcher.n_jobs=N)"),
+]
+
+
+def help_text() -> str:
+    """Usage, groups with their choices, and every option with its range."""
+    lines = [USAGE]
+    for group in ("strategy", "dataset", "partition", "model", "engine", "experiment", "scale"):
+        choices = sorted(file.stem for file in (CONF / group).glob("*.yaml") if file.stem != "base")
+        lines.append(f"  {group:<12} {', '.join(choices)}")
+    lines += ["", "options (option=value):"]
+    rows = [*describe_options(), *_method_options(), *FOLDERS]
+    names, kinds = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines += [f"  {option:<{names}}  {kind:<{kinds}}  {text}".rstrip() for option, kind, text in rows]
+    return "\n".join(lines)
+
+
+def describe_options() -> list[tuple[str, str, str]]:
+    """(option, type and range, description) of every option but the methods' own."""
+    return list(dict.fromkeys(_walk("", Config)))
+
+
+def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
+    for name, field in schema.model_fields.items():
+        nested = field.annotation
+        if name == "partition":
+            for kind in get_args(get_args(PartitionConfig)[0]):
+                yield from _walk(f"{prefix}{name}.", kind)
+        elif isinstance(nested, type) and issubclass(nested, Options):
+            if nested is not StrategyConfig:
+                yield from _walk(f"{prefix}{name}.", nested)
+        elif name not in ("run_dir", "name"):
+            yield f"{prefix}{name}", _type_in_words(field), field.description or ""
+
+
+def _method_options() -> list[tuple[str, str, str]]:
+    """The options of the halves, each once, with the methods that have it."""
+    users: dict[tuple[str, str, str], list[str]] = {}
+    for method, halves in METHODS.items():
+        for half, schema in zip(("server", "client"), halves, strict=True):
+            for row in _walk(f"strategy.{half}.", schema):
+                users.setdefault(row, []).append(method)
+    return [
+        (option, kind, text if len(methods) == len(METHODS) else f"{', '.join(methods)}: {text}")
+        for (option, kind, text), methods in users.items()
+    ]
+
+
+def _type_in_words(field: FieldInfo) -> str:
+    """``int >=1``, ``iid|dirichlet``, ``float|null >0 <1``."""
+    kinds = [field.annotation] if get_origin(field.annotation) in (Literal, tuple, None) else get_args(field.annotation)
+    words = "|".join(_kind(kind) for kind in kinds)
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    limits = [(sign, getattr(part, name, None)) for part in field.metadata for name, sign in signs.items()]
+    return " ".join([words, *(f"{sign}{limit:g}" for sign, limit in limits if limit is not None)])
+
+
+def _kind(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(str(value) for value in get_args(kind))
+    if get_origin(kind) is tuple:
+        return "list"
+    return "null" if kind is type(None) else str(kind.__name__)

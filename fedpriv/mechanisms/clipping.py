@@ -1,0 +1,51 @@
+"""L2 clipping of update vectors [..., d]; leading dimensions are independent trials or clients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Share of the bound kept back, so that float32 rounding cannot carry a clipped vector over it.
+ROUNDING = 1e-6
+
+
+def l2_norm(x: Tensor) -> Tensor:
+    """L2 norm [...] in float64 of vectors [..., d]."""
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
+
+
+def clip(x: Tensor, bound: float) -> Tensor:
+    """clip(x, C) = x / max(1, ||x||_2 / C) for vectors [..., d]; a zero vector stays zero.
+
+    The result's norm is at most ``bound`` in exact arithmetic on the float32 values returned (`ROUNDING`). Divided in
+    float64: for an update of norm 1e38 C the factor is no normal float32, and the result would be too long.
+    Raises ValueError unless ``bound`` is positive.
+    """
+    if not bound > 0:
+        raise ValueError(f"clip bound {bound} must be positive")
+    return (x / _excess(l2_norm(x), bound * (1 - ROUNDING))).to(x.dtype)
+
+
+def clip_change(x: Tensor, previous: Tensor, bound: Tensor, slack: float) -> Tensor:
+    """The point nearest to ``x`` on its segment to ``previous`` whose distance from ``previous`` is <= bound.
+
+    Shapes: ``x`` and ``previous`` [..., d], ``bound`` [...] (float64, > slack). ``slack`` is an absolute length
+    kept back for float32 rounding. A point of a ball stays in it: the segment's ends lie in it.
+    """
+    change = x - previous
+    excess = _excess(l2_norm(change), bound - slack)
+    return torch.where(excess > 1, (previous + change / excess).to(x.dtype), x)
+
+
+def _excess(norm: Tensor, bound: Tensor | float) -> Tensor:
+    """max(1, norm / bound) [..., 1]."""
+    return torch.clamp(norm / bound, min=1.0).unsqueeze(-1)
+
+
+def finite_or_zero(x: Tensor) -> Tensor:
+    """Vectors [..., d] with any NaN or infinite coordinate become zero vectors.
+
+    Whether a client answers must not depend on its data: such an update is released as a noised zero.
+    """
+    finite = torch.isfinite(x).all(dim=-1, keepdim=True)
+    return torch.where(finite, x, torch.zeros_like(x))

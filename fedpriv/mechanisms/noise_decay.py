@@ -1,0 +1,28 @@
+"""Adaptive noise reduction: the noise decays whenever a public loss stops falling.
+
+Symbols: sigma_t -> sigma, rho -> decay, mu -> threshold, v(omega_t) -> loss.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def next_sigma(sigma: float, loss_before: float, loss_after: float, decay: float, threshold: float) -> float:
+    """sigma_{t+1}: decay * sigma if the loss fell by less than the threshold, else sigma."""
+    stopped_falling = not loss_before - loss_after >= threshold  # [DPFL-AGN, eq. 11]; also where a loss is NaN
+    return decay * sigma if stopped_falling else sigma  # [DPFL-AGN, eq. 12]
+
+
+def fastest_decay(sigma: float, decay: float, round_number: int) -> float:
+    """The smallest sigma that round 1, 2, ... can have: sigma_0 * rho^(t - 1), public before the run."""
+    return sigma * decay ** (round_number - 1)
+
+
+def with_count(sigma: float, count_noise: float) -> float:
+    """Multiplier of a gradient sum (multiplier sigma) and a count of sensitivity 1/2 with noise count_noise, released
+    together: (sigma^-2 + (2 s_b)^-2)^(-1/2). [Andrew et al. 2021, Theorem 1]
+    """
+    if sigma == 0 or count_noise == 0:
+        return 0.0
+    return 1 / math.sqrt(sigma**-2 + (2 * count_noise) ** -2)

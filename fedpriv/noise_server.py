@@ -1,0 +1,66 @@
+"""Server halves that announce the round's noise: constant, or lowered when a public loss stops falling (ANR)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from fedpriv.mechanisms.noise_decay import next_sigma
+from fedpriv.records import SIGMA, FloatVector, Reply
+from fedpriv.server import FederatedStrategy, Population
+
+#: What clients report to the experimenter in simulation.
+CLIENT_FIGURES = ("gradient_norm", "theta_clip")
+
+
+class AnnouncedNoise(FederatedStrategy):
+    """theta <- theta + sum p_j (theta_j - theta); sigma_t travels in every train message."""
+
+    def __init__(self, population: Population, *, noise_multiplier: float, **options: Any) -> None:
+        super().__init__(population, **options)
+        self.sigma = noise_multiplier
+
+    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+        self.current.figures["sigma"] = self.sigma
+        return {SIGMA: self.sigma}
+
+    def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        return {
+            name: sum(reply.diagnostics[name] for reply in replies) / len(replies)
+            for name in CLIENT_FIGURES
+            if all(name in reply.diagnostics for reply in replies)
+        }
+
+
+class DecayingNoiseServer(AnnouncedNoise):
+    """After each round the server holds the loss v(theta) on public pictures against the last one.
+
+    decay: rho; threshold: mu; floor: smallest sigma_t / sigma_0 that the clients accept, None: as far as it goes.
+    """
+
+    needs_public_loss: ClassVar[bool] = True
+
+    def __init__(
+        self, population: Population, *, decay: float, threshold: float, floor: float, variant: str, **options: Any
+    ) -> None:
+        super().__init__(population, **options)
+        self.decay, self.threshold = decay, threshold
+        self.least = floor * self.sigma if variant == "repaired" else 0.0
+        self.last_loss: float | None = None
+
+    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        assert self.public_loss is not None, "run.py gives every method that needs it a public loss"
+        if self.last_loss is None:
+            self.last_loss = self.public_loss(theta)
+        moved = super().aggregate(theta, replies)
+        loss = self.public_loss(moved)
+        self.current.figures |= {"public_loss": loss}
+        self.sigma = max(self.least, next_sigma(self.sigma, self.last_loss, loss, self.decay, self.threshold))
+        self.last_loss = loss
+        return moved
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sigma": self.sigma, "last_loss": self.last_loss}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sigma, self.last_loss = state["sigma"], state["last_loss"]

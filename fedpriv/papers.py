@@ -1,0 +1,92 @@
+"""Where every equation of the papers is in the code: ``python -m fedpriv.papers``, or ``make papers``.
+
+A tag is a comment such as ``# [Fed-CAD, Alg. 1 line 14]``, or ``lines 13, 20``, beside the code that computes it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Every equation that must be found, by paper; one that is missing fails a test.
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "Fed-CAD": (
+        *(f"Alg. 1 line {line}" for line in (9, 10, 11, 13, 14, 15, 16, 17, 18, 20, 21, 25)),
+        *(f"Alg. 2 line {line}" for line in (6, 8)),
+        "III-C (3)",
+        "V-B",
+        "Theorem VI.2",
+    ),
+    "FedProx": ("eq. 2",),
+    "ADP-FL": ("eq. 16",),
+    "DP-FedAGS": ("eq. 2",),
+    "DPFL-AGN": (*(f"eq. {number}" for number in (6, 7, 8, 9, 10, 11, 12, 13, 17)), "Alg. 1 line 10", "Alg. 1 line 12"),
+    "NbAFL": ("Alg. 1", "Theorem 1"),
+}
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("strategies", "clients", "fedpriv")
+
+_TAG = re.compile(r"\[(?P<paper>[A-Z][A-Za-z]*(?:-[A-Za-z]+)*), (?P<place>[A-Z][^\]]*|eq\. [^\]]*)\]")
+_LINES = re.compile(r"(?P<before>.*\bline)s (?P<numbers>\d+(?:, \d+)+)$")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """An equation and where it is computed; file is relative to the project's folder."""
+
+    paper: str
+    place: str
+    file: str
+    line: int
+
+
+def tags_in(text: str, file: str) -> Iterator[Tag]:
+    """The tags of one file, in order; ``lines 13, 20`` are two."""
+    for number, line in enumerate(text.splitlines(), 1):
+        _, _, comment = line.partition("#")
+        for found in _TAG.finditer(comment):
+            several = _LINES.match(found["place"])
+            places = (
+                [f"{several['before']} {one}" for one in several["numbers"].split(", ")]
+                if several
+                else [found["place"]]
+            )
+            for place in places:
+                yield Tag(found["paper"], place, file, number)
+
+
+def find_tags(root: Path = ROOT) -> list[Tag]:
+    """All tags of the project, by paper and place (numbers in their order)."""
+    files = [file for folder in FOLDERS for file in sorted((root / folder).rglob("*.py")) if file != Path(__file__)]
+    found = [tag for file in files for tag in tags_in(file.read_text(), file.relative_to(root).as_posix())]
+    return sorted(found, key=lambda tag: (tag.paper, _natural(tag.place), tag.file, tag.line))
+
+
+def missing(tags: list[Tag]) -> list[str]:
+    """Required equations without a tag."""
+    present = {(tag.paper, tag.place) for tag in tags}
+    return [
+        f"[{paper}, {place}]" for paper, places in REQUIRED.items() for place in places if (paper, place) not in present
+    ]
+
+
+def main() -> int:
+    tags = find_tags()
+    for tag in tags:
+        print(f"[{tag.paper}, {tag.place}]".ljust(34), f"{tag.file}:{tag.line}")
+    lost = missing(tags)
+    for name in lost:
+        print(f"{name.ljust(34)} is nowhere in the code", file=sys.stderr)
+    return 1 if lost else 0
+
+
+def _natural(place: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", place)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What a run will cost before it starts: the guarantee, the claim, bytes and time.
+
+Cohorts are drawn from a public seed, so how often each client takes part is known in advance; the guarantee that a
+plan prints is the one that the finished run's ledger must confirm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedpriv.config import Config
+from fedpriv.errors import OptionError
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.claimed import Claim
+from fedpriv.privacy.composition import compose_clients
+from fedpriv.privacy.events import Event, Threat
+from fedpriv.seeds import participations
+from fedpriv.worker import Worker, client_class, example_counts, make_client
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole run in figures. ``bytes_up``/``bytes_down``: payload of all messages; ``seconds``: local training on
+    one worker, measured on one batch of random pictures.
+    """
+
+    participations: list[int]
+    threat: Threat
+    claim: Claim | None
+    verified_epsilon: float
+    verified_median: float
+    accountant: str
+    reasons: tuple[str, ...]
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+
+def schedule(config: Config) -> list[int]:
+    """How often each client is asked."""
+    sampling = config.strategy.server.get("client_sampling", "fixed")
+    return participations(config.seed, config.num_rounds, config.num_clients, config.clients_per_round, sampling)
+
+
+def make_plan(config: Config, worker: Worker) -> Plan:
+    """Trains nothing and releases nothing."""
+    counts = schedule(config)
+    client = make_client(config)
+    found = compose_clients(planned_histories(config, counts), config.privacy.delta)
+    vector_bytes = 4 * worker.model.layout.num_parameters
+    maximum, accountant, reasons = found.maximum, found.accountant, found.reasons
+    median = found.median
+    limit = config.privacy.max_epsilon
+    if limit is not None and (maximum > limit) and client.keeps_budget:
+        maximum, median, accountant = limit, min(median, limit), "filter"
+        reasons = ("clients stop before privacy.max_epsilon is exceeded",)
+    return Plan(
+        counts,
+        client.threat,
+        client.claim(max(counts), config.privacy.delta),
+        maximum,
+        median,
+        accountant,
+        reasons,
+        vector_bytes * sum(counts),
+        vector_bytes * sum(counts),
+        estimate_seconds(config, worker, counts),
+    )
+
+
+def planned_histories(config: Config, counts: list[int]) -> dict[int, list[Event]]:
+    """client -> the guarantee's events of the whole run; clients that are asked equally often (and, where it matters,
+    hold equally many pictures) share one list.
+    """
+    sizes = example_counts(config) if client_class(config).needs_facts else [0] * len(counts)
+    kinds = {
+        kind: make_client(config, examples=kind[1]).planned_events(kind[0])
+        for kind in set(zip(counts, sizes, strict=True))
+    }
+    return {k: kinds[kind] for k, kind in enumerate(zip(counts, sizes, strict=True))}
+
+
+def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float:
+    """Seconds of all local training in one process, from one timed step on random pictures."""
+    model, batch = worker.model, config.local.batch_size
+    theta = model.theta.clone()
+    images = torch.zeros(batch, *worker.data.dataset.shape, device=theta.device)
+    labels = torch.zeros(batch, dtype=torch.long, device=theta.device)
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        seconds.append(time.perf_counter() - began)
+    model.grad.zero_()
+    model.load(theta)
+    batches = Counter(-(-worker.data.num_examples(k) // batch) for k in range(min(config.num_clients, 1000)))
+    mean_batches = sum(size * times for size, times in batches.items()) / sum(batches.values())
+    batches_per_round = make_client(config).batches_per_round or mean_batches * config.local.epochs
+    return min(seconds) * batches_per_round * sum(counts)
+
+
+def with_target(config: Config) -> Config:
+    """The configuration whose noise multiplier meets `privacy.target_epsilon` over the whole planned run.
+
+    Raises `OptionError` where no noise level reaches the target, with the reason in words.
+    """
+    target = config.privacy.target_epsilon
+    if target is None:
+        return config
+    if "noise_multiplier" not in config.client_options():
+        raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise multiplier to choose")
+    most = max(schedule(config))
+
+    def events(noise_multiplier: float) -> list[Event]:
+        return make_client(config, noise_multiplier=noise_multiplier).planned_events(most)
+
+    found = calibrate(events, target, config.privacy.delta)
+    chosen = {"noise_multiplier": found.noise_multiplier}
+    server = config.strategy.server | (chosen if "noise_multiplier" in config.strategy.server else {})
+    halves = {"client": config.strategy.client | chosen, "server": server}
+    return config.model_copy(update={"strategy": config.strategy.model_copy(update=halves)})

@@ -1,0 +1,97 @@
+"""A finished run's model: `python -m fedpriv.predict run=DIR PICTURE...` and `fedpriv.load(DIR)`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedpriv.cli import DONE, guarded
+from fedpriv.compose import read_config
+from fedpriv.data import normalise
+from fedpriv.errors import DataError, OptionError, RunFolderError
+from fedpriv.models import build_model
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained classifier with everything that using it needs."""
+
+    module: nn.Module
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def probabilities(self, images: NDArray[np.uint8]) -> Tensor:
+        """Class probabilities [n, classes] of uint8 pictures [n, channels, height, width]."""
+        if images.dtype != np.uint8 or images.shape[1:] != self.shape:
+            raise DataError(
+                f"pictures are uint8 [n, {', '.join(map(str, self.shape))}], got {images.dtype} {list(images.shape)}"
+            )
+        self.module.eval()
+        with torch.inference_mode():
+            result: Tensor = self.module(normalise(images, self.mean, self.std)).softmax(1)
+        return result
+
+    def read_picture(self, path: str | Path) -> NDArray[np.uint8]:
+        """A picture file in the model's size and colours, uint8 [channels, height, width]."""
+        channels, height, width = self.shape
+        try:
+            with Image.open(path) as file:
+                picture = file.convert("L" if channels == 1 else "RGB").resize(
+                    (width, height), Image.Resampling.BILINEAR
+                )
+        except (OSError, UnidentifiedImageError, ValueError) as error:
+            raise DataError(f"{path}: not a picture that can be read ({type(error).__name__})") from None
+        pixels = np.asarray(picture, dtype=np.uint8)
+        return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def load_model(folder: str | Path) -> TrainedModel:
+    """The model of a finished run's folder."""
+    config, path = read_config(folder), Path(folder)
+    if not (path / "model.safetensors").is_file():
+        raise RunFolderError(f"{folder}: the run has not finished, it has no model.safetensors")
+    try:
+        facts = json.loads((path / "classes.json").read_text())
+        parameters = load_file(path / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
+    shape: tuple[int, int, int] = tuple(facts["shape"])
+    module = build_model(config.model, shape, len(facts["classes"]), config.seed)
+    if {name: value.shape for name, value in parameters.items()} != {k: v.shape for k, v in module.named_parameters()}:
+        raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
+    module.load_state_dict(parameters, strict=False)
+    return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints one line a picture: file, class, probability."""
+    runs = [argument[4:] for argument in arguments if argument.startswith("run=")]
+    pictures = [argument for argument in arguments if not argument.startswith("run=")]
+
+    def work() -> int:
+        if len(runs) != 1 or not pictures:
+            raise OptionError("run", ",".join(runs), "usage: python -m fedpriv.predict run=RUN_FOLDER PICTURE...")
+        model = load_model(runs[0])
+        for path in pictures:
+            likely, best = model.probabilities(model.read_picture(path)[None])[0].max(0)
+            print(f"{path}\t{model.classes[int(best)]}\t{float(likely):.4f}")
+        return DONE
+
+    return guarded(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

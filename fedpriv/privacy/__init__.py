@@ -1,0 +1,1 @@
+"""Accounting, claims, noise and audits. Import the modules themselves: nothing is loaded from here."""

@@ -1,0 +1,255 @@
+"""Statistical lower bounds on epsilon: a distinguisher is run against the code that really releases.
+
+`audit` draws many releases for each of two neighbouring inputs ("worlds"). On the first half of the draws it learns a
+score (high says world 1) and picks a threshold; on the second half it counts the errors of that one rule, bounds both
+error rates (Clopper and Pearson, 1934) and turns them into a lower bound on epsilon (Kairouz, Oh and Viswanath,
+"The composition theorem for differential privacy", ICML 2015; used for audits since Jagielski, Ullman and Oprea,
+NeurIPS 2020). Because learning and measuring see different draws, whatever the first half suggests, however
+overfitted, costs only power, never validity.
+
+Shapes: n trials, k features (small: worst-case inputs in low dimension). Epsilon is natural, at the given delta.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+Array = NDArray[np.float64]
+Score = Callable[[Array], Array]
+Sample = Callable[[bool, int, int], np.ndarray]
+
+BINS = 256  # candidate thresholds per score, and bins per feature of the histogram score
+ATOM = 1e-3  # a value that makes up this share of a feature's draws gets a bin of its own
+CAUTION = 100  # thresholds are compared by bounds with this many times less error, lest the luckiest one be picked
+RIDGE = 1e-12  # of a feature's variance: what a direction without any noise counts as
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A lower bound on epsilon at `delta`, true with probability `confidence` over the audit's draws.
+
+    `trials` are the draws per world, half of which were used to learn the `rule`. `structural` gives the reason where
+    the bound is infinite by the mechanism's structure, and `epsilon_sampled` what sampling alone supports.
+    """
+
+    epsilon_lower: float
+    confidence: float
+    trials: int
+    delta: float
+    fpr_upper: float
+    tpr_lower: float
+    rule: str
+    epsilon_sampled: float
+    structural: str | None = None
+
+    @property
+    def attainable(self) -> float:
+        """The bound that a rule without a single error would have given: more than that, these trials cannot show."""
+        if self.structural is not None:
+            return math.inf
+        measured = self.trials - self.trials // 2
+        return float(epsilon_bound(0, measured, measured, self.delta, self.confidence)[0])
+
+    def __str__(self) -> str:
+        said = f"epsilon >= {self.epsilon_sampled:.3g} at delta {self.delta:g} "
+        said += f"({100 * self.confidence:g}% confidence, {self.trials:,} trials, {self.rule})"
+        return said if self.structural is None else f"epsilon is infinite: {self.structural}; by sampling alone {said}"
+
+
+def audit(
+    sample: Sample,
+    *,
+    delta: float,
+    trials: int,
+    confidence: float,
+    seed: int,
+    structural: str | None = None,
+    chunk: int = 2**20,
+) -> Audit:
+    """Audit a mechanism from `trials` releases in each of two neighbouring worlds.
+
+    Args:
+        sample: `sample(world, n, seed)` returns n independent releases of that world, finite numbers [n, k]. Called
+            once per world and `chunk` trials, always with another seed; the two worlds must differ in one unit.
+        delta: at which epsilon is bounded.
+        trials: draws per world.
+        confidence: probability that the bound holds; the error is split between false positives and negatives.
+        structural: why epsilon is infinite whatever the trials show. Pass it only where the ledger's own event
+            records a coordinate without noise or a deterministic function of the data, with that event's reason.
+        chunk: trials held in memory at a time.
+
+    Raises:
+        ValueError: an argument is out of range, or `sample` returns the wrong shape or something not finite.
+    """
+    if not (0 <= delta < 1 and 0 < confidence < 1 and trials >= 4 and chunk >= 2):
+        raise ValueError("audit needs 0 <= delta < 1, 0 < confidence < 1, trials >= 4, chunk >= 2")
+    half = trials // 2
+    learning = [_draws(sample, world, half, chunk, (seed, 0)) for world in (False, True)]
+    rule = _learn_rule(learning, half, delta, confidence)
+    measured = trials - half
+    false_positives, true_positives = (
+        sum(int(np.count_nonzero(rule.score(features) > rule.threshold)) for features in draws)
+        for draws in (_draws(sample, world, measured, chunk, (seed, 1)) for world in (False, True))
+    )
+    bound, fpr_upper, tpr_lower = epsilon_bound(false_positives, true_positives, measured, delta, confidence)
+    found = Audit(
+        epsilon_lower=float(bound),
+        confidence=confidence,
+        trials=trials,
+        delta=delta,
+        fpr_upper=float(fpr_upper),
+        tpr_lower=float(tpr_lower),
+        rule=f"{rule.name} score above {rule.threshold:.4g}",
+        epsilon_sampled=float(bound),
+    )
+    return found if structural is None else replace(found, epsilon_lower=math.inf, structural=structural)
+
+
+def verdict(found: Audit, claimed_epsilon: float, same_scope: bool) -> str:
+    """What an audit says of a claim, in words.
+
+    Only an audit at the claim's own scope, unit, adjacency and observer (`same_scope`) and at its delta may refute it,
+    and only one that had enough trials to refute it may be called consistent with it.
+    """
+    if not same_scope:
+        return "cannot tell"
+    if found.epsilon_lower > claimed_epsilon:
+        return "refutes the claim"
+    return "consistent with the claim" if found.attainable >= claimed_epsilon else "cannot tell"
+
+
+def epsilon_bound(
+    false_positives: np.ndarray | int, true_positives: np.ndarray | int, trials: int, delta: float, confidence: float
+) -> tuple[Array, Array, Array]:
+    """Lower bound on epsilon from a rule's errors, with the bounds on its rates: (epsilon, fpr_upper, tpr_lower).
+
+    Counts are out of `trials` in each world, any shape. Each rate gets half of 1 - confidence. (epsilon, delta)-DP
+    implies tpr <= e^epsilon fpr + delta, and the same for the complements [Kairouz et al. 2015, Theorem 2.1].
+    """
+    fp, tp = np.asarray(false_positives, float), np.asarray(true_positives, float)
+    error = (1 - confidence) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        fpr_upper = np.where(fp < trials, beta.isf(error, fp + 1, trials - fp), 1.0)
+        tpr_lower = np.where(tp > 0, beta.ppf(error, tp, trials - tp + 1), 0.0)
+        positive = np.log(np.maximum(tpr_lower - delta, 0) / fpr_upper)
+        negative = np.log(np.maximum(1 - fpr_upper - delta, 0) / (1 - tpr_lower))
+    return np.maximum(0.0, np.maximum(positive, negative)), fpr_upper, tpr_lower
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """World 1 is what a release is taken for when its score exceeds the threshold."""
+
+    name: str
+    score: Score
+    threshold: float
+
+
+def _learn_rule(learning: list[Iterator[Array]], trials: int, delta: float, confidence: float) -> _Rule:
+    """The rule with the best bound on the learning draws; scores are fitted to each world's first chunk."""
+    pilot = [next(draws) for draws in learning]
+    scores: dict[str, Score] = {name: fit(*pilot) for name, fit in SCORES.items()}
+    thresholds = {name: _candidates(np.concatenate([score(part) for part in pilot])) for name, score in scores.items()}
+    positives = {name: np.zeros((2, len(thresholds[name])), np.int64) for name in scores}
+    for world, draws in enumerate(learning):
+        for features in chain([pilot[world]], draws):
+            for name, score in scores.items():
+                below = np.searchsorted(np.sort(score(features)), thresholds[name], side="right")
+                positives[name][world] += len(features) - below
+    confidence = 1 - (1 - confidence) / CAUTION
+    best = {name: epsilon_bound(fp, tp, trials, delta, confidence)[0] for name, (fp, tp) in positives.items()}
+    name = max(best, key=lambda name: best[name].max())
+    return _Rule(name, scores[name], float(thresholds[name][best[name].argmax()]))
+
+
+def _candidates(scores: Array) -> Array:
+    """Thresholds worth trying: evenly spaced ones for light tails, quantiles for everything else."""
+    tails = 1 / (1 + np.exp(np.linspace(-1, 1, BINS) * math.log(len(scores))))
+    return np.unique(np.concatenate([np.linspace(scores.min(), scores.max(), BINS), np.quantile(scores, tails)]))
+
+
+def _linear(world0: Array, world1: Array) -> Score:
+    """Fisher's linear discriminant, optimal for Gaussians of one covariance; k = 1: the feature itself."""
+    scale = _scale(world0, world1)
+    means = [(world / scale).mean(0) for world in (world0, world1)]
+    direction = np.linalg.solve(_covariance(world0 / scale) + _covariance(world1 / scale), means[1] - means[0])
+    weights = direction / scale
+    return lambda features: features @ weights
+
+
+def _quadratic(world0: Array, world1: Array) -> Score:
+    """Log-likelihood ratio of two Gaussians: also sees a leak in the noise's size or correlation."""
+    scale = _scale(world0, world1)
+    means = [(world / scale).mean(0) for world in (world0, world1)]
+    precisions = [np.linalg.inv(_covariance(world / scale)) for world in (world0, world1)]
+
+    def score(features: Array) -> Array:
+        distances = []
+        for mean, precision in zip(means, precisions, strict=True):
+            centred = features / scale - mean
+            distances.append(np.einsum("nk,nk->n", centred @ precision, centred))
+        return distances[0] - distances[1]
+
+    return score
+
+
+def _histogram(world0: Array, world1: Array) -> Score:
+    """Sum over features of the log-likelihood ratio of binned values: atoms, exact matches, any law of one feature."""
+    tables = []
+    for feature0, feature1 in zip(world0.T, world1.T, strict=True):
+        edges = _edges(np.concatenate([feature0, feature1]))
+        counts = [
+            np.bincount(np.searchsorted(edges, f, "right"), minlength=len(edges) + 1) for f in (feature0, feature1)
+        ]
+        tables.append((edges, np.log((counts[1] + 0.5) / (counts[0] + 0.5))))
+
+    def score(features: Array) -> Array:
+        pairs = zip(features.T, tables, strict=True)
+        return np.sum([table[np.searchsorted(edges, feature, "right")] for feature, (edges, table) in pairs], axis=0)
+
+    return score
+
+
+SCORES: dict[str, Callable[[Array, Array], Score]] = {
+    "linear": _linear,
+    "quadratic": _quadratic,
+    "histogram": _histogram,
+}
+
+
+def _edges(values: Array) -> Array:
+    """Bin edges: quantiles, and for every value that keeps coming back bit for bit a bin that holds it alone."""
+    distinct, counts = np.unique(values, return_counts=True)
+    atoms = distinct[counts > max(1, ATOM * len(values))]
+    quantiles = np.quantile(values, np.linspace(0, 1, BINS + 1))
+    return np.unique(np.concatenate([quantiles, atoms, np.nextafter(atoms, np.inf)]))
+
+
+def _scale(world0: Array, world1: Array) -> Array:
+    """A positive unit for each feature [k]: its spread in either world, or how far apart the worlds are, or 1."""
+    spread = np.maximum(world0.std(0), world1.std(0))
+    spread = np.where(spread > 0, spread, np.abs(world1.mean(0) - world0.mean(0)))
+    return np.where(spread > 0, spread, 1.0)
+
+
+def _covariance(features: Array) -> Array:
+    covariance = np.atleast_2d(np.cov(features, rowvar=False))
+    return covariance + RIDGE * np.eye(len(covariance))
+
+
+def _draws(sample: Sample, world: bool, trials: int, chunk: int, purpose: tuple[int, int]) -> Iterator[Array]:
+    """Releases of one world in chunks [<= chunk, k], each from a seed that no other call uses."""
+    for start in range(0, trials, chunk):
+        size = min(chunk, trials - start)
+        seed = np.random.SeedSequence((*purpose, int(world), start)).generate_state(1, np.uint64)[0]
+        features = np.asarray(sample(world, size, int(seed) >> 1), np.float64)
+        if features.ndim != 2 or len(features) != size or not np.isfinite(features).all():
+            raise ValueError(f"sample must return finite numbers [{size}, k], got shape {features.shape}")
+        yield features

@@ -1,0 +1,99 @@
+"""The noise that spends a given epsilon: one search over whole planned runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedpriv.errors import OptionError
+from fedpriv.privacy.composition import compose
+from fedpriv.privacy.events import Event
+
+_SMALLEST, _LARGEST = 1e-4, 1e9  # noise multipliers that are tried
+_MOST_EVALUATIONS = 60
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """noise_multiplier: what the plan was called with; epsilon: what the planned run then costs, by ``accountant``."""
+
+    noise_multiplier: float
+    epsilon: float
+    accountant: str
+
+
+def calibrate(
+    plan: Callable[[float], Sequence[Event]], target_epsilon: float, delta: float, tolerance: float = 0.01
+) -> Calibrated:
+    """The smallest noise found whose planned run costs at most target_epsilon, and at least (1 - tolerance) of it.
+
+    plan: noise multiplier -> everything that one client will have released by the end (of the client that releases
+    most); more noise must never cost more. Raises OptionError("privacy.target_epsilon") where no noise is enough.
+    Where the cost jumps over the tolerated range, the noise just above the jump.
+    """
+    if not target_epsilon > 0:
+        raise OptionError("privacy.target_epsilon", target_epsilon, "must be more than 0")
+
+    def cost(noise: float) -> Calibrated:
+        composed = compose(plan(noise), delta)
+        return Calibrated(noise, composed.epsilon, composed.accountant)
+
+    enough = _enough_noise(plan, cost, target_epsilon, delta)
+    too_little = Calibrated(_SMALLEST, math.inf, "none")
+    wanted = target_epsilon * (1 - tolerance / 2)  # aim at the middle of the tolerated range
+    for _ in range(_MOST_EVALUATIONS):
+        close = enough.noise_multiplier < too_little.noise_multiplier * (1 + 1e-9)
+        if enough.epsilon >= target_epsilon * (1 - tolerance) or close:
+            break
+        found = cost(_between(too_little, enough, wanted))
+        too_little, enough = (found, enough) if found.epsilon > target_epsilon else (too_little, found)
+    return enough
+
+
+def _enough_noise(
+    plan: Callable[[float], Sequence[Event]], cost: Callable[[float], Calibrated], target: float, delta: float
+) -> Calibrated:
+    noise = 1.0
+    while noise <= _LARGEST:
+        found = cost(noise)
+        if found.epsilon <= target:
+            return found
+        noise *= 4
+    composed = compose(plan(_LARGEST), delta)
+    if math.isinf(composed.epsilon):
+        why = "; ".join(composed.reasons) or "the cost stays infinite"
+        raise OptionError("privacy.target_epsilon", target, f"no noise level reaches it: {why}")
+    floor = f"with unlimited noise the run still costs epsilon {composed.epsilon:.4g}, from releases it does not cover"
+    raise OptionError("privacy.target_epsilon", target, f"no noise level reaches it: {floor}")
+
+
+def _between(too_little: Calibrated, enough: Calibrated, wanted: float) -> float:
+    """Next noise to try: epsilon is close to a power of the noise, so a secant in logarithms; never at an end."""
+    low, high = math.log(too_little.noise_multiplier), math.log(enough.noise_multiplier)
+    share = 0.5
+    if math.isfinite(too_little.epsilon) and enough.epsilon > 0:
+        share = math.log(too_little.epsilon / wanted) / math.log(too_little.epsilon / enough.epsilon)
+    elif enough.epsilon > 0:  # only one end is known: epsilon of many releases falls like 1/noise
+        return max(math.exp((low + high) / 2), enough.noise_multiplier * min(0.9, enough.epsilon / wanted))
+    return math.exp(low + (high - low) * min(0.95, max(0.05, share)))
+
+
+def planned_participations(
+    num_rounds: int, num_clients: int, clients_per_round: int, sampling: str, schedule: Sequence[int] | None = None
+) -> int:
+    """A bound, fixed before the run, on the rounds in which any one client releases something.
+
+    schedule: each client's number of rounds, where the cohorts are known beforehand (they are drawn from a public
+    seed in simulation). Otherwise num_rounds: whoever draws at random ("fixed" or "poisson") may draw the same
+    client every time.
+    """
+    if sampling not in ("fixed", "poisson"):
+        raise ValueError(f"sampling={sampling!r}: allowed: fixed, poisson")
+    if not 1 <= clients_per_round <= num_clients or num_rounds < 1:
+        raise ValueError(f"{clients_per_round} of {num_clients} clients in {num_rounds} rounds is no plan")
+    if schedule is None:
+        return num_rounds
+    if len(schedule) != num_clients or not all(0 <= rounds <= num_rounds for rounds in schedule):
+        raise ValueError(f"a schedule has {num_clients} numbers between 0 and {num_rounds}")
+    return max(schedule)

@@ -1,0 +1,136 @@
+"""The one place that talks to dp-accounting 0.6.0, and knows its traps. Loaded only when something needs it:
+importing it takes seconds, and clients whose noise is Gaussian alone never do.
+
+Our multipliers are relative to the sensitivity under the event's own adjacency, so no accountant may apply a
+neighbouring relation of its own (tests/test_privacy_composition.py pins each figure):
+- under REPLACE_ONE, PLD takes std/clip and doubles the sensitivity itself, RDP takes std/sensitivity (a Gaussian of
+  1.0 at delta 1e-5: 9.997 against 4.73). Hence PLD always with ADD_OR_REMOVE_ONE, which doubles nothing.
+- `PLDAccountant` drops the count of randomised-response events (50 at eps = 1: 1.00, not 45.68). Hence
+  distributions built and self-composed here, never an accountant.
+- fixed-size sampling: RDP with REPLACE_ONE alone; zCDP: RDP alone; tiny sigmas raise or overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from absl import logging as absl_logging
+from dp_accounting import dp_event, privacy_accountant
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
+from numpy.typing import NDArray
+
+from fedpriv.privacy.laws import Vector
+
+_ADD_OR_REMOVE = privacy_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE
+_REPLACE = privacy_accountant.NeighboringRelation.REPLACE_ONE
+#: The library's loops cost O(order) (Poisson) and O(order^2) (fixed size): beyond these the divergence is left out.
+_LARGEST_POISSON_ORDER, _LARGEST_FIXED_ORDER = 256.0, 128.0
+
+
+# --- Renyi divergences of one release, at each order ---------------------------------------------------------
+
+
+def poisson_gaussian_rdp(sampling_rate: float, multiplier: float, orders: Vector) -> Vector:
+    """Poisson-subsampled Gaussian, add-or-remove (Mironov, Talwar and Zhang 2019). Infinite where not computed."""
+    event = dp_event.PoissonSampledDpEvent(sampling_rate, dp_event.GaussianDpEvent(multiplier))
+    return _rdp(event, _ADD_OR_REMOVE, orders, (orders >= 1.1) & (orders <= _LARGEST_POISSON_ORDER))
+
+
+def fixed_size_gaussian_rdp(sample_size: int, population: int, multiplier: float, orders: Vector) -> Vector:
+    """Gaussian over a sample without replacement, replace-one (Wang, Balle and Kasiviswanathan 2019, Theorem 27).
+
+    Computed at whole orders; between them (order - 1)*D is convex, so the chord is an upper bound.
+    """
+    gaussian = dp_event.GaussianDpEvent(multiplier)
+    event = dp_event.SampledWithoutReplacementDpEvent(population, sample_size, gaussian)
+    whole = np.unique(np.concatenate([[2.0], np.ceil(orders), np.floor(orders)]))
+    whole = whole[(whole >= 2) & (whole <= _LARGEST_FIXED_ORDER)]
+    log_moments = (whole - 1) * _rdp(event, _REPLACE, whole, whole > 0)
+    chord = np.interp(orders, np.append(1.0, whole), np.append(0.0, log_moments), right=np.inf) / (orders - 1)
+    return np.where(np.isfinite(chord), chord, np.inf)
+
+
+def laplace_rdp(multiplier: float, orders: Vector) -> Vector:
+    """Laplace mechanism (Mironov 2017, Proposition 6)."""
+    return _rdp(dp_event.LaplaceDpEvent(multiplier), _ADD_OR_REMOVE, orders, orders > 0)
+
+
+def gaussian_rdp_epsilon(multiplier: float, count: int, delta: float) -> float:
+    """What dp-accounting's RDP accountant says, at its default orders, of ``count`` Gaussians: for papers' claims."""
+    accountant = rdp_library.RdpAccountant()
+    accountant.compose(dp_event.GaussianDpEvent(multiplier), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def _rdp(event: Any, relation: Any, orders: Vector, where: NDArray[np.bool_]) -> Vector:
+    divergences = np.full(len(orders), np.inf)
+    accountant = rdp_library.RdpAccountant(orders[where], relation)
+    with _quiet(), np.errstate(all="ignore"):
+        accountant.compose(event)
+    divergences[where] = accountant.rdp
+    return np.where(np.isnan(divergences), np.inf, divergences)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings about orders at which a series does not converge: they count as infinite."""
+    verbosity = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(absl_logging.ERROR)
+    try:
+        yield
+    finally:
+        absl_logging.set_verbosity(verbosity)
+
+
+# --- privacy loss distributions --------------------------------------------------------------------------------
+
+
+def gaussian_pld(mu: float, interval: float) -> Any:
+    """All unsampled Gaussians at once: mu = sqrt(sum 1/multiplier^2)."""
+    return pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
+
+
+@lru_cache(maxsize=64)
+def poisson_gaussian_pld(sampling_rate: float, multiplier: float, interval: float) -> Any:
+    return pld.from_gaussian_mechanism(
+        multiplier,
+        sampling_prob=sampling_rate,
+        value_discretization_interval=interval,
+        neighboring_relation=_ADD_OR_REMOVE,
+    )
+
+
+def laplace_pld(multiplier: float, interval: float) -> Any:
+    return pld.from_laplace_mechanism(multiplier, value_discretization_interval=interval)
+
+
+def discrete_pld(first: Vector, second: Vector, interval: float) -> Any:
+    """From one pair of probability vectors that dominates in both directions (its loss is the same both ways).
+
+    Losses are connected linearly between the two next grid points (Doroshenko et al. 2022): never too small, and
+    the error is of second order, where rounding each loss up would add up to one interval per composition.
+    """
+    first, second = first[second > 0], second[second > 0]
+    losses = np.log(first) - np.log(second)
+    grid = np.unique(np.concatenate([np.floor(losses / interval), np.ceil(losses / interval)])).astype(int)
+    curve = [np.maximum(first - np.exp(point * interval) * second, 0.0).sum() for point in grid]
+    deltas = np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
+    deltas[-1] = 0.0
+    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
+
+
+def composed_epsilon(parts: Sequence[tuple[Any, int]], delta: float) -> float:
+    """epsilon of distributions, each composed ``count`` times with itself and then with all others."""
+    total = None
+    for distribution, count in parts:
+        part = distribution.self_compose(count) if count > 1 else distribution
+        total = part if total is None else total.compose(part)
+    if total is None:
+        return 0.0
+    return float(total.get_epsilon_for_delta(delta))

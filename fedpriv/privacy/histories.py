@@ -1,0 +1,166 @@
+"""One client's history of releases: the multiset, and the best bound that each accountant gives for it.
+
+`compose` and the rest of the public interface are in `composition`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedpriv.privacy import mechanisms
+from fedpriv.privacy.events import Event, PoissonGaussian
+from fedpriv.privacy.gaussian import gaussian_epsilon, total_mu
+from fedpriv.privacy.mechanisms import gaussian_multiplier, renyi_curve
+
+#: (event with count 1, how often), without order: equal histories are equal objects.
+History = frozenset[tuple[Event, int]]
+
+_PLD_UP_TO_EPSILON = 100.0
+_PLD_UP_TO_COMPOSITIONS = 10_000
+_PLD_KINDS = 8  # distributions that one history may cost
+
+
+@dataclass(frozen=True)
+class Composed:
+    """epsilon at the delta asked for; reasons in words where it is infinite."""
+
+    epsilon: float
+    accountant: str
+    reasons: tuple[str, ...] = ()
+
+
+# --- multisets -------------------------------------------------------------------------------------------------
+
+
+def make_history(events: Sequence[Event]) -> History:
+    """Multiset of single releases. Counts by identity first: that is fast, and most events are one shared object."""
+    by_identity = Counter(map(id, events))
+    distinct = {id(event): event for event in events}
+    counts: Counter[Event] = Counter()
+    for identity, times in by_identity.items():
+        event = distinct[identity]
+        single = event if event.count == 1 else replace(event, count=1)
+        counts[single] += times * event.count
+    if len({event.threat for event in counts}) > 1:
+        raise ValueError("events of different threats are never composed")
+    return frozenset(counts.items())
+
+
+def collect_histories(sequences: Iterable[Sequence[Event]]) -> list[History]:
+    """`make_history` of each; sequences of the very same objects are looked at once."""
+    alive = [events if isinstance(events, list | tuple) else tuple(events) for events in sequences]  # ids stay unique
+    known: dict[frozenset[tuple[int, int]], History] = {}
+    found = []
+    for events in alive:
+        identities = frozenset(Counter(map(id, events)).items())
+        if identities not in known:
+            known[identities] = make_history(events)
+        found.append(known[identities])
+    if len({event.threat for history in known.values() for event, _ in history}) > 1:
+        raise ValueError("events of different threats are never composed or compared")
+    return found
+
+
+def contains(larger: History, smaller: History) -> bool:
+    counts = dict(larger)
+    return all(counts.get(event, 0) >= count for event, count in smaller)
+
+
+# --- bounds that cost next to nothing: closed form, Renyi, sums --------------------------------------------------
+
+
+def first_bounds(histories: Sequence[History], delta: float) -> dict[History, Composed]:
+    """The best of closed form, RDP and basic composition for each."""
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta={delta}: must be in [0, 1)")
+    bounds: dict[History, Composed] = {}
+    others: list[History] = []
+    for history in histories:
+        reasons = {why for event, _ in history if (why := mechanisms.why_unbounded(event))}
+        gaussians = [(gaussian_multiplier(event), count) for event, count in history]
+        if reasons:
+            bounds[history] = Composed(math.inf, "none", tuple(sorted(reasons)))
+        elif not history:
+            bounds[history] = Composed(0.0, "none")
+        elif all(multiplier is not None for multiplier, _ in gaussians):
+            bounds[history] = Composed(gaussian_epsilon(total_mu(gaussians), delta), "gaussian")  # type: ignore[arg-type]
+        else:
+            others.append(history)
+    if others:
+        bounds |= _renyi_or_basic(others, delta)
+    return bounds
+
+
+def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History, Composed]:
+    """One matrix product for all histories: counts [histories, events] times curves [events, orders]."""
+    events = sorted({event for history in histories for event, _ in history}, key=repr)
+    column = {event: index for index, event in enumerate(events)}
+    counts = np.zeros((len(histories), len(events)))
+    for row, history in enumerate(histories):
+        for event, count in history:
+            counts[row, column[event]] = count
+    curves = np.stack([renyi_curve(event) for event in events])
+    infinite = counts @ np.isinf(curves) > 0  # 0 * infinity is not 0 in a product
+    totals = np.where(infinite, np.inf, counts @ np.where(np.isinf(curves), 0.0, curves))
+    bounds = {}
+    for row, history in enumerate(histories):
+        paid = math.fsum(mechanisms.delta_share(event) * count for event, count in history)
+        if paid > delta:
+            why = f"the releases use up a delta of {paid:.3g}, more than the target {delta:.3g}"
+            bounds[history] = Composed(math.inf, "none", (why,))
+            continue
+        by_renyi = float(mechanisms.renyi_to_epsilon(totals[row], delta - paid))
+        by_sum = math.fsum(mechanisms.pure_epsilon(event) * count for event, count in history)
+        bounds[history] = Composed(by_sum, "basic") if by_sum <= by_renyi else Composed(by_renyi, "rdp")
+    return bounds
+
+
+# --- bounds that cost seconds: privacy loss distributions ----------------------------------------------------------
+
+
+def refine(history: History, bound: Composed, delta: float) -> Composed:
+    """The bound, or PLD's where that is smaller and worth its time."""
+    ordered = sorted(history, key=repr)  # sets have another order in every process: the same sums, bit for bit
+    sampled = [(event, count) for event, count in ordered if gaussian_multiplier(event) is None]
+    compositions = sum(mechanisms.coordinates(event) * count for event, count in sampled)
+    if not sampled or not 0 < bound.epsilon <= _PLD_UP_TO_EPSILON or compositions > _PLD_UP_TO_COMPOSITIONS:
+        return bound
+    paid = math.fsum(mechanisms.delta_share(event) * count for event, count in history)
+    if delta - paid <= 0:
+        return bound
+
+    from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
+
+    interval = 1e-3 if bound.epsilon > 5 else 1e-4 if bound.epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
+    parts = []
+    for event, count in _coarsened(sampled):
+        distribution = mechanisms.loss_distribution(event, interval)
+        if distribution is None:
+            return bound
+        parts.append((distribution, mechanisms.coordinates(event) * count))
+    mu = total_mu([(m, count) for event, count in history if (m := gaussian_multiplier(event)) is not None])
+    if mu > 0:
+        parts.append((dp_library.gaussian_pld(mu, interval), 1))
+    epsilon = dp_library.composed_epsilon(parts, delta - paid)
+    return Composed(epsilon, "pld") if epsilon < bound.epsilon else bound
+
+
+def _coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:
+    """Many sigmas (a decaying noise) become at most `_PLD_KINDS`, each rounded DOWN: never too little is charged."""
+    poisson = [(event, count) for event, count in sampled if isinstance(event, PoissonGaussian)]
+    if len(sampled) <= _PLD_KINDS or len(poisson) < len(sampled):
+        return list(sampled)
+    poisson.sort(key=lambda item: (item[0].sampling_rate, item[0].multiplier))
+    size = math.ceil(len(poisson) / _PLD_KINDS)
+    merged: Counter[Event] = Counter()
+    for group in (poisson[start : start + size] for start in range(0, len(poisson), size)):
+        smallest = min(event.multiplier for event, _ in group)
+        largest_rate = max(event.sampling_rate for event, _ in group)
+        worst = replace(group[0][0], multiplier=smallest, sampling_rate=largest_rate)
+        merged[worst] += sum(count for _, count in group)
+    return list(merged.items())

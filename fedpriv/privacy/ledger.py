@@ -1,0 +1,230 @@
+"""The ledger on disk, and one client's account of it.
+
+A ledger is a file of lines, one JSON object per entry, only ever appended to. An entry is written before the
+message leaves, with one write call. A process killed in between leaves a torn last line at most: whatever cannot be
+read counts as spent, and the next append starts on a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    Entry,
+    Event,
+    NoBound,
+    Threat,
+    entry_from_json,
+    entry_to_json,
+    event_from_json,
+    event_to_json,
+)
+
+UNKNOWN_CLIENT = -1
+TORN = "a ledger line is torn: what it recorded counts as spent and cannot be read"
+
+
+@dataclass(frozen=True)
+class LedgerContent:
+    """entries: all that counts as spent, in file order, torn lines included; torn: numbers of torn lines, from 1."""
+
+    entries: tuple[Entry, ...]
+    torn: tuple[int, ...]
+
+    def by_client(self) -> dict[int, list[Entry]]:
+        """Entries of each client (torn lines without a readable client: `UNKNOWN_CLIENT`)."""
+        accounts: dict[int, list[Entry]] = {}
+        for entry in self.entries:
+            accounts.setdefault(entry.client, []).append(entry)
+        return accounts
+
+
+class LedgerFile:
+    """An append-only file of entries.
+
+    fsync: return from `append` only once the line is on the disk (a deployment, where the ledger guards data that
+    outlives the process); in simulation a ledger can be rebuilt by running again.
+    torn_counts_as: what an unreadable line is charged as. None: a release without a bound, total infinite. A
+    deployment may pass the costliest single release that its policy allows: the line was written before anything
+    left, so that is never too little.
+    """
+
+    def __init__(self, path: str | Path, fsync: bool, torn_counts_as: Event | None = None) -> None:
+        self.path = Path(path)
+        self.fsync = fsync
+        self._torn_price = [torn_counts_as] if torn_counts_as else None
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Appends entries, sorted by (round, client, sequence, attempt), with one write call. Raises OSError."""
+        lines = "".join(_line(entry) for entry in sorted(entries, key=lambda entry: entry.order))
+        if not lines:
+            return
+        created = not self.path.exists()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            torn_before = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            content = ("\n" if torn_before else "") + lines
+            if os.write(descriptor, content.encode()) != len(content):
+                raise OSError(f"{self.path}: the disk took only part of a ledger entry; nothing may be released")
+            if self.fsync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if created and self.fsync:
+            _fsync_folder(self.path)
+
+    def read(self) -> LedgerContent:
+        """Everything that counts as spent. A missing file is an empty ledger.
+
+        A torn line without a price of its own makes every threat of the ledger infinite.
+        """
+        lines = [(line, _read_line(line)) for line in self._lines()]
+        threats = dict.fromkeys(entry.event.threat for _, entry in lines if entry) or [CLIENT_TO_SERVER]
+        lost = [NoBound(threat=threat, reason=TORN) for threat in threats]
+        entries: list[Entry] = []
+        for line, entry in lines:
+            entries += [entry] if entry else [_torn_entry(line, event) for event in self._torn_price or lost]
+        return LedgerContent(tuple(entries), tuple(number for number, line in enumerate(lines, 1) if line[1] is None))
+
+    def cut_back(self, last_round: int) -> int:
+        """Drops everything after ``last_round``, for a run that redoes its rounds from a checkpoint; atomic.
+
+        A torn tail goes too (the checkpoint was written after its own round's lines); torn lines further up stay.
+        Returns the number of lines dropped.
+        """
+        lines = self._lines()
+        read = [_read_line(line) for line in lines]
+        kept_rounds = [index for index, entry in enumerate(read) if entry is not None and entry.round <= last_round]
+        end = kept_rounds[-1] + 1 if kept_rounds else 0
+        kept = [
+            line
+            for line, entry in zip(lines[:end], read[:end], strict=True)
+            if entry is None or entry.round <= last_round
+        ]
+        dropped = len(lines) - len(kept)
+        if dropped:
+            self._rewrite(kept)
+        return dropped
+
+    def _lines(self) -> list[bytes]:
+        content = self.path.read_bytes() if self.path.exists() else b""
+        return [line for line in content.split(b"\n") if line]
+
+    def _rewrite(self, lines: list[bytes]) -> None:
+        temporary = self.path.with_name(self.path.name + ".new")
+        with open(temporary, "wb") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+        _fsync_folder(self.path)
+
+
+def _torn_entry(line: bytes, event: Event) -> Entry:
+    """What a torn line counts for, with the round and client that can still be read."""
+
+    def number(key: bytes) -> int | None:
+        found = re.search(rb'"' + key + rb'":(\d+),', line)  # the comma proves that the number is whole
+        return int(found[1]) if found else None
+
+    client = number(b"client")
+    return Entry(number(b"round") or 0, UNKNOWN_CLIENT if client is None else client, 0, 0, event)
+
+
+def _line(entry: Entry) -> str:
+    return json.dumps(entry_to_json(entry), separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _read_line(line: bytes) -> Entry | None:
+    """The entry, or None if the line is torn: no proper prefix of a JSON object is one."""
+    try:
+        return entry_from_json(json.loads(line))
+    except ValueError:
+        return None
+
+
+def _fsync_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+# --- one client's account --------------------------------------------------------------------------------------
+
+
+class Account:
+    """What one client has spent: equal releases counted, in the order of their first appearance.
+
+    Travels as bytes, to be stored in one atomic step with the client's state and its reply.
+    """
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._counts: dict[tuple[Event, Event | None, bool], int] = {}
+        self.next_sequence = 0
+        for entry in entries:
+            self.charge(entry)
+
+    def charge(self, entry: Entry) -> None:
+        """Books one entry. Entries are never merged by round: a release that was repeated was made twice."""
+        key = (entry.event, entry.realised, entry.adaptive)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self.next_sequence = max(self.next_sequence, entry.sequence + 1)
+
+    def spent(self, threat: Threat | None = None) -> list[Event]:
+        """What was really spent (under one threat), for `Budget.admits`; equal releases as one event with a count."""
+        events = [(realised or event, times) for (event, realised, _), times in self._counts.items()]
+        return [_times(event, times) for event, times in events if threat in (None, event.threat)]
+
+    def entries(self) -> list[Entry]:
+        """One entry per distinct release with its count, for `composition.verify`; rounds and sequences are lost."""
+        return [
+            Entry(0, 0, 0, 0, _times(event, times), realised and _times(realised, times), adaptive)
+            for (event, realised, adaptive), times in self._counts.items()
+        ]
+
+    def to_bytes(self) -> bytes:
+        lines = []
+        for (event, realised, adaptive), times in self._counts.items():
+            spent = None if realised is None else event_to_json(realised, with_threat=False)
+            lines.append({"event": event_to_json(event), "realised": spent, "adaptive": adaptive, "times": times})
+        return json.dumps({"next_sequence": self.next_sequence, "lines": lines}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Account:
+        """Inverse of `to_bytes`. Raises ValueError on anything malformed: a broken account is never an empty one."""
+        account = cls()
+        try:
+            stored = json.loads(content)
+            account.next_sequence = _count(stored["next_sequence"], least=0)
+            for line in stored["lines"]:
+                event = event_from_json(line["event"])
+                realised = None if line["realised"] is None else event_from_json(line["realised"], event.threat)
+                account._counts[event, realised, line["adaptive"]] = _count(line["times"], least=1)
+        except (KeyError, TypeError, UnicodeDecodeError) as error:
+            raise ValueError(f"not an account: {error!r}") from None
+        return account
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Account) and self.to_bytes() == other.to_bytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _times(event: Event, times: int) -> Event:
+    return event if times == 1 else replace(event, count=event.count * times)
+
+
+def _count(value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} is not a whole number of at least {least}")
+    return value

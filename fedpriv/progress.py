@@ -1,0 +1,92 @@
+"""What a person sees while a run goes on: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+#: Plain lines come no faster than this, except the last.
+SECONDS_BETWEEN_LINES = 1.0
+
+
+def figure(value: float | None) -> str:
+    """A number as people read it; infinite is a word."""
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "infinite"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+_prefix: ContextVar[str | None] = ContextVar("prefix", default=None)
+
+
+@contextmanager
+def plain_output(prefix: str | None) -> Iterator[None]:
+    """Where several runs share a terminal: lines that begin with ``prefix`` instead of a bar (None: no change)."""
+    token = _prefix.set(prefix)
+    try:
+        yield
+    finally:
+        _prefix.reset(token)
+
+
+class RunProgress:
+    """Shows rounds, accuracy, epsilon so far and time left."""
+
+    def __init__(self, name: str, num_rounds: int, done: int = 0) -> None:
+        self.num_rounds, self.done = num_rounds, done
+        self.console = Console()
+        self.bar: Progress | None = None
+        self._began, self._first = time.monotonic(), done
+        self._prefix, self._shown = _prefix.get(), -math.inf
+        if self.console.is_terminal and self._prefix is None:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]}"),
+                TimeRemainingColumn(),
+            )
+            self.bar = Progress(*columns, console=self.console)
+            self.task = self.bar.add_task(name, total=num_rounds, completed=done, accuracy="-", epsilon="-")
+
+    def __enter__(self) -> RunProgress:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def round(self, number: int, accuracy: float | None, epsilon: float | None, seconds: float) -> None:
+        """A round has ended."""
+        if self.bar:
+            shown: dict[str, Any] = {"epsilon": figure(epsilon)}
+            if accuracy is not None:
+                shown["accuracy"] = f"{accuracy:.4f}"
+            self.bar.update(self.task, completed=number, **shown)
+            return
+        now = time.monotonic()
+        if now - self._shown < SECONDS_BETWEEN_LINES and number < self.num_rounds:
+            return
+        self._shown = now
+        pace = (now - self._began) / max(1, number - self._first)
+        left = pace * (self.num_rounds - number)
+        score = f"accuracy {accuracy:.4f}  " if accuracy is not None else ""
+        words = (
+            f"round {number}/{self.num_rounds}  {score}epsilon {figure(epsilon)}  {seconds:.2f} s  left {left:.0f} s"
+        )
+        print(f"{self._prefix or ''}{words}", file=sys.stdout, flush=True)

@@ -1,0 +1,148 @@
+"""Every key that appears in a message, and the only code that puts values into messages or takes them out.
+
+Parameters and updates travel as one flat float32 vector. What arrives is checked here (shape, dtype, finite),
+because a message comes from another machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+FloatVector = NDArray[np.float32]
+
+ARRAYS, CONFIG, METRICS, DIAGNOSTICS = "arrays", "config", "metrics", "diagnostics"
+VECTOR = "vector"  # the one array of an ArrayRecord
+ROUND, ATTEMPT = "round", "attempt"
+SIGMA = "noise_multiplier"  # the round's sigma_t, in a train message's options
+NUM_EXAMPLES, CLIENT = "num-examples", "client"
+
+
+class Refusal(IntEnum):
+    """Why a client sent no content: a code from this list, never text computed from data."""
+
+    FAILED = 100  # the client raised; its own log says what
+    BUDGET_SPENT = 101  # the next release would exceed privacy.max_epsilon
+    LOST = 102  # planned by engine.faults: the reply never arrives
+    WORKER_LOST = 103  # the process that ran the client died twice
+    STALE = 104  # an older round than the last one answered
+    UNSAFE_NOISE = 105  # the server asked for less noise than the client's guarantee counts on
+
+
+class MalformedMessage(ValueError):
+    """A message does not hold what it must; says which key."""
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """What the server tells a client for one exchange, besides the parameters."""
+
+    round: int
+    attempt: int = 0
+    options: dict[str, float | int | str | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer to a train message."""
+
+    client: int
+    release: FloatVector  # [d]
+    num_examples: int
+    diagnostics: dict[str, float]
+    num_bytes: int
+
+
+def pack_vector(vector: FloatVector) -> ArrayRecord:
+    """One flat vector [d] as an ArrayRecord."""
+    return ArrayRecord({VECTOR: Array(np.ascontiguousarray(vector))})
+
+
+def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> FloatVector:
+    """The flat vector of a message (or of its ArrayRecord); raises `MalformedMessage` unless it is float32 [size]."""
+    arrays = record if isinstance(record, ArrayRecord) else _get(record, ARRAYS, ArrayRecord)
+    if list(arrays.keys()) != [VECTOR]:
+        raise MalformedMessage(f"{ARRAYS}: expected the one array {VECTOR!r}")
+    try:
+        vector = arrays[VECTOR].numpy()
+    except Exception:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded") from None
+    if vector.dtype != np.float32 or vector.ndim != 1:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}")
+    if size is not None and vector.size != size:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}")
+    return vector
+
+
+def train_content(arrays: ArrayRecord, instructions: Instructions) -> RecordDict:
+    """Content of a train message; ``arrays`` is shared by all messages of a round, not copied."""
+    config = ConfigRecord({ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options})
+    return RecordDict({ARRAYS: arrays, CONFIG: config})
+
+
+def read_instructions(content: RecordDict) -> Instructions:
+    """Raises `MalformedMessage` where round or attempt are missing or not whole numbers."""
+    config = dict(_get(content, CONFIG, ConfigRecord))
+    number, attempt = config.pop(ROUND, None), config.pop(ATTEMPT, None)
+    for key, value in ((ROUND, number), (ATTEMPT, attempt)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise MalformedMessage(f"{CONFIG}.{key}: expected a whole number, got {value!r}")
+    options = {key: value for key, value in config.items() if isinstance(value, float | int | str | bool)}
+    return Instructions(int(number), int(attempt), options)  # type: ignore[call-overload]
+
+
+def reply_content(release: FloatVector, num_examples: int, diagnostics: dict[str, float] | None) -> RecordDict:
+    """Content of a train reply. ``diagnostics`` exist in simulation only (privacy.rng=seeded)."""
+    content = RecordDict({ARRAYS: pack_vector(release), METRICS: MetricRecord({NUM_EXAMPLES: num_examples})})
+    if diagnostics is not None:
+        content[DIAGNOSTICS] = MetricRecord({key: float(value) for key, value in diagnostics.items()})
+    return content
+
+
+def read_reply(message: Message, client: int, size: int, num_examples: int) -> Reply:
+    """A train reply of ``client``; raises `MalformedMessage` for a wrong shape or dtype, NaN or infinite values.
+
+    The declared ``num_examples`` is used, whatever the reply says.
+    """
+    content = message.content
+    release = unpack_vector(content, size)
+    if not np.isfinite(release).all():
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite")
+    diagnostics = {}
+    if DIAGNOSTICS in content:
+        diagnostics = {key: float(value) for key, value in _get(content, DIAGNOSTICS, MetricRecord).items()}  # type: ignore[arg-type]
+    return Reply(client, release, num_examples, diagnostics, num_bytes(content))
+
+
+def identity_content(client: int) -> RecordDict:
+    """Content of a reply to ``query``: which partition this node is."""
+    return RecordDict({METRICS: MetricRecord({CLIENT: client})})
+
+
+def read_identity(message: Message) -> int:
+    value = _get(message.content, METRICS, MetricRecord).get(CLIENT)
+    if not isinstance(value, int) or value < 0:
+        raise MalformedMessage(f"{METRICS}.{CLIENT}: expected a whole number, got {value!r}")
+    return value
+
+
+def refusal(code: Refusal, message: Message, reason: str | None = None) -> Message:
+    """An error reply; ``reason`` is for simulation only, where the experimenter owns both sides."""
+    return Message(Error(code=int(code), reason=reason or code.name.lower()), reply_to=message)
+
+
+def num_bytes(content: RecordDict) -> int:
+    """Bytes of a message's content as sent (without diagnostics, which do not exist outside simulation)."""
+    return sum(record.count_bytes() for key, record in content.items() if key != DIAGNOSTICS)
+
+
+def _get(content: RecordDict, key: str, kind: type[Any]) -> Any:
+    record = content.get(key)
+    if not isinstance(record, kind):
+        raise MalformedMessage(f"{key}: missing or of the wrong kind")
+    return record

@@ -1,0 +1,231 @@
+"""Several runs side by side: grouped over seeds, mean and spread, one table per threat model."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from scipy.special import stdtrit
+
+from fedpriv.report.folder import RunFolder
+from fedpriv.report.words import number, other_threats, pick, reasons, threat_key
+
+#: What may differ between the runs of a group: the seed, and where and by which engine they were computed.
+NOT_COMPARED = ("seed", "run_dir", "engine")
+
+#: Figures of a row; the epsilons are those of the row's threat model.
+EPSILONS = ("claimed_epsilon", "verified_epsilon", "audited_epsilon")
+FIGURES = ("accuracy", *EPSILONS, "time_s")
+
+WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
+
+#: Shown for an option that a method does not have.
+NOT_THERE = "–"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over ``n`` seeds with spread. ``std`` (n - 1 in the denominator) and ``half_width`` of the 95% interval
+    of the mean (Student's t) are None for a single seed and where a value is infinite."""
+
+    n: int
+    mean: float | None
+    std: float | None = None
+    half_width: float | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed only. ``options``: those by which the groups differ, by full name, as shown."""
+
+    options: Mapping[str, str]
+    runs: Sequence[RunFolder]
+
+    @property
+    def short_names(self) -> list[str]:
+        """``strategy.client.diff`` as ``diff``, ``strategy.name`` as ``strategy``, where that is clear."""
+        short = [name.removesuffix(".name").rsplit(".", 1)[-1] for name in self.options]
+        return [s if short.count(s) == 1 else name for s, name in zip(short, self.options, strict=True)]
+
+    @property
+    def label(self) -> str:
+        words = [
+            value if name.endswith(".name") else f"{short} {value}"
+            for short, (name, value) in zip(self.short_names, self.options.items(), strict=True)
+            if value != NOT_THERE
+        ]
+        return ", ".join(words) or "all runs"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A group under one threat model. ``scopes``: what its claims are about; ``reasons``: why a bound is not finite."""
+
+    group: Group
+    figures: Mapping[str, Spread]
+    scopes: Sequence[str]
+    reasons: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``tables``: threat model (a mapping with unit, adjacency, observer, delta) and its rows."""
+
+    groups: Sequence[Group]
+    tables: Sequence[tuple[Mapping[str, Any], Sequence[Row]]]
+    left_out: Sequence[tuple[Path, str]]
+
+    @property
+    def warning(self) -> str | None:
+        return WARNING if len(self.tables) > 1 else None
+
+
+def compare(runs: Sequence[RunFolder]) -> Comparison:
+    """Groups the runs that can be compared and lists the others with the reason."""
+    left_out = [(run.path, run.why_not_comparable) for run in runs]
+    usable, repeated = _one_per_seed([run for run in runs if run.why_not_comparable is None])
+    groups = _groups(usable)
+    threats: dict[str, tuple[Mapping[str, Any], list[Row]]] = {}
+    for group in groups:
+        for key, privacies in _by_threat(group.runs).items():
+            _, rows = threats.setdefault(key, (privacies[0][1], []))
+            rows.append(_row(group, privacies))
+    return Comparison(groups, list(threats.values()), [*((path, why) for path, why in left_out if why), *repeated])
+
+
+def spread(values: Iterable[float | None]) -> Spread:
+    """Mean, standard deviation and half width of the 95% t-interval; values that are missing do not count."""
+    known = [value for value in values if value is not None]
+    n = len(known)
+    if n == 0:
+        return Spread(0, None)
+    if n == 1 or not all(map(math.isfinite, known)):
+        return Spread(n, mean(known))
+    std = stdev(known)
+    return Spread(n, mean(known), std, float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n))
+
+
+def mean_curve(group: Group) -> tuple[list[int], list[float], list[float]]:
+    """(rounds, mean, standard deviation) of the test accuracy over the group's runs, where any has a value."""
+    values: dict[int, list[float]] = {}
+    for row in chain.from_iterable(run.rounds for run in group.runs):
+        accuracy = number(row.get("accuracy"))
+        if accuracy is not None:
+            values.setdefault(row["round"], []).append(accuracy)
+    rounds = sorted(values)
+    spreads = [spread(values[i]) for i in rounds]
+    return rounds, [s.mean or 0.0 for s in spreads], [s.std or 0.0 for s in spreads]
+
+
+def write_csv(comparison: Comparison, file: Path) -> None:
+    """One line per group and threat model; infinite is ``inf``, what does not exist is empty."""
+    options = list(comparison.groups[0].options) if comparison.groups else []
+    parts = ("mean", "std", "ci95_half_width", "n")
+    header = [*options, "unit", "adjacency", "observer", "delta", "claimed_scope"]
+    header += [f"{figure}_{part}" for figure in FIGURES for part in parts] + ["reasons"]
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(header)
+        for threat, rows in comparison.tables:
+            for row in rows:
+                spreads = (row.figures[figure] for figure in FIGURES)
+                cells = chain.from_iterable((s.mean, s.std, s.half_width, s.n) for s in spreads)
+                scopes, why = " ".join(row.scopes), "; ".join(row.reasons)
+                writer.writerow([*row.group.options.values(), *threat_key(threat), scopes, *cells, why])
+
+
+# --- grouping --------------------------------------------------------------------------------------------
+
+
+def _one_per_seed(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], list[tuple[Path, str]]]:
+    """A repetition of the same seed says nothing about the spread over seeds: the first run of each counts."""
+    first: dict[tuple[str, Any], RunFolder] = {}
+    repeated = []
+    for run in runs:
+        other = first.setdefault((_identity(run), run.config.get("seed")), run)
+        if other is not run:
+            repeated.append((run.path, f"same configuration and seed as {other.path}, which is counted"))
+    return list(first.values()), repeated
+
+
+def _groups(runs: Sequence[RunFolder]) -> list[Group]:
+    members: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        members.setdefault(_identity(run), []).append(run)
+    options = _differing_options([_flat(group[0].config) for group in members.values()])
+    return [Group(shown, group) for shown, group in zip(options, members.values(), strict=True)]
+
+
+def _identity(run: RunFolder) -> str:
+    return json.dumps({k: v for k, v in run.config.items() if k not in NOT_COMPARED}, sort_keys=True, default=str)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options under dotted names, without what never decides a result and without class paths."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if (not prefix and name in NOT_COMPARED) or name == "_target_":
+            continue
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """For each configuration the options whose values differ between them, in words.
+
+    An option that only some methods have is shown where its values differ among those; that it is there at all
+    is shown only where the rest does not tell two configurations apart.
+    """
+    names = list(dict.fromkeys(chain.from_iterable(configs)))
+
+    def seen(name: str) -> list[str]:
+        return [json.dumps(config[name], default=str) for config in configs if name in config]
+
+    differing = [name for name in names if len(set(seen(name))) > 1]
+    if len({tuple(_shown(config, name) for name in differing) for config in configs}) < len(configs):
+        differing = [name for name in names if len(set(seen(name))) > 1 or len(seen(name)) < len(configs)]
+    differing.sort(key=lambda name: name != "strategy.name")
+    return [{name: _shown(config, name) for name in differing} for config in configs]
+
+
+def _shown(config: Mapping[str, Any], name: str) -> str:
+    if name not in config:
+        return NOT_THERE
+    value = config[name]
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+# --- rows ------------------------------------------------------------------------------------------------
+
+
+def _by_threat(runs: Sequence[RunFolder]) -> dict[str, list[tuple[RunFolder, Mapping[str, Any]]]]:
+    """The privacy records of the runs, those of further threat models too, by threat model."""
+    found: dict[str, list[tuple[RunFolder, Mapping[str, Any]]]] = {}
+    for run in runs:
+        own = pick(run.summary, "privacy")
+        own = own if isinstance(own, Mapping) else {}
+        for privacy in (own, *other_threats(own)):
+            found.setdefault(repr(threat_key(privacy)), []).append((run, privacy))
+    return found
+
+
+def _row(group: Group, privacies: Sequence[tuple[RunFolder, Mapping[str, Any]]]) -> Row:
+    figures = {
+        "accuracy": spread(number(pick(run.summary, "accuracy", "final")) for run, _ in privacies),
+        "time_s": spread(number(pick(run.summary, "timing", "total_s")) for run, _ in privacies),
+    }
+    figures |= {name: spread(number(privacy.get(name)) for _, privacy in privacies) for name in EPSILONS}
+    claims = [privacy for _, privacy in privacies if number(privacy.get("claimed_epsilon")) is not None]
+    scopes = dict.fromkeys(str(privacy.get("claimed_scope") or "run") for privacy in claims)
+    why = dict.fromkeys(chain.from_iterable(reasons(privacy) for _, privacy in privacies))
+    return Row(group, figures, list(scopes), list(why))

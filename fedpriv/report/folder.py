@@ -1,0 +1,186 @@
+"""Reading a run folder as it lies on the disk: finished, still running, or broken off in the middle of a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedpriv.errors import RunFolderError
+from fedpriv.report.words import number
+
+#: A folder that holds one of these is a run's folder (``.hydra`` alone: a job that ended before its first file).
+MARKS = ("config.yaml", "metrics.jsonl", "summary.json", ".hydra")
+
+#: What a line of the ledger holds besides the parameters of its mechanism.
+NOT_PARAMETERS = {"round", "client", "sequence", "attempt", "count"}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What could be read of a run. ``problems`` names, file by file, what could not."""
+
+    path: Path
+    config: Mapping[str, Any]
+    config_text: str
+    rounds: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any] | None
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def why_not_comparable(self) -> str | None:
+        """The reason in words why this run has no place in a comparison, or None."""
+        for name in ("config.yaml", "summary.json"):
+            if name in self.problems:
+                return f"{name}: {self.problems[name]}"
+        if self.summary is None:
+            return f"unfinished: {len(self.rounds)} rounds so far, no summary.json yet"
+        return None
+
+
+@dataclass(frozen=True)
+class Releases:
+    """All releases of one mechanism (and, without a bound, for one reason) under one threat model.
+
+    ``parameters``: the mechanism's own, each with its smallest and largest value. A release whose client a torn
+    line hides is in ``total`` only.
+    """
+
+    mechanism: str
+    reason: str
+    threat: str
+    total: int
+    clients: int
+    most_by_one_client: int
+    parameters: Mapping[str, tuple[float, float]]
+
+
+def is_run(folder: Path) -> bool:
+    return any((folder / mark).exists() for mark in MARKS)
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """The run folders among and below ``folders``, in their order and without repetition.
+
+    Raises `RunFolderError` for a path that is no folder or holds no run.
+    """
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunFolderError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
+        runs = list(_walk(folder))
+        if not runs:
+            raise RunFolderError(
+                f"{folder}: no run in it (a run folder holds config.yaml, metrics.jsonl, summary.json)"
+            )
+        found |= {run.resolve(): run for run in runs if run.resolve() not in found}
+    return list(found.values())
+
+
+def _walk(folder: Path) -> list[Path]:
+    if is_run(folder):
+        return [folder]
+    runs: list[Path] = []
+    for base, names, _ in os.walk(folder):
+        here = [Path(base, name) for name in sorted(names, key=_by_number) if not name.startswith(".")]
+        runs += [child for child in here if is_run(child)]
+        names[:] = [child.name for child in here if not is_run(child)]
+    return runs
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    """Hydra numbers the jobs of a sweep: 2 comes before 10."""
+    return (int(name) if name.isdecimal() else -1, name)
+
+
+def read_run(path: Path) -> RunFolder:
+    """Reads a run folder; whatever is missing or broken becomes a line of ``problems``, never an exception.
+
+    Raises `RunFolderError` where there is no run at all.
+    """
+    if not path.is_dir() or not is_run(path):
+        raise RunFolderError(f"{path}: no run folder (it would hold config.yaml, metrics.jsonl, summary.json)")
+    problems: dict[str, str] = {}
+    config_text, config = _read_mapping(path / "config.yaml", yaml.safe_load, problems)
+    _, summary = _read_mapping(path / "summary.json", json.loads, problems)
+    if config is None:
+        problems.setdefault("config.yaml", "missing")
+    return RunFolder(path, config or {}, config_text, _read_rounds(path / "metrics.jsonl", problems), summary, problems)
+
+
+def _read_mapping(file: Path, parse: Any, problems: dict[str, str]) -> tuple[str, dict[str, Any] | None]:
+    if not file.exists():
+        return "", None
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = parse(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        problems[file.name] = f"cannot be read ({' '.join(str(error).split())})"
+        return "", None
+    if not isinstance(content, dict):
+        problems[file.name] = "cannot be read (no mapping of names to values)"
+        return text, None
+    return text, content
+
+
+def _read_rounds(file: Path, problems: dict[str, str]) -> list[dict[str, Any]]:
+    """One mapping per round, in order of rounds; a line that is not a whole round is left out and noted."""
+    if not file.exists():
+        return []
+    lines = [_round(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    torn = [i for i, line in enumerate(lines, start=1) if line is None]
+    if torn == [len(lines)]:
+        problems[file.name] = "its last line is torn and was left out"
+    elif torn:
+        problems[file.name] = (
+            f"broken lines were left out: {', '.join(map(str, torn[:5]))}{' …' if len(torn) > 5 else ''}"
+        )
+    rounds = {line["round"]: line for line in lines if line is not None}
+    return [rounds[i] for i in sorted(rounds)]
+
+
+def _round(line: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("round"), int) else None
+
+
+def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[Releases]:
+    """Counts ``ledger.jsonl`` line by line (it may be far larger than memory would like), largest total first."""
+    if not file.exists():
+        return []
+    per_client: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
+    parameters: defaultdict[tuple[str, str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
+    torn = 0
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                threat = ", ".join(str(entry[name]) for name in ("unit", "adjacency", "observer"))
+                kind = str(entry["mechanism"]), str(entry.get("reason", "")), threat
+                per_client[kind][int(entry["client"])] += int(entry.get("count", 1))
+            except (ValueError, TypeError, KeyError):
+                torn += 1
+                continue
+            for name, value in entry.items():
+                if name not in NOT_PARAMETERS and (known := number(value)) is not None:
+                    low, high = parameters[kind].get(name, (known, known))
+                    parameters[kind][name] = min(low, known), max(high, known)
+    if torn and problems is not None:
+        problems[file.name] = (
+            f"{torn} torn or broken lines are not counted here; the account counts a torn line as spent"
+        )
+    rows = []
+    for kind, counts in per_client.items():
+        known_clients = [count for client, count in counts.items() if client >= 0]
+        most = max(known_clients, default=0)
+        rows.append(Releases(*kind, counts.total(), len(known_clients), most, parameters[kind]))
+    return sorted(rows, key=lambda row: -row.total)

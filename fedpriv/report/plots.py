@@ -1,0 +1,250 @@
+"""The pictures of a run and of a comparison: matplotlib's objects only, no global state, colours for every eye.
+
+Each function draws one file and returns it with its text for readers who do not see it, or returns None where
+there is nothing to draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+
+from fedpriv.report.words import figure as in_figures
+from fedpriv.report.words import number, percent
+
+Round = Mapping[str, Any]
+
+#: Okabe and Ito (2008), without the yellow that white paper swallows.
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+)  # fmt: skip
+PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+INK, FAINT = "#33363b", "#d9dadc"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture beside the page: file name, text in place of it, caption under it."""
+
+    file: str
+    alt: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean and standard deviation over seeds, round by round."""
+
+    label: str
+    rounds: Sequence[int]
+    mean: Sequence[float]
+    std: Sequence[float]
+
+
+def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
+    """Draws what the rounds have values for: accuracy.png, loss.png, epsilon.png, noise.png in ``folder``."""
+    pictures = (
+        draw_accuracy(rounds, folder),
+        draw_loss(rounds, folder),
+        draw_epsilon(rounds, privacy, folder),
+        draw_noise(rounds, folder),
+    )
+    return [picture for picture in pictures if picture]
+
+
+def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    x, y = _series(rounds, "accuracy")
+    if not x:
+        return None
+    figure, axes = _figure("Accuracy on the test set")
+    _line(axes, x, y, BLUE, "test accuracy")
+    axes.set_ylim(0, 1.04)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.annotate(
+        percent(y[-1]), (x[-1], y[-1]), xytext=(-2, 7 if y[-1] < 0.9 else -15), textcoords="offset points",
+        ha="right", color=BLUE, fontweight="bold",
+    )  # fmt: skip
+    alt = f"Line plot of test accuracy over rounds: {percent(y[0])} in round {x[0]}, {percent(y[-1])} in round {x[-1]}."
+    return _save(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
+
+
+def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    test, train = _series(rounds, "loss"), _series(rounds, "train_loss")
+    if not test[0] and not train[0]:
+        return None
+    figure, axes = _figure("Loss")
+    words = []
+    for (x, y), color, label, style in ((test, BLUE, "test set", "-"), (train, ORANGE, "clients' training", "--")):
+        if x:
+            _line(axes, x, y, color, label, style)
+            words.append(f"{label} from {in_figures(y[0])} to {in_figures(y[-1])}")
+    _legend(axes)
+    caption = "Training loss: mean over the round's clients, a diagnostic for the experimenter."
+    return _save(figure, folder, Picture("loss.png", f"Line plot of loss over rounds: {', '.join(words)}.", caption))
+
+
+def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> Picture | None:
+    """What was spent so far, with the run's guarantee (and its claim, where that is about the run) as levels.
+
+    An infinite value is a line at the top of the picture, where the axis reads ∞.
+    """
+    x, spent = _series(rounds, "epsilon_so_far", infinite=True)
+    levels = {"verified": number(privacy.get("verified_epsilon"))}
+    if privacy.get("claimed_scope", "run") == "run":
+        levels["claimed"] = number(privacy.get("claimed_epsilon"))
+    if not x:
+        return None
+    figure, axes = _figure("Epsilon over the run")
+    place = _with_infinity(axes, [*spent, *(level for level in levels.values() if level is not None)])
+    axes.step(x, [place(value) for value in spent], where="post", color=BLACK, lw=2.4, label="spent so far")
+    axes.plot(x[-1], place(spent[-1]), "o", color=BLACK, ms=5)
+    for (name, level), color, dashes in zip(
+        levels.items(), (GREEN, VERMILLION), ((0, (7, 3)), (0, (2, 2))), strict=False
+    ):
+        if level is not None:
+            label = f"{name}, whole run: {in_figures(level)}"
+            axes.axhline(place(level), color=color, ls=dashes, lw=2, label=label, zorder=3)
+    _legend(axes)
+    said = [f"{name} for the whole run {_in_words(level)}" for name, level in levels.items() if level is not None]
+    alt = f"Step plot of the epsilon spent so far: {_in_words(spent[-1])} after round {x[-1]}; {', '.join(said)}."
+    caption = "Spent so far is an odometer reading: what happened, not what was guaranteed beforehand."
+    return _save(figure, folder, Picture("epsilon.png", alt, caption))
+
+
+def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    """Norms of the update and of its noise (mean over the round's clients) on a logarithmic axis."""
+    lines = (
+        ("update_norm", SKY, "update", "--"),
+        ("clipped_norm", BLUE, "update, clipped", "-"),
+        ("noise_norm", VERMILLION, "noise", "-"),
+    )
+    series = {key: _series(rounds, key, positive=True) for key, *_ in lines}
+    if not any(x for x, _ in series.values()):
+        return None
+    ratio = _median_ratio(rounds)
+    title = "Noise against signal" if ratio is None else f"Noise is {in_figures(ratio)} × the clipped update"
+    figure, axes = _figure(title, "L2 norm, one client")
+    for key, color, label, style in lines:
+        x, y = series[key]
+        if x:
+            _line(axes, x, y, color, label, style)
+    _log_axis(axes, [value for _, y in series.values() for value in y])
+    _legend(axes)
+    last = [f"{label} {in_figures(series[key][1][-1])}" for key, _, label, _ in lines if series[key][0]]
+    caption = "Mean over the round's clients, before the server averages; a diagnostic for the experimenter."
+    if not series["noise_norm"][0]:
+        caption = f"No noise was added. {caption}"
+    alt = f"Line plot of L2 norms over rounds, logarithmic; in the last round: {', '.join(last)}."
+    return _save(figure, folder, Picture("noise.png", alt, caption))
+
+
+def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
+    """Accuracy over rounds, a line and a band of one standard deviation for each group: comparison.png."""
+    bands = [band for band in bands if band.rounds]
+    if not bands:
+        return None
+    figure, axes = _figure("Accuracy on the test set, mean over seeds", inches=(6.2, 3.4 + 0.2 * len(bands)))
+    styles = cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
+    for band, (color, style) in zip(bands, styles, strict=False):
+        _line(axes, band.rounds, band.mean, color, band.label, style)
+        low = [mean - std for mean, std in zip(band.mean, band.std, strict=True)]
+        high = [mean + std for mean, std in zip(band.mean, band.std, strict=True)]
+        axes.fill_between(band.rounds, low, high, color=color, alpha=0.16, lw=0)
+    axes.set_ylim(max(0, axes.get_ylim()[0]), min(1.04, axes.get_ylim()[1]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    figure.legend(loc="outside lower left", frameon=False, fontsize=9)
+    ends = ", ".join(f"{band.label} {percent(band.mean[-1])}" for band in bands)
+    alt = f"Line plot of mean test accuracy over rounds, one line per configuration; at the end: {ends}."
+    return _save(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
+
+
+# --- shared ----------------------------------------------------------------------------------------------
+
+
+def _figure(title: str, ylabel: str = "", inches: tuple[float, float] = (5.2, 3.3)) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=inches, dpi=200, facecolor="white")
+    figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK)
+    axes.set_xlabel("round", color=INK)
+    axes.set_ylabel(ylabel, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.grid(axis="y", color=FAINT, lw=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    return figure, axes
+
+
+def _line(axes: Axes, x: Sequence[int], y: Sequence[float], color: str, label: str, style: str = "-") -> None:
+    """A line; with few points each of them is marked, so that a single one is seen."""
+    axes.plot(x, y, color=color, ls=style, lw=2, marker="o" if len(x) <= 12 else None, ms=4, label=label)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="best", frameon=True, framealpha=0.85, edgecolor="none", fontsize=9)
+
+
+def _series(
+    rounds: Sequence[Round], key: str, *, positive: bool = False, infinite: bool = False
+) -> tuple[list[int], list[float]]:
+    """(rounds, values) where there is a value to draw; a null or a word leaves a gap."""
+    pairs = [(row["round"], number(row.get(key))) for row in rounds]
+    kept = [(x, y) for x, y in pairs if y is not None and (infinite or math.isfinite(y)) and (y > 0 or not positive)]
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def _median_ratio(rounds: Sequence[Round]) -> float | None:
+    pairs = [(number(row.get("noise_norm")), number(row.get("clipped_norm"))) for row in rounds]
+    ratios = [noise / signal for noise, signal in pairs if noise and signal]
+    return median(ratios) if ratios else None
+
+
+def _log_axis(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic y axis with plain figures at its ticks and room around the (positive) values."""
+    low, high = min(values) / 2, max(values) * 2
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: in_figures(tick)))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _with_infinity(axes: Axes, values: Sequence[float]) -> Callable[[float], float]:
+    """Scales the y axis for ``values`` and returns where each is drawn: infinity at the top, labelled ∞."""
+    positive = [value for value in values if 0 < value < math.inf]
+    high = max(positive, default=1.0)
+    logarithmic = bool(positive) and high > 30 * min(positive)
+    if logarithmic:
+        _log_axis(axes, positive)
+    else:
+        axes.set_ylim(0, 1.1 * high)
+    if math.inf not in values:
+        return lambda value: max(value, axes.get_ylim()[0])
+    low, end = axes.get_ylim()
+    top = end * (end / low) ** 0.1 if logarithmic else 1.1 * end
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high] if positive else []
+    axes.set_yticks([*ticks, top], [*map(in_figures, ticks), "∞"])
+    axes.set_ylim(low, top * (top / low) ** 0.04 if logarithmic else 1.04 * top)
+    return lambda value: top if math.isinf(value) else max(value, low)
+
+
+def _in_words(value: float) -> str:
+    return "without finite bound" if math.isinf(value) else in_figures(value)
+
+
+def _save(figure: Figure, folder: Path, picture: Picture) -> Picture:
+    figure.savefig(folder / picture.file)
+    return picture

@@ -1,0 +1,167 @@
+"""Tables for the terminal, with rich where there is one and as aligned plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fedpriv.report.compare import Comparison, Row, Spread
+from fedpriv.report.words import (
+    SCOPES,
+    figure,
+    number,
+    other_threats,
+    percent,
+    pick,
+    seconds,
+    threat_sentence,
+    threat_short,
+    three_figures,
+)
+
+COMPARISON_NOTE = (
+    "± is one standard deviation over seeds; the interval is the 95% interval of the mean accuracy (Student's t). "
+    "comparison.csv has both for every column."
+)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table ready to be shown. ``notes``: what its rows need said in words, e.g. why a bound is not finite."""
+
+    title: str
+    sentence: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+
+
+def final_table(summary: Mapping[str, Any]) -> Table:
+    """What a run prints at its end: accuracy, the three epsilons with their meaning, the time."""
+    return rich_table(_title(summary), ("", "", ""), _final_rows(summary), _caption(summary))
+
+
+def final_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The same as plain text, for where the output is no terminal."""
+    return [_title(summary), *plain_table((), _final_rows(summary)), _caption(summary)]
+
+
+def rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
+    """A table of plain strings: square brackets in them stay what they are."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=any(header))
+    table.title, table.title_justify = Text(title, "bold"), "left"
+    table.caption, table.caption_justify = Text(caption), "left"
+    for name in header:
+        table.add_column(Text(name), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns aligned by spaces, nothing cut off; an empty header is left out."""
+    lines = [header, *rows] if any(header) else list(rows)
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def records(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line of words per row, for a terminal that is too narrow for the table."""
+    return [" · ".join(f"{name} {cell}" for name, cell in zip(header, row, strict=True)) for row in rows]
+
+
+def _title(summary: Mapping[str, Any]) -> str:
+    return f"{summary.get('strategy', '?')} on {summary.get('dataset', '?')}, {summary.get('rounds', '?')} rounds"
+
+
+def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    privacy = summary.get("privacy") or {}
+    figures = [
+        (f"{f.name} epsilon", f.value, f"{f.scope}; {f.detail}" if f.scope else f.detail)
+        for f in three_figures(privacy)
+    ]
+    rounds = seconds(number(pick(summary, "timing", "median_round_s")))
+    return [
+        ("accuracy", percent(number(pick(summary, "accuracy", "final"))), "global model, test set"),
+        *figures,
+        ("time", seconds(number(pick(summary, "timing", "total_s"))), f"{rounds} per round (median)"),
+    ]
+
+
+def _caption(summary: Mapping[str, Any]) -> str:
+    privacy = summary.get("privacy") or {}
+    further = ", ".join(str(other.get("observer")) for other in other_threats(privacy))
+    return f"Epsilons: {threat_short(privacy)}." + (
+        f" Further threat models, not comparable with these, in the report: {further}." if further else ""
+    )
+
+
+# --- comparison ------------------------------------------------------------------------------------------
+
+
+def comparison_tables(comparison: Comparison) -> list[TextTable]:
+    """One table per threat model, a row per group: accuracy, the three epsilons and the time over seeds."""
+    return [
+        TextTable(
+            threat_short(threat),
+            threat_sentence(threat),
+            [*rows[0].group.short_names, "seeds", "accuracy", "95% interval", *_EPSILON_HEADER, "time"],
+            [_comparison_row(row) for row in rows],
+            _reasons(rows),
+        )
+        for threat, rows in comparison.tables
+    ]
+
+
+_EPSILON_HEADER = ("claimed ε", "verified ε", "audited ε")
+
+
+def _comparison_row(row: Row) -> list[str]:
+    accuracy, n = row.figures["accuracy"], len(row.group.runs)
+    claimed = _mean_and_std(row.figures["claimed_epsilon"], n, "no claim")
+    if row.scopes and row.scopes != ["run"]:
+        claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
+    return [
+        *row.group.options.values(),
+        str(n),
+        _accuracy(accuracy),
+        _interval(accuracy),
+        claimed,
+        _mean_and_std(row.figures["verified_epsilon"], n, "not computed"),
+        _mean_and_std(row.figures["audited_epsilon"], n, "not audited"),
+        _time(row.figures["time_s"]),
+    ]
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """Each reason once, with the groups that it is about."""
+    about: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in row.reasons:
+            about.setdefault(reason, []).append(row.group.label)
+    return [f"{'; '.join(labels)}: {reason}" for reason, labels in about.items()]
+
+
+def _accuracy(accuracy: Spread) -> str:
+    return percent(accuracy.mean) + ("" if accuracy.std is None else f" ± {100 * accuracy.std:.1f}")
+
+
+def _interval(accuracy: Spread) -> str:
+    if accuracy.mean is None or accuracy.half_width is None:
+        return "–"
+    low, high = accuracy.mean - accuracy.half_width, accuracy.mean + accuracy.half_width
+    return f"{100 * low:.1f}–{percent(high)}"
+
+
+def _time(time: Spread) -> str:
+    return seconds(time.mean) + ("" if time.std is None else f" ± {seconds(time.std)}")
+
+
+def _mean_and_std(spread: Spread, runs: int, absent: str) -> str:
+    some = f" ({spread.n} of {runs} runs)" if 0 < spread.n < runs else ""
+    return figure(spread.mean, absent) + (f" ± {figure(spread.std)}" if spread.std else "") + some

@@ -1,0 +1,205 @@
+"""Numbers and threat models in words; the one place that knows how an epsilon is shown to a person."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+UNITS = {
+    "client": "all data of one client",
+    "example": "one training example",
+}
+ADJACENCIES = {
+    "replace-one": "replaced by any other of the same public size",
+    "zero-out": "replaced by a contribution of zero",
+    "add-or-remove-one": "in the data or not",
+}
+OBSERVERS = {
+    "server": "the server, which sees the messages of each client one by one",
+    "server+members": "the server together with other clients, whose secrets it knows",
+    "secure-sum": "whoever sees only the sum of a round's messages and knows who took part",
+    "trusted-server": "outsiders, who see the global models; a trusted server adds the noise",
+    "public": "the public, which sees the global models and all broadcasts",
+}
+SCOPES = {
+    "run": "the whole run",
+    "round": "one round",
+    "coordinate": "one coordinate of one message",
+}
+THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One of the epsilons of a run as a person reads it; ``scope`` is empty where there is no figure."""
+
+    name: str
+    value: str
+    scope: str
+    detail: str
+
+
+def number(value: Any) -> float | None:
+    """A number of a summary (infinite is the string "inf"), or None where there is none."""
+    if isinstance(value, str):
+        return math.inf if value == "inf" else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)
+
+
+def pick(mapping: Any, *keys: str) -> Any:
+    """The value below nested keys, None where any of them is missing."""
+    for key in keys:
+        mapping = mapping.get(key) if isinstance(mapping, Mapping) else None
+    return mapping
+
+
+def figure(value: float | None, absent: str = "–") -> str:
+    """Three significant digits, ∞ for infinite."""
+    if value is None:
+        return absent
+    if math.isinf(value):
+        return "∞"
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def percent(value: float | None, absent: str = "not evaluated") -> str:
+    return absent if value is None else f"{100 * value:.1f} %"
+
+
+def seconds(value: float | None, absent: str = "–") -> str:
+    if value is None:
+        return absent
+    if value < 1:
+        return f"{1000 * value:.0f} ms"
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(value: float | None, absent: str = "–") -> str:
+    """Bytes in powers of 1024."""
+    if value is None:
+        return absent
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def threat_key(privacy: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What must agree before two epsilons may stand in one column: (unit, adjacency, observer, delta)."""
+    return tuple(privacy.get(key) for key in THREAT_KEYS)
+
+
+def threat_short(privacy: Mapping[str, Any]) -> str:
+    unit, adjacency, observer, delta = _words(privacy)
+    return f"unit {unit}, {adjacency}, seen by {observer}, delta {delta}"
+
+
+def threat_sentence(privacy: Mapping[str, Any]) -> str:
+    """The question that these epsilons answer, in words."""
+    unit, adjacency, observer, delta = _words(privacy)
+    return (
+        f"How well can an observer tell whether {UNITS.get(unit, f'the unit “{unit}”')} was "
+        f"{ADJACENCIES.get(adjacency, f'changed (“{adjacency}”)')}? "
+        f"The observer: {OBSERVERS.get(observer, f'“{observer}”')}. "
+        f"The smaller the epsilon, the less it can tell; delta = {delta} is the slack."
+    )
+
+
+def threat_table(privacy: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(term, the word used, what it means) for unit, adjacency, observer and delta."""
+    unit, adjacency, observer, delta = _words(privacy)
+    return [
+        ("Protected unit", unit, UNITS.get(unit, "")),
+        ("Neighbouring data", adjacency, f"the unit was {ADJACENCIES.get(adjacency, 'changed')}"),
+        ("Observer", observer, OBSERVERS.get(observer, "")),
+        ("Delta", delta, "the slack that the bound allows; it should be well below one over the number of units"),
+    ]
+
+
+def _words(privacy: Mapping[str, Any]) -> list[str]:
+    unit, adjacency, observer, delta = threat_key(privacy)
+    delta = f"{delta:g}" if isinstance(delta, float) else delta
+    return ["not stated" if word is None else str(word) for word in (unit, adjacency, observer, delta)]
+
+
+def three_figures(privacy: Mapping[str, Any]) -> list[Figure]:
+    """Claimed, verified and audited epsilon of one threat model."""
+    return [_claimed(privacy), _verified(privacy), _audited(privacy)]
+
+
+def _claimed(privacy: Mapping[str, Any]) -> Figure:
+    value = number(privacy.get("claimed_epsilon"))
+    if value is None:
+        return Figure("claimed", "no claim", "", "the method claims no epsilon")
+    scope = str(privacy.get("claimed_scope") or "run")
+    formula = f"the paper's own formula: {privacy.get('claimed_equation') or 'equation not recorded'}"
+    return Figure("claimed", figure(value), SCOPES.get(scope, scope), formula)
+
+
+def _verified(privacy: Mapping[str, Any]) -> Figure:
+    value = number(privacy.get("verified_epsilon"))
+    scope = str(privacy.get("claimed_scope") or "run")
+    at_scope = number(privacy.get("verified_at_claimed_scope"))
+    if value is None:
+        return Figure("verified", "not computed", "", "no bound was computed")
+    if math.isinf(value):
+        detail = f"no finite bound: {'; '.join(reasons(privacy)) or 'no reason was recorded'}"
+    else:
+        detail = f"sound upper bound for what was sent ({privacy.get('accountant') or 'unnamed'} accountant)"
+    if scope != "run" and at_scope is not None:
+        detail += f". At the claim's scope, {SCOPES.get(scope, scope)}: {figure(at_scope)}"
+    return Figure("verified", figure(value), SCOPES["run"], detail)
+
+
+def _audited(privacy: Mapping[str, Any]) -> Figure:
+    value = number(privacy.get("audited_epsilon"))
+    if value is None:
+        return Figure("audited", "not audited", "", "no attack was run against this code yet")
+    scope = str(privacy.get("claimed_scope") or "run")
+    if math.isinf(value):
+        detail = "no finite epsilon fits: the account itself records a leak without noise"
+    else:
+        confidence, trials = number(privacy.get("audited_confidence")), number(privacy.get("audited_trials"))
+        sure = "" if confidence is None else f" with {100 * confidence:g} % confidence"
+        count = "" if trials is None else f", {trials:,.0f} trials"
+        detail = f"measured lower bound: the true epsilon is no smaller{sure}{count}"
+    if privacy.get("audit_verdict"):
+        detail += f". Verdict: {privacy['audit_verdict']}"
+    return Figure("audited", figure(value), SCOPES.get(scope, scope), detail)
+
+
+def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
+    """Audits at other scopes than the claim's, each beside the claim and the bound for that scope."""
+    found = privacy.get("audits")
+    rows = [row for row in found[1:] if isinstance(row, Mapping)] if isinstance(found, list) else []
+    return [
+        Figure(
+            "audited",
+            figure(number(row.get("audited_epsilon"))),
+            str(row.get("scope")),
+            f"claimed {figure(number(row.get('claimed_epsilon')))}, verified "
+            f"{figure(number(row.get('verified_epsilon')))} for this alone. Verdict: {row.get('verdict')}",
+        )
+        for row in rows
+    ]
+
+
+def reasons(privacy: Mapping[str, Any]) -> list[str]:
+    listed = privacy.get("reasons")
+    return [str(reason) for reason in listed] if isinstance(listed, list) else []
+
+
+def other_threats(privacy: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The further threat models of a summary's ``privacy``."""
+    others = privacy.get("others")
+    return [dict(other) for other in others if isinstance(other, Mapping)] if isinstance(others, list) else []

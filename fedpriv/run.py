@@ -1,0 +1,462 @@
+"""The one place where a run is put together: data, model, method, engine, ledger, folder."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from fedpriv.app import make_apps
+from fedpriv.compose import read_config
+from fedpriv.config import Config
+from fedpriv.data import FederatedData
+from fedpriv.engines import resolve_engine
+from fedpriv.errors import OptionError, RunFailed, RunFolderError
+from fedpriv.evaluation import Evaluator, Score
+from fedpriv.files import locked
+from fedpriv.models import resolve_model
+from fedpriv.planning import Plan, make_plan, with_target
+from fedpriv.privacy.claimed import Claim
+from fedpriv.privacy.composition import Verified, compose_clients, threats, verify
+from fedpriv.privacy.events import Entry, Event, Threat
+from fedpriv.progress import RunProgress
+from fedpriv.records import pack_vector
+from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
+from fedpriv.server import BudgetsSpent, FederatedStrategy, Population, Round
+from fedpriv.state import charged
+from fedpriv.worker import Worker, adopt, client_class, locate, make_client
+
+#: An engine may retry a client once within a start (attempt + 1); the next start's numbers lie above.
+ATTEMPTS_PER_START = 2
+
+
+def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
+    """Replaces every ``auto`` and the noise of `privacy.target_epsilon`, and plans the run. Trains nothing."""
+    import torch
+
+    server_class(config)  # refused before anything is written
+    worker = Worker(config)
+    model = resolve_model(config.model, worker.data.dataset.shape)
+    engine = config.engine.model_copy(update={"trainer": "sequential"})
+    config = with_target(
+        config.model_copy(update={"model": model, "engine": engine, "run_dir": str(folder) if folder else None})
+    )
+    check_sampler(config, worker.data)
+    check_budget(config)
+    worker = Worker(config)
+    plan = make_plan(config, worker)
+    name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
+    device = str(worker.model.theta.device.type)
+    engine = config.engine.model_copy(update={"name": name, "device": device})
+    config = config.model_copy(update={"engine": engine})
+    torch.set_num_threads(config.engine.threads_per_client)
+    return config, worker, plan
+
+
+def server_class(config: Config) -> type[FederatedStrategy]:
+    """The server half of the configured method."""
+    found = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
+    if not issubclass(found, FederatedStrategy):
+        raise OptionError("strategy.server._target_", found.__name__, "must be a subclass of FederatedStrategy")
+    return found
+
+
+def check_budget(config: Config) -> None:
+    """A budget is refused where no release has a finite price."""
+    client = make_client(config)
+    if config.privacy.max_epsilon is not None and not client.keeps_budget:
+        reasons = [getattr(event, "reason", "") for event in client.planned_events(1)]
+        raise OptionError("privacy.max_epsilon", config.privacy.max_epsilon, f"no budget can be kept: {reasons[0]}")
+
+
+def check_sampler(config: Config, data: FederatedData) -> None:
+    """A Poisson rate batch_size / n_k is at most 1."""
+    if config.local.sampler == "poisson":
+        fewest = min(data.num_examples(client) for client in range(min(config.num_clients, 10_000)))
+        if config.local.batch_size > fewest:
+            raise OptionError(
+                "local.batch_size",
+                config.local.batch_size,
+                f"local.sampler=poisson: the smallest client has {fewest} pictures",
+            )
+
+
+def start_run(config: Config, path: Path) -> dict[str, Any]:
+    """A new run in an empty folder; returns its summary. Raises `FedprivError`s; what was computed is kept."""
+    began = time.perf_counter()
+    folder = RunFolder(path)
+    with locked(folder.path):
+        folder.refuse_used()  # before any work
+        return _prepare(config, folder, began).run()
+
+
+def _prepare(config: Config, folder: RunFolder, began: float) -> Session:
+    """Resolves and plans a new run and takes its folder."""
+    config, worker, plan = resolve(config, folder.path)
+    folder.begin(config)
+    from fedpriv.data.picture import draw_label_distribution  # matplotlib: a second that `plan` need not wait
+
+    draw_label_distribution(worker.data, folder.path / "labels.png")
+    return Session(config, folder, worker, plan, began)
+
+
+def resume_run(path: Path) -> dict[str, Any]:
+    """Goes on with an interrupted run from its newest checkpoint (or its start); ends as if nothing had happened."""
+    began = time.perf_counter()
+    folder = RunFolder(path)
+    config = read_config(path)
+    with locked(folder.path):
+        if folder.finished:
+            raise RunFolderError(f"{folder.path}: this run has finished; rerun={folder.path} repeats it")
+        config = config.model_copy(update={"run_dir": str(folder.path)})  # the folder may have been moved
+        worker = Worker(config)
+        checkpoint = folder.load_checkpoint(config)
+        return Session(config, folder, worker, make_plan(config, worker), began, checkpoint, resumed=True).run()
+
+
+def serve_flwr_run(grid: Grid, context: Context, config: Config) -> None:
+    """The server half inside `flwr run`: the grid is Flower's, the folder comes from ``run_dir``."""
+    if config.run_dir is None:
+        raise OptionError("run_dir", "null", "inside `flwr run` the overrides name the run's folder, an absolute path")
+    began = time.perf_counter()
+    folder = RunFolder(Path(config.run_dir))
+    with locked(folder.path):
+        _prepare(config, folder, began).serve_and_finish(grid)
+
+
+class Session:
+    """The server side of one run, from its first (or first repeated) round to its report."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        worker: Worker,
+        plan: Plan,
+        began: float,
+        checkpoint: Checkpoint | None = None,
+        resumed: bool = False,
+    ) -> None:
+        self.config, self.folder, self.worker, self.plan, self.began = config, folder, worker, plan, began
+        self.checkpoint = checkpoint
+        self.memories: Any = None
+        self.evaluate = Evaluator(worker)
+        self.score: Score | None = None
+        self.best = checkpoint.run["best"] if checkpoint else None
+        self.ledger_seconds = 0.0
+        self.note: str | None = None
+        self.stopped: set[int] = set()
+        self.history: dict[int, list[Event]] = defaultdict(list)
+        self.attempt = 0
+        if resumed:
+            self._return_to(checkpoint)
+        self.strategy = self._build_strategy()
+
+    # --- preparation -------------------------------------------------------------------------------------
+
+    def _return_to(self, checkpoint: Checkpoint | None) -> None:
+        """Rounds behind the checkpoint are repeated bit for bit, so ledger and metrics forget them; where they cannot
+        be repeated (secure noise, a GPU) they are new releases: the ledger keeps the old entries, noise is fresh.
+        """
+        last = checkpoint.round if checkpoint else 0
+        repeatable = self.config.privacy.rng == "seeded" and self.config.engine.device == "cpu"
+        if repeatable and not self.folder.disturbed:
+            self.folder.cut_back(last)
+        else:
+            self.attempt = ATTEMPTS_PER_START * self.folder.next_attempt()
+            self.folder.metrics.keep(lambda row: row["round"] <= last)
+        self._remember(self.folder.ledger.read().entries)
+        self.stopped = set(checkpoint.run["stopped"]) if checkpoint else set()
+
+    def _build_strategy(self) -> FederatedStrategy:
+        config = self.config
+        population = Population(
+            config.seed,
+            config.num_clients,
+            config.clients_per_round,
+            self.worker.data.num_examples,
+            config.engine.round_timeout,
+            config.privacy.rng,
+            self.attempt,
+        )
+        strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
+        if strategy.needs_public_loss:
+            public = Evaluator(self.worker, auxiliary=True)
+            strategy.public_loss = lambda theta: public(theta).loss
+        if self.checkpoint:
+            strategy.load_state_dict(self.checkpoint.strategy)
+        return strategy
+
+    # --- running -----------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, Any]:
+        """Runs on the configured engine and returns the summary."""
+        name = self.config.engine.name
+        if name == "flower":
+            from fedpriv.engines.flower import run_on_flower
+
+            run_on_flower(self.config, lambda grid, context: self.serve_and_finish(grid))
+            return self.folder.read_summary() or {}
+        with self._own_grid(name) as grid:
+            server_app, _ = make_apps(self.config, lambda grid, context: self.serve(grid))
+            server_app(grid, grid.server_context())
+        return self.finish()
+
+    def _own_grid(self, name: str) -> Any:
+        if name == "ray":
+            from fedpriv.engines.ray import RayGrid
+
+            return RayGrid(self.config)
+        from fedpriv.engines.inprocess import InProcessGrid
+
+        adopt(self.config, self.worker)
+        _, client_app = make_apps(self.config)
+        return InProcessGrid(self.config, client_app)
+
+    def serve_and_finish(self, grid: Grid) -> None:
+        self.serve(grid)
+        self.finish()
+
+    def serve(self, grid: Grid) -> None:
+        """All rounds on a grid. An interruption leaves a folder that `resume` takes up."""
+        if hasattr(grid, "collect_entries"):
+            self.memories = grid
+        else:
+            from fedpriv.engines.flower import FileMemories
+
+            self.memories = FileMemories(self.config)
+        self.strategy.on_disturbance = self.folder.mark_disturbed
+        if hasattr(grid, "on_disturbance"):
+            grid.on_disturbance = self.folder.mark_disturbed
+        first = self.checkpoint.round + 1 if self.checkpoint else 1
+        memories = self.checkpoint.memories if self.checkpoint else {}
+        if self.attempt:  # releases behind the checkpoint have left: ledger and clients' budgets must know them
+            self.memories.collect_entries(sorted(self.memories.memories()), self._book_what_is_new)
+            behind = [entry for entry in self.folder.ledger.read().entries if entry.round >= first]
+            memories = charged(memories, behind)
+        self.memories.restore(memories)
+        theta = self.checkpoint.theta if self.checkpoint else self.worker.initial_parameters()
+        self.theta = theta
+        self.setup_seconds = time.perf_counter() - self.began
+        with RunProgress(self.config.strategy.name, self.config.num_rounds, first - 1) as self.progress:
+            try:
+                self.strategy.start(
+                    grid,
+                    pack_vector(theta),
+                    self.config.num_rounds,
+                    timeout=self.config.engine.round_timeout,
+                    first_round=first,
+                    on_round=self._end_round,
+                )
+            except BudgetsSpent as spent:
+                self.note = str(spent)
+                self._collect(self.strategy.current)
+                self.stopped |= set(self.strategy.current.stopped)
+            except RunFailed:
+                self._collect(self.strategy.current)
+                self._save_model()
+                self._report()
+                raise
+
+    def _collect(self, current: Round) -> None:
+        """Merges the round's ledger entries, also those of clients whose reply was lost."""
+        began = time.perf_counter()
+        self.memories.collect_entries(current.cohort, self._book)
+        self.ledger_seconds += time.perf_counter() - began
+
+    def _book_what_is_new(self, entries: list[Entry]) -> None:
+        """After a crash an entry can be in the ledger and still wait in its client's memory."""
+        known = {(entry.client, entry.sequence, entry.attempt) for entry in self.folder.ledger.read().entries}
+        self._book([entry for entry in entries if (entry.client, entry.sequence, entry.attempt) not in known])
+
+    def _book(self, entries: list[Entry]) -> None:
+        self.folder.append_entries(entries)
+        self._remember(entries)
+
+    def _remember(self, entries: Iterable[Entry]) -> None:
+        """For epsilon_so_far, which is of the method's own threat."""
+        threat = client_class(self.config).threat
+        for entry in entries:
+            if entry.event.threat == threat:
+                self.history[entry.client].append(entry.event)
+
+    def _end_round(self, current: Round) -> None:
+        self.theta = current.theta
+        self.stopped |= set(current.stopped)
+        self._collect(current)
+        config, last = self.config, current.number == self.config.num_rounds
+        every = config.evaluate.every
+        score = self.evaluate(current.theta) if last or (every and current.number % every == 0) else None
+        self.score = score  # None: what finish() reports belongs to the last round and to no earlier one
+        if score:
+            self.best = max(score.accuracy, self.best or 0.0)
+        epsilon = self._epsilon_so_far()
+        self.folder.metrics.append(metrics_row(current, score, epsilon))
+        self.progress.round(current.number, score.accuracy if score else None, epsilon, current.seconds)
+        if config.checkpoint.every and current.number % config.checkpoint.every == 0 and not last:
+            self._save_checkpoint(current)
+
+    def _epsilon_so_far(self) -> float:
+        began = time.perf_counter()
+        delta = self.config.privacy.delta
+        # Without PLD, which costs seconds for sampled Gaussians: an upper bound, so it may end above verified_epsilon.
+        epsilon = compose_clients(self.history, delta, refined=False).maximum if self.history else 0.0
+        self.ledger_seconds += time.perf_counter() - began
+        return epsilon
+
+    def _save_checkpoint(self, current: Round) -> None:
+        run = {"best": self.best, "stopped": sorted(self.stopped)}
+        checkpoint = Checkpoint(
+            current.number, current.theta, self.strategy.state_dict(), self.memories.memories(), run
+        )
+        self.folder.save_checkpoint(checkpoint, self.config, self.config.checkpoint.keep)
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def finish(self) -> dict[str, Any]:
+        """Model, summary and report."""
+        if self.score is None:
+            self.score = self.evaluate(self.theta)
+        self._save_model()
+        summary = self._summary(self.score)
+        self.folder.write_summary(summary)  # from here on the run counts as finished
+        self._report()
+        return summary
+
+    def _save_model(self) -> None:
+        self.folder.save_model(self.theta, self.worker.model.layout)
+        self.folder.save_facts(self.worker.data.dataset)
+
+    def _report(self) -> None:
+        from fedpriv.report.page import write_report  # matplotlib and jinja2: only now
+
+        write_report(self.folder.path)
+
+    def _summary(self, score: Score) -> dict[str, Any]:
+        config, rows = self.config, self.folder.metrics.read()
+        seconds = [row["seconds"] for row in rows]
+        return {
+            "strategy": config.strategy.name,
+            "dataset": config.dataset.name,
+            "model": config.model.name,
+            "seed": config.seed,
+            "rounds": len(rows),
+            "num_clients": config.num_clients,
+            "clients_per_round": config.clients_per_round,
+            "num_parameters": self.worker.model.layout.num_parameters,
+            "accuracy": {"final": score.accuracy, "best_on_test": self.best or score.accuracy, "personalised": None},
+            "loss": {"final": score.loss},
+            "privacy": self._privacy(),
+            "timing": {
+                "total_s": time.perf_counter() - self.began,
+                "setup_s": self.setup_seconds,
+                "rounds_s": sum(seconds),
+                "median_round_s": statistics.median(seconds) if seconds else 0.0,
+                "ledger_s": self.ledger_seconds,
+            },
+            "traffic": {key: sum(row[key] for row in rows) for key in ("bytes_up", "bytes_down")},
+            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "versions": versions(),
+            "note": self.note,
+        }
+
+    def _privacy(self) -> dict[str, Any]:
+        """The three figures; the verified one comes from the ledger, as it was written."""
+        began = time.perf_counter()
+        privacy, ledger = self.config.privacy, self.folder.ledger.read()
+        accounts: dict[int, list[Entry]] = {client: [] for client in range(self.config.num_clients)}
+        for entry in ledger.entries:
+            accounts.setdefault(entry.client, []).append(entry)
+        client = make_client(self.config)
+        found = verify(accounts, privacy.delta, privacy.max_epsilon, client.threat)
+        claim = client.claim(max(self.plan.participations), privacy.delta)
+        self.ledger_seconds += time.perf_counter() - began
+        return {
+            "unit": client.threat.unit,
+            "adjacency": client.threat.adjacency,
+            "observer": client.threat.observer,
+            "delta": privacy.delta,
+            "variant": privacy.variant,
+            "claimed_epsilon": json_number(claim.epsilon) if claim else None,
+            "claimed_scope": claim.scope if claim else None,
+            "claimed_equation": claim.equation if claim else None,
+            "verified_epsilon": json_number(found.maximum),
+            "verified_median": json_number(found.median),
+            "verified_at_claimed_scope": json_number(at_scope(found, claim)) if claim else None,
+            "accountant": found.accountant,
+            "spent_so_far": json_number(found.spent_so_far),
+            "audited_epsilon": None,
+            "audited_confidence": None,
+            "audited_trials": None,
+            "clients_stopped": len(self.stopped),
+            "reasons": list(found.reasons),
+            "others": self._further_threats(accounts, client.threat),
+        }
+
+    def _further_threats(self, accounts: dict[int, list[Entry]], own: Threat) -> list[dict[str, Any]]:
+        """The verified figures under every other threat that the ledger holds."""
+        found = []
+        for threat in threats(accounts):
+            if threat != own:
+                verified = verify(accounts, self.config.privacy.delta, None, threat)
+                found.append(
+                    {
+                        "unit": threat.unit,
+                        "adjacency": threat.adjacency,
+                        "observer": threat.observer,
+                        "delta": self.config.privacy.delta,
+                        "verified_epsilon": json_number(verified.maximum),
+                        "verified_median": json_number(verified.median),
+                        "spent_so_far": json_number(verified.spent_so_far),
+                        "accountant": verified.accountant,
+                        "reasons": list(verified.reasons),
+                    }
+                )
+        return found
+
+
+def at_scope(found: Verified, claim: Claim) -> float:
+    """What is verified at a claim's own scope and delta."""
+    return found.at_scope(claim.scope, claim.delta).epsilon
+
+
+def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str, Any]:
+    """One line of metrics.jsonl."""
+
+    def mean(name: str) -> float | None:
+        values = [reply.diagnostics[name] for reply in current.replies if name in reply.diagnostics]
+        value = float(np.mean(values)) if values else None
+        return value if value is None or np.isfinite(value) else None
+
+    return {
+        "round": current.number,
+        "accuracy": score.accuracy if score else None,
+        "loss": score.loss if score else None,
+        "train_loss": mean("train_loss"),
+        "participants": len(current.replies),
+        "dropped": len(current.lost),
+        "stopped": len(current.stopped),
+        "seconds": current.seconds,
+        "bytes_up": current.bytes_up,
+        "bytes_down": current.bytes_down,
+        "update_norm": mean("update_norm"),
+        "clipped_norm": mean("clipped_norm"),
+        "noise_norm": mean("noise_norm"),
+        "epsilon_so_far": json_number(epsilon),
+        "figures": current.figures,
+        "errors": {str(client): text for client, text in sorted(current.errors.items())},
+    }
+
+
+def config_for_rerun(path: Path) -> Config:
+    """The configuration of a run, for a new folder."""
+    return read_config(path).model_copy(update={"run_dir": None})

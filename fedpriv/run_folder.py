@@ -1,0 +1,232 @@
+"""A run's folder: everything that a run writes and that a resumed run reads back.
+
+Order at the end of a round: ledger, metrics, checkpoint. A resumed run cuts ledger and metrics back to its
+checkpoint, together with the clients' memories, and repeats the rounds behind it bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import load_file, save
+
+from fedpriv.config import Config
+from fedpriv.data import Dataset
+from fedpriv.errors import RunFolderError
+from fedpriv.files import JsonLines, write_atomic
+from fedpriv.models import Layout
+from fedpriv.privacy.events import Entry
+from fedpriv.privacy.ledger import LedgerFile
+from fedpriv.records import FloatVector
+
+#: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
+START = ".start.json"
+#: A folder that holds one of these has been used by a run.
+RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints")
+
+VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
+
+
+def versions() -> dict[str, str]:
+    """What a repetition needs to be the same."""
+    return {"python": platform.python_version()} | {name: version(name) for name in VERSIONS} | {"code": code_digest()}
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """SHA-256 over the project's source but reports: changed code gives other updates under the same noise keys."""
+    root = Path(__file__).resolve().parent.parent
+    files = [path for part in ("fedpriv", "strategies", "clients") for path in sorted((root / part).rglob("*.py"))]
+    digest = hashlib.sha256()
+    for path in files:
+        if "report" not in path.parts:
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run after ``round``: the global parameters, the strategy's and every client's memory."""
+
+    round: int
+    theta: FloatVector
+    strategy: dict[str, Any]
+    memories: dict[int, bytes]
+    run: dict[str, Any]  # what run.py keeps: seconds so far, best accuracy
+
+
+class RunFolder:
+    """Paths and formats of one run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.metrics = JsonLines(self.path / "metrics.jsonl")
+        self.ledger = LedgerFile(self.path / "ledger.jsonl", fsync=False)
+
+    # --- start -------------------------------------------------------------------------------------------
+
+    def refuse_used(self) -> None:
+        """Raises `RunFolderError` if a run's files are there already."""
+        used = [name for name in RUN_FILES if (self.path / name).exists()]
+        if used:
+            raise RunFolderError(
+                f"{self.path} holds a run already ({used[0]}): resume={self.path} goes on, rerun={self.path} repeats it"
+            )
+
+    def begin(self, config: Config) -> None:
+        """Takes an empty folder for a new run; `RunFolderError` if a run's files are there already."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.refuse_used()
+        # First, so that a config.yaml without it cannot be: what the rounds before the first checkpoint stand on.
+        write_atomic(self.path / START, json.dumps(self._basis(config), indent=1) + "\n")
+        self.write_config(config)
+
+    @staticmethod
+    def _basis(config: Config) -> dict[str, Any]:
+        """What a resumed run must have in common with its beginning to repeat rounds bit for bit."""
+        return {"config": config.digest(), "versions": versions()}
+
+    def _check_basis(self, found: dict[str, Any], file: Path, config: Config) -> None:
+        """Raises `RunFolderError`: the rounds could not be repeated, and their noise would serve different updates."""
+        if found["config"] != config.digest():
+            raise RunFolderError(f"{file} was made with another configuration than {self.path / 'config.yaml'}")
+        now = versions()
+        if found["versions"] != now:
+            changed = ", ".join(f"{k} {v} -> {now.get(k)}" for k, v in found["versions"].items() if now.get(k) != v)
+            raise RunFolderError(f"{file} was made with other versions ({changed}): install those, or rerun")
+
+    def write_config(self, config: Config) -> None:
+        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.to_dict())))
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "summary.json").exists()
+
+    # --- rounds ------------------------------------------------------------------------------------------
+
+    def append_entries(self, entries: Iterable[Entry]) -> None:
+        self.ledger.append(list(entries))
+
+    def save_checkpoint(self, checkpoint: Checkpoint, config: Config, keep: int) -> None:
+        """Writes a checkpoint beside its place and moves it there as a whole; older ones beyond ``keep`` go."""
+        folder = self.path / "checkpoints"
+        temporary, final = folder / ".writing", folder / f"round-{checkpoint.round:06d}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            write_atomic(temporary / "model.safetensors", save({"theta": torch.from_numpy(checkpoint.theta)}))
+            blobs = {
+                str(client): torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+                for client, blob in checkpoint.memories.items()
+            }
+            empty = {"none": torch.zeros(0, dtype=torch.uint8)}
+            write_atomic(temporary / "clients.safetensors", save(blobs or empty))
+            rest = {
+                "round": checkpoint.round,
+                "strategy": checkpoint.strategy,
+                "run": checkpoint.run,
+                **self._basis(config),
+            }
+            write_atomic(temporary / "checkpoint.json", json.dumps(rest, indent=1))
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+        for old in self.checkpoints()[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def checkpoints(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        folder = self.path / "checkpoints"
+        found = folder.iterdir() if folder.is_dir() else []
+        return sorted(path for path in found if re.fullmatch(r"round-\d{6}", path.name))
+
+    def load_checkpoint(self, config: Config) -> Checkpoint | None:
+        """The newest checkpoint, or None where there is none.
+
+        Raises `RunFolderError` if it belongs to another configuration or other versions: the rounds behind it
+        could not be repeated bit for bit, and their noise would be used for different updates.
+        """
+        if not self.checkpoints():
+            self._check_start(config)
+            return None
+        path = self.checkpoints()[-1]
+        try:
+            rest = json.loads((path / "checkpoint.json").read_text())
+            theta = load_file(path / "model.safetensors")["theta"].numpy()
+            blobs = load_file(path / "clients.safetensors")
+        except Exception as error:
+            raise RunFolderError(f"{path}: the checkpoint cannot be read ({error})") from None
+        self._check_basis(rest, path, config)
+        memories = {int(client): blob.numpy().tobytes() for client, blob in blobs.items() if client != "none"}
+        return Checkpoint(rest["round"], theta, rest["strategy"], memories, rest["run"])
+
+    def _check_start(self, config: Config) -> None:
+        file = self.path / START
+        try:
+            found = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{file}: cannot be read ({error})") from None
+        self._check_basis(found, file, config)
+
+    @property
+    def disturbed(self) -> bool:
+        """A deadline or a lost worker shaped a round: what lies behind a checkpoint cannot be repeated bit for bit."""
+        return (self.path / "disturbed").exists()
+
+    def mark_disturbed(self) -> None:
+        """Called before any reply of such a round is used."""
+        if not self.disturbed:
+            write_atomic(self.path / "disturbed", "a deadline or a lost worker shaped a round\n")
+
+    def next_attempt(self) -> int:
+        """A number that no earlier start of this run has used, written down before it is used: two crashes in the same
+        round must not share a noise key.
+        """
+        path = self.path / "attempt"
+        attempt = 1 + (int(path.read_text()) if path.exists() else 0)
+        write_atomic(path, f"{attempt}\n")
+        return attempt
+
+    def cut_back(self, last_round: int) -> None:
+        """Forgets metrics and ledger entries of rounds that will be repeated bit for bit."""
+        self.metrics.keep(lambda row: row["round"] <= last_round)
+        self.ledger.cut_back(last_round)
+
+    # --- end ---------------------------------------------------------------------------------------------
+
+    def save_model(self, theta: FloatVector, layout: Layout) -> None:
+        """model.safetensors: the parameters under the model's own names."""
+        tensors = {name: view.clone() for name, view in layout.split(torch.from_numpy(np.ascontiguousarray(theta)))}
+        write_atomic(self.path / "model.safetensors", save(tensors))
+
+    def save_facts(self, dataset: Dataset) -> None:
+        """classes.json: what using the model needs besides its parameters; public facts only."""
+        facts = {"classes": dataset.classes, "shape": dataset.shape, "mean": dataset.mean, "std": dataset.std}
+        write_atomic(self.path / "classes.json", json.dumps(facts) + "\n")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_atomic(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+
+    def read_summary(self) -> dict[str, Any] | None:
+        path = self.path / "summary.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+
+def json_number(value: float) -> float | str:
+    """JSON has no infinity; the summary writes the string "inf"."""
+    return "inf" if np.isinf(value) else float(value)

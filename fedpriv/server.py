@@ -1,0 +1,294 @@
+"""The shared base of all server halves: who is asked, what is sent, how replies become the next global model.
+
+A method's server file overrides `train_options` (what a round tells the clients), `aggregate` (how releases become
+a step) or `configure_train` (an extra exchange). Rounds, sampling, checks of replies and counting are here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedpriv.errors import FedprivError, OptionError, RunFailed
+from fedpriv.records import (
+    FloatVector,
+    Instructions,
+    MalformedMessage,
+    Refusal,
+    Reply,
+    num_bytes,
+    pack_vector,
+    read_identity,
+    read_reply,
+    train_content,
+    unpack_vector,
+)
+from fedpriv.seeds import draw_cohort
+
+
+@dataclass(frozen=True)
+class Population:
+    """The public facts about clients and rounds that a strategy works with."""
+
+    seed: int
+    num_clients: int
+    clients_per_round: int
+    num_examples: Callable[[int], int]  # declared, public
+    round_timeout: float = 3600.0
+    rng: str = "seeded"  # where a server that adds noise takes it from
+    attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
+
+
+@dataclass
+class Round:
+    """What happened in a round, for the run's record and its checkpoint."""
+
+    number: int
+    theta: FloatVector
+    cohort: list[int] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
+    lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
+    stopped: list[int] = field(default_factory=list)  # budget spent
+    ignored: int = 0  # replies from nobody we asked, and further replies of the same client
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class BudgetsSpent(FedprivError):
+    """Too few clients have budget left: the run ends here, and what it has is kept."""
+
+
+class FederatedStrategy(Strategy):
+    """Base of the server halves.
+
+    min_replies: fewer usable replies end the run. client_sampling: fixed | poisson. weighting: uniform | examples.
+    """
+
+    #: Whether `public_loss` is wanted: the loss of theta on public pictures that are not reported on.
+    needs_public_loss: ClassVar[bool] = False
+    public_loss: Callable[[FloatVector], float] | None = None
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        min_replies: int = 1,
+        client_sampling: str = "fixed",
+        weighting: str = "uniform",
+    ) -> None:
+        self.population = population
+        self.min_replies, self.client_sampling, self.weighting = min_replies, client_sampling, weighting
+        self.current = Round(0, np.zeros(0, np.float32))
+        self._nodes: dict[int, int] | None = None  # client -> node, on a grid that is not our own
+        #: Called before the replies of a round are used that cannot be repeated bit for bit; run.py sets it.
+        self.on_disturbance: Callable[[], None] = lambda: None
+
+    # --- what a method may say ---------------------------------------------------------------------------
+
+    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+        """What the clients are told in this round besides the parameters."""
+        return {}
+
+    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        """theta + weighted mean of the releases (float32 [d]); replies are sorted by client."""
+        weights = self.weights(replies)
+        step = np.zeros(theta.size, np.float64)
+        for weight, reply in zip(weights, replies, strict=True):
+            step += weight * reply.release
+        return (theta + step).astype(np.float32)
+
+    def weights(self, replies: Sequence[Reply]) -> list[float]:
+        """Weights over the replies that arrived; they sum to 1."""
+        if self.weighting == "uniform":
+            return [1 / len(replies)] * len(replies)
+        total = sum(reply.num_examples for reply in replies)
+        return [reply.num_examples / total for reply in replies]
+
+    def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        """The method's own figures of a round for metrics.jsonl."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold of the strategy besides theta (JSON values)."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+
+    # --- Flower's interface ------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        cohort = draw_cohort(
+            self.population.seed,
+            server_round,
+            self.population.num_clients,
+            self.population.clients_per_round,
+            self.client_sampling,
+        )
+        self.current = Round(server_round, unpack_vector(arrays), cohort)
+        instructions = Instructions(server_round, self.population.attempt, self.train_options(server_round))
+        nodes = self.nodes(grid)
+        messages = [
+            Message(train_content(arrays, instructions), nodes[client], "train", group_id=str(server_round))
+            for client in cohort
+        ]
+        self.current.bytes_down += sum(num_bytes(message.content) for message in messages[:1]) * len(messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Checks the replies, orders them by client and takes the step.
+
+        Raises `RunFailed` with the clients and their errors if fewer than ``min_replies`` are usable, `BudgetsSpent`
+        if that is because clients have stopped.
+        """
+        current = self.current
+        accepted = self._accept(replies)
+        current.replies = accepted
+        if current.cohort and len(accepted) < self.min_replies:
+            self._give_up(len(accepted))
+        if not accepted:  # an empty Poisson cohort: nothing happened
+            return pack_vector(current.theta), None
+        current.theta = self.aggregate(current.theta, accepted)
+        current.bytes_up += sum(reply.num_bytes for reply in accepted)
+        current.figures |= self.figures(accepted)
+        return pack_vector(current.theta), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return None
+
+    def summary(self) -> None:
+        """Nothing: the run's own table says more."""
+
+    def start(  # type: ignore[override]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        first_round: int = 1,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> Result:
+        """Runs rounds ``first_round..num_rounds`` (Flower's own always starts at 1, which a resumed run must not)."""
+        result = Result()
+        arrays = result.arrays = initial_arrays
+        config = train_config or ConfigRecord()
+        for server_round in range(first_round, num_rounds + 1):
+            began = time.perf_counter()
+            messages = self.configure_train(server_round, arrays, config, grid)
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            new_arrays, _ = self.aggregate_train(server_round, replies)
+            arrays = result.arrays = new_arrays or arrays
+            self.current.seconds = time.perf_counter() - began
+            if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = metrics
+            if on_round:
+                on_round(self.current)
+        return result
+
+    # --- nodes and replies -------------------------------------------------------------------------------
+
+    def nodes(self, grid: Grid) -> Any:
+        """client -> node. Our own grids number nodes by partition; any other grid is waited for and asked once."""
+        if hasattr(grid, "node_of_client"):
+            return grid.node_of_client
+        if self._nodes is None:
+            self._nodes = ask_partitions(grid, self.population.num_clients, self.population.round_timeout)
+        return self._nodes
+
+    def _accept(self, messages: Iterable[Message]) -> list[Reply]:
+        """Usable replies sorted by client; the others are counted in the round with what was wrong."""
+        current, asked = self.current, set(self.current.cohort)
+        accepted: dict[int, Reply] = {}
+        answered: set[int] = set()
+        for message, client in self._with_clients(messages):
+            if client not in asked or client in answered:
+                current.ignored += 1
+                continue
+            answered.add(client)
+            if message.has_error():
+                code = message.error.code
+                if code == Refusal.BUDGET_SPENT:
+                    current.stopped.append(client)
+                elif code == Refusal.WORKER_LOST:
+                    current.errors[client] = str(message.error.reason)
+                    self.on_disturbance()
+                elif code != Refusal.LOST:
+                    current.errors[client] = str(message.error.reason)
+                continue
+            try:
+                examples = self.population.num_examples(client)
+                accepted[client] = read_reply(message, client, current.theta.size, examples)
+            except MalformedMessage as error:
+                current.errors[client] = f"refused: {error}"
+        current.stopped.sort()
+        if asked - answered:  # the clock, not the seed, decided who is in this round
+            self.on_disturbance()
+        current.lost = sorted(asked - accepted.keys() - set(current.stopped))
+        return [accepted[client] for client in sorted(accepted)]
+
+    def _with_clients(self, messages: Iterable[Message]) -> Iterable[tuple[Message, int]]:
+        client_of = {node: client for client, node in self._nodes.items()} if self._nodes is not None else None
+        for message in messages:
+            node = message.metadata.src_node_id
+            yield message, client_of.get(node, -1) if client_of is not None else node - FIRST_NODE
+
+    def _give_up(self, usable: int) -> None:
+        current = self.current
+        if current.stopped and usable + len(current.stopped) >= self.min_replies:
+            raise BudgetsSpent(
+                f"round {current.number}: {len(current.stopped)} of {len(current.cohort)} clients have spent "
+                f"privacy.max_epsilon, {usable} are left and strategy.server.min_replies={self.min_replies}"
+            )
+        silent = [client for client in current.lost if client not in current.errors]
+        words = [f"client {client}: {reason}" for client, reason in sorted(current.errors.items())[:10]]
+        words += [f"client {client}: no reply" for client in silent[:10]]
+        raise RunFailed(
+            f"round {current.number}: {usable} usable replies of {len(current.cohort)}, "
+            f"strategy.server.min_replies={self.min_replies}; " + "; ".join(words)
+        )
+
+
+#: On our own grids node = FIRST_NODE + client (Flower reserves 0 and 1 for itself).
+FIRST_NODE = 2
+
+
+def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
+    """Waits until ``num_clients`` nodes are there and asks each for its partition id: client -> node.
+
+    Raises `OptionError` with both numbers when their count stays different.
+    """
+    deadline = time.monotonic() + min(timeout, 120.0)
+    nodes = sorted(grid.get_node_ids())
+    while len(nodes) < num_clients and time.monotonic() < deadline:
+        time.sleep(0.2)
+        nodes = sorted(grid.get_node_ids())
+    if len(nodes) != num_clients:
+        raise OptionError("num_clients", num_clients, f"the federation has {len(nodes)} nodes; both must be equal")
+    messages = [Message(RecordDict(), node, "query") for node in nodes]
+    answers = list(grid.send_and_receive(messages, timeout=timeout))
+    found = {read_identity(answer): answer.metadata.src_node_id for answer in answers if answer.has_content()}
+    if sorted(found) != list(range(num_clients)):
+        raise RunFailed(f"{num_clients} nodes were asked for their partition, the answers were {sorted(found)}")
+    return found

@@ -1,0 +1,189 @@
+"""What a client keeps between participations, behind one accessor with two stores. It never leaves the client.
+
+A `ClientMemory` holds the method's own state, the ledger entries that were not collected yet, and the account of
+all releases so far, and the last reply. It is read and written as a whole: entries, state, account and reply of a
+participation become visible in one step or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+from torch import Tensor
+
+from fedpriv.files import write_atomic
+from fedpriv.privacy.events import Entry, entry_from_json, entry_to_json
+from fedpriv.privacy.ledger import Account
+
+_RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
+_ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
+_ANSWERED, _RELEASE = "answered", "release"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The last release and the request it answered. The same request gets the same bytes again (one release); an
+    older one is refused, because its noise may have been used already.
+    """
+
+    round: int
+    attempt: int
+    release: Tensor  # float32 [d]
+
+
+@dataclass(frozen=True)
+class ClientMemory:
+    """One client's memory.
+
+    state: tensors by name (float32 [d] vectors, float64 scalars) of the method's own state, None before the first
+    participation. account: everything released so far. uncollected: entries that the run's ledger has not merged yet.
+    answer: the last release, None before the first participation.
+    """
+
+    state: dict[str, Tensor] | None = None
+    account: Account = field(default_factory=Account)
+    uncollected: tuple[Entry, ...] = ()
+    answer: Answer | None = None
+
+    def after(
+        self, state: dict[str, Tensor] | None, entries: Sequence[Entry], answer: Answer | None = None
+    ) -> ClientMemory:
+        """The memory after one more release with these ledger entries."""
+        account = Account.from_bytes(self.account.to_bytes())
+        for entry in entries:
+            account.charge(entry)
+        return ClientMemory(state, account, (*self.uncollected, *entries), answer)
+
+    def collected(self) -> ClientMemory:
+        return replace(self, uncollected=())
+
+    def to_bytes(self) -> bytes:
+        """safetensors: the state's tensors beside two JSON texts; no pickle."""
+        uncollected = json.dumps([entry_to_json(entry) for entry in self.uncollected]).encode()
+        arrays = {_ACCOUNT: _as_array(self.account.to_bytes()), _UNCOLLECTED: _as_array(uncollected)}
+        if self.answer is not None:
+            arrays[_ANSWERED] = np.array([self.answer.round, self.answer.attempt])
+            arrays[_RELEASE] = np.ascontiguousarray(self.answer.release.numpy())
+        for name, value in (self.state or {}).items():
+            arrays[f"state.{name}"] = np.asarray(value.contiguous().numpy())
+        return save(arrays)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> ClientMemory:
+        arrays = load(blob)
+        account = Account.from_bytes(arrays.pop(_ACCOUNT).tobytes())
+        uncollected = json.loads(arrays.pop(_UNCOLLECTED).tobytes())
+        answer = None
+        if _ANSWERED in arrays:
+            server_round, attempt = arrays.pop(_ANSWERED).tolist()
+            answer = Answer(server_round, attempt, torch.from_numpy(arrays.pop(_RELEASE)))
+        state = {name.removeprefix("state."): torch.from_numpy(value) for name, value in arrays.items()}
+        return cls(state or None, account, tuple(entry_from_json(entry) for entry in uncollected), answer)
+
+
+def _as_array(text: bytes) -> NDArray[np.generic]:
+    return np.frombuffer(text, dtype=np.uint8)
+
+
+class MemoryStore(Protocol):
+    """Where one client's memory lies: as bytes, written as a whole."""
+
+    def read(self) -> bytes | None: ...
+
+    def write(self, blob: bytes) -> None: ...
+
+
+class ContextStore:
+    """In Flower's ``Context.state``: engines that hand the context back (inprocess, ray)."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def read(self) -> bytes | None:
+        record = self.context.state.get(_RECORD)
+        return bytes(record[_BLOB]) if isinstance(record, ConfigRecord) else None  # type: ignore[arg-type]
+
+    def write(self, blob: bytes) -> None:
+        self.context.state[_RECORD] = ConfigRecord({_BLOB: blob})
+
+
+class FileStore:
+    """In a file that the client owns: Flower's runtime, whose contexts do not come back."""
+
+    def __init__(self, folder: Path, client: int) -> None:
+        self.path = folder / f"{client}.safetensors"
+
+    def read(self) -> bytes | None:
+        return self.path.read_bytes() if self.path.exists() else None
+
+    def write(self, blob: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.path, blob)
+
+
+#: Writes entries into a ledger.
+Book = Callable[[list[Entry]], None]
+
+
+def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: None) -> list[Entry]:
+    """Takes the entries that clients wrote since the last call out of their memories, in the ledger's order.
+
+    ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
+    (client, sequence, attempt) tells that they are the same, and never in neither.
+    """
+    waiting = [(store, memory) for store in stores if (memory := read_memory(store)).uncollected]
+    entries = sorted((e for _, memory in waiting for e in memory.uncollected), key=lambda entry: entry.order)
+    book(entries)
+    for store, memory in waiting:
+        store.write(memory.collected().to_bytes())
+    return entries
+
+
+def read_memory(store: MemoryStore) -> ClientMemory:
+    """The memory in a store; an empty one for a client that never took part."""
+    blob = store.read()
+    return ClientMemory() if blob is None else ClientMemory.from_bytes(blob)
+
+
+def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> dict[int, bytes]:
+    """Memories by client whose accounts hold these entries too: releases that a resumed run cannot take back."""
+    found = {client: ClientMemory.from_bytes(blob) for client, blob in memories.items()}
+    for entry in entries:
+        if entry.client >= 0:  # a torn line names nobody
+            found.setdefault(entry.client, ClientMemory()).account.charge(entry)
+    return {client: memory.to_bytes() for client, memory in found.items()}
+
+
+def state_to_tensors(state: Any) -> dict[str, Tensor] | None:
+    """A method's state (a frozen dataclass of tensors, floats and ints, or None) as named tensors."""
+    if state is None:
+        return None
+    if not is_dataclass(state):
+        raise TypeError(f"a client's state is a dataclass, not {type(state).__name__}")
+    tensors = {}
+    for item in fields(state):
+        value = getattr(state, item.name)
+        if not isinstance(value, Tensor):
+            value = torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+        tensors[item.name] = value
+    return tensors
+
+
+def tensors_to_state(kind: type[Any], tensors: dict[str, Tensor] | None) -> Any:
+    """The inverse: annotations ``int`` and ``float`` come back as numbers, everything else as tensors."""
+    if tensors is None:
+        return None
+    values: dict[str, Any] = {}
+    for item in fields(kind):  # type: ignore[arg-type]
+        value = tensors[item.name]
+        values[item.name] = value.item() if item.type in ("int", "float", int, float) else value
+    return kind(**values)

@@ -1,0 +1,109 @@
+"""A client's local training: batches, SGD, and the trainer that runs them one client after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv.config import LocalConfig
+from fedpriv.mechanisms.per_example import ClippedSum, PerExampleGradients
+from fedpriv.models import FlatModel
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """One client's training pictures (normalised float32 [n, c, h, w]) and labels (int64 [n])."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """Delta = theta_local - theta_global (float32 [d]) and the mean training loss over the batches."""
+
+    update: Tensor
+    loss: float
+
+
+def draw_batches(config: LocalConfig, examples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Rows of each batch of one participation.
+
+    shuffle: every epoch a permutation cut into batches of ``batch_size``. poisson: epochs * round(1/q) batches, each
+    with every example independently at rate q = batch_size/examples; a batch can be empty.
+    """
+    if config.sampler == "shuffle":
+        for _ in range(config.epochs):
+            order = rng.permutation(examples)
+            for start in range(0, examples, config.batch_size):
+                yield order[start : start + config.batch_size]
+        return
+    rate = min(1.0, config.batch_size / examples)
+    for _ in range(config.epochs * round(1 / rate)):
+        yield np.flatnonzero(rng.random(examples) < rate)
+
+
+class SequentialTrainer:
+    """Trains one client at a time on a model that is built once per process."""
+
+    def __init__(self, model: FlatModel, config: LocalConfig) -> None:
+        self.model, self.config = model, config
+        self._per_example: PerExampleGradients | None = None
+
+    def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
+        """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
+        if self._per_example is None:
+            self._per_example = PerExampleGradients(self.model.module)
+        device = self.model.theta.device
+        self.model.load(theta.to(device))
+        self.model.module.train()
+        found = self._per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen)
+        return replace(found, total=found.total.cpu())
+
+    def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
+        """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx).
+
+        A client without examples, or whose batches are all empty, returns a zero update. Random layers (dropout) know
+        torch's global generator only: it is seeded from ``rng`` here and put back.
+        """
+        device = self.model.theta.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            seed = int(rng.spawn(1)[0].integers(2**63))
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
+            if device.type == "cuda":
+                torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+            return self._train(theta, data, rng, proximal_mu)
+
+    def _train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float) -> LocalResult:
+        model, config = self.model, self.config
+        device = model.theta.device
+        start = theta.to(device)
+        model.load(start)
+        model.module.train()
+        velocity = torch.zeros_like(model.grad) if config.momentum else None
+        total_loss, batches = torch.zeros((), device=device), 0
+        images, labels = data.images.to(device), data.labels.to(device)
+        for rows in draw_batches(config, len(data), rng) if len(data) else ():
+            if not rows.size:
+                continue
+            index = torch.from_numpy(rows).to(device)
+            model.grad.zero_()
+            loss = nn.functional.cross_entropy(model(images[index]), labels[index])
+            loss.backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                if proximal_mu:
+                    model.grad.add_(model.theta - start, alpha=proximal_mu)
+                step = model.grad
+                if velocity is not None:
+                    step = velocity.mul_(config.momentum).add_(model.grad)
+                model.theta.add_(step, alpha=-config.lr)
+            total_loss += loss.detach()
+            batches += 1
+        return LocalResult((model.theta - start).cpu(), float(total_loss) / batches if batches else 0.0)

@@ -1,0 +1,175 @@
+"""What a process that runs clients keeps loaded: data, model and trainer, built once per configuration."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpriv.client import Client, PublicFacts, Site
+from fedpriv.config import Config
+from fedpriv.data import FederatedData, load_federated, normalise
+from fedpriv.errors import OptionError
+from fedpriv.models import FlatModel, build_model
+from fedpriv.records import FloatVector
+from fedpriv.state import MemoryStore
+from fedpriv.training import LocalData, SequentialTrainer
+
+
+def locate(target: str, option: str) -> type[Any]:
+    """The class that a ``_target_`` names."""
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(option, target, f"cannot be imported ({error})") from None
+    if not isinstance(found, type):
+        raise OptionError(option, target, "is not a class")
+    return found
+
+
+def client_class(config: Config) -> type[Client]:
+    """The client half of the configured method."""
+    found = locate(config.strategy.client.get("_target_", ""), "strategy.client._target_")
+    if not issubclass(found, Client):
+        raise OptionError("strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.Client")
+    return found
+
+
+def make_client(config: Config, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
+    """The method's client with its options; without a site it can be planned and audited.
+
+    examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's).
+    """
+    kind, options = client_class(config), config.client_options() | changes
+    if kind.needs_facts:
+        smallest = min(example_counts(config))
+        options["facts"] = PublicFacts(
+            smallest if examples is None else examples,
+            smallest,
+            config.local.batch_size,
+            config.num_rounds,
+            config.clients_per_round,
+        )
+    try:
+        return kind(variant=config.privacy.variant, site=site, **options)
+    except TypeError as error:  # a user's own method without a schema
+        raise OptionError("strategy.client", str(options), str(error)) from None
+
+
+_counts: dict[str, list[int]] = {}
+
+
+def example_counts(config: Config) -> list[int]:
+    """How many pictures each client trains on: public, and the same in every process."""
+    parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
+    key = repr(parts)
+    if key not in _counts:
+        _counts[key] = load_federated(config).partition.num_train.tolist()
+    return _counts[key]
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto`` takes a GPU where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise OptionError("engine.device", name, "this machine has no GPU that torch can use; allowed: auto, cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+#: An auxiliary split larger than this says no more about a loss that is read every round.
+MOST_AUXILIARY = 1000
+
+
+def auxiliary_pictures(config: Config) -> int:
+    """Public pictures that the method's server half needs: none, or `dataset.auxiliary`, at most a thousand."""
+    kind = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
+    needed = getattr(kind, "needs_public_loss", False)
+    if needed and config.dataset.auxiliary == 0:
+        raise OptionError("dataset.auxiliary", 0, f"{config.strategy.name} follows a loss on public pictures")
+    return min(MOST_AUXILIARY, config.dataset.auxiliary) if needed else 0
+
+
+class Worker:
+    """Data, model and trainer of one configuration in this process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        torch.set_num_threads(config.engine.threads_per_client)
+
+    @cached_property
+    def data(self) -> FederatedData:
+        return load_federated(self.config, auxiliary_pictures(self.config))
+
+    @cached_property
+    def model(self) -> FlatModel:
+        """The freshly initialised global model, the same in every process."""
+        config, dataset = self.config, self.data.dataset
+        module = build_model(config.model, dataset.shape, len(dataset.classes), config.seed)
+        return FlatModel(module, resolve_device(config.engine.device))
+
+    @cached_property
+    def trainer(self) -> SequentialTrainer:
+        return SequentialTrainer(self.model, self.config.local)
+
+    def initial_parameters(self) -> FloatVector:
+        """theta^0 (float32 [d])."""
+        vector: FloatVector = self.model.theta.detach().cpu().numpy().copy()
+        return vector
+
+    def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
+        """A client's training pictures, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
+        memory map is read in order.
+        """
+        rows = self.data.train_indices(client)
+        rows = rows if chosen is None else rows[chosen]
+        dataset = self.data.dataset
+        images = normalise(dataset.train.images[rows], dataset.mean, dataset.std)
+        return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows], dtype=np.int64)))
+
+    def client(self, client: int, store: MemoryStore) -> Client:
+        """The client half of partition ``client`` with its own memory."""
+        privacy = self.config.privacy
+        site = Site(
+            client=client,
+            num_examples=self.data.num_examples(client),
+            load_data=lambda rows=None: self.local_data(client, rows),
+            trainer=self.trainer,
+            store=store,
+            seed=self.config.seed,
+            rng=privacy.rng,
+            delta=privacy.delta,
+            max_epsilon=privacy.max_epsilon,
+        )
+        return make_client(self.config, site, examples=site.num_examples)
+
+
+_newest: list[tuple[Config, int, Worker]] = []  # (configuration, process, worker): at most one
+
+
+def worker_for(config: Config) -> Worker:
+    """This process's worker for a configuration; only the newest is kept. Lives in an imported module on purpose:
+    what a ClientApp caches in a main module is pickled with every message and lost.
+    """
+    if _newest:
+        known, process, worker = _newest[0]
+        if process == os.getpid() and (known is config or known == config):
+            return worker
+    return adopt(config, Worker(config))
+
+
+def adopt(config: Config, worker: Worker) -> Worker:
+    """Makes a worker this process's worker for ``config``."""
+    _newest[:] = [(config, os.getpid(), worker)]
+    return worker
+
+
+def memory_folder(config: Config) -> Path:
+    """Where clients keep their files on engines whose contexts do not come back."""
+    if config.run_dir is None:
+        raise OptionError("run_dir", "null", "this engine's clients need the run's folder")
+    return Path(config.run_dir) / "clients"

@@ -1,0 +1,10 @@
+"""Fed-LDP, server half: the baseline of Fed-CAD (Zhu et al., section III-C).
+
+The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
+"""
+
+from fedpriv.server import FederatedStrategy
+
+
+class FedLDP(FederatedStrategy):
+    """theta <- theta + mean of the noisy updates that arrived."""

@@ -1,0 +1,109 @@
+"""What all tests share: where the real pictures are, and a cache that is not the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+UNPACK = Path(__file__).resolve().parents[2] / "shared" / "data" / "unpack.sh"
+
+
+def _pictures_are_there() -> bool:
+    return bool(os.environ.get("FEDPRIV_PICTURES")) or UNPACK.is_file()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects, rather than skips, what needs the real pictures where there are none: a skip is a fault here."""
+    if _pictures_are_there():
+        return
+    unavailable = [item for item in items if item.get_closest_marker("pictures")]
+    if unavailable:
+        items[:] = [item for item in items if item not in unavailable]
+        config.hook.pytest_deselected(items=unavailable)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A skipped test is a failure: nothing here may be left out silently."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def pictures() -> Path:
+    """Folder with MNIST/raw, cifar10 and cifar100: $FEDPRIV_PICTURES, or what ../shared/data unpacks to."""
+    if folder := os.environ.get("FEDPRIV_PICTURES"):
+        return Path(folder)
+    return Path(subprocess.run([UNPACK], check=True, capture_output=True, text=True).stdout.strip())
+
+
+#: A run of about half a second: four clients, three rounds, the default method on the default data.
+SMALL = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "engine=inprocess")
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """``run("strategy=fedavg", ..., folder=None)``: a small run in this process; returns its folder."""
+    numbers = itertools.count(1)
+
+    def start(*overrides: str, folder: Path | None = None) -> Path:
+        from fedpriv.compose import compose
+        from fedpriv.run import start_run
+
+        folder = folder or tmp_path / f"run{next(numbers)}"
+        start_run(compose([*SMALL, *overrides]), folder)
+        return folder
+
+    return start
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call of the command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """``cli("seed=1", ...)``: the command line in this process, working in ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Outcome:
+        from fedpriv.cli import main
+
+        capfd.readouterr()
+        code = main(arguments)
+        return Outcome(code, *capfd.readouterr())
+
+    return call
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    """Everything of a run that must be the same whenever the run is the same, as one comparable value."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    return {
+        "model": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        "ledger": (folder / "ledger.jsonl").read_text(),
+        "metrics": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
+        "summary": {key: summary[key] for key in ("accuracy", "loss", "privacy", "traffic", "rounds", "note")},
+    }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["FEDPRIV_CACHE"] = str(tmp_path_factory.mktemp("cache"))

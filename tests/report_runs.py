@@ -1,0 +1,171 @@
+"""Synthetic run folders with every file and key that a run writes, for the tests of the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+THREAT = {"unit": "client", "adjacency": "replace-one", "observer": "server", "delta": 1e-5}
+
+
+def privacy(**changes: Any) -> dict[str, Any]:
+    return {
+        **THREAT,
+        "variant": "repaired",
+        "claimed_epsilon": 12.3,
+        "claimed_scope": "run",
+        "claimed_equation": "Theorem VI.1, composed by RDP",
+        "verified_epsilon": 31.5,
+        "verified_median": 22.0,
+        "verified_at_claimed_scope": 31.5,
+        "accountant": "gaussian",
+        "spent_so_far": 31.5,
+        "audited_epsilon": None,
+        "audited_confidence": None,
+        "audited_trials": None,
+        "clients_stopped": 0,
+        "reasons": [],
+        "others": [],
+        **changes,
+    }
+
+
+LEAKS = privacy(
+    variant="published",
+    verified_epsilon="inf",
+    verified_median="inf",
+    verified_at_claimed_scope="inf",
+    spent_so_far="inf",
+    reasons=["Diff follows the norm of the update without noise (Algorithm 1, line 25)"],
+)
+NO_PRIVACY = privacy(
+    claimed_epsilon=None,
+    claimed_scope=None,
+    claimed_equation=None,
+    verified_epsilon="inf",
+    verified_median="inf",
+    verified_at_claimed_scope=None,
+    spent_so_far="inf",
+    reasons=["updates are sent without noise"],
+)
+
+
+def config(strategy: str = "fedcad", noise: float | None = 0.1, seed: int = 0, rounds: int = 30, **client: Any) -> Any:
+    options = (
+        {"_target_": f"clients.{strategy}.Client"} | ({} if noise is None else {"noise_multiplier": noise}) | client
+    )
+    return {
+        "seed": seed,
+        "num_clients": 100,
+        "clients_per_round": 10,
+        "num_rounds": rounds,
+        "strategy": {
+            "name": strategy,
+            "server": {"_target_": f"strategies.{strategy}.Server", "min_replies": 1},
+            "client": options,
+        },
+        "dataset": {"name": "mnist", "root": None},
+        "partition": {"name": "iid", "test_fraction": 0.0},
+        "model": {"name": "cnn"},
+        "engine": {"name": "inprocess", "workers": None},
+        "privacy": {"variant": "repaired", "delta": 1e-5, "max_epsilon": None, "rng": "seeded"},
+        "run_dir": None,
+    }
+
+
+def metrics(rounds: int, accuracy: float, *, seed: int = 0, noise: float | None = 0.1, every: int = 1) -> list[Any]:
+    """A learning curve that ends at exactly ``accuracy``; nulls in rounds without evaluation."""
+    draw = np.random.default_rng(seed)
+    lines = []
+    for i in range(1, rounds + 1):
+        evaluated = i % every == 0 or i == rounds
+        now = (
+            0.1
+            + (accuracy - 0.1) * (1 - np.exp(-5 * i / rounds)) / (1 - np.exp(-5))
+            + 0.02 * draw.normal() * (i < rounds)
+        )
+        lines.append(
+            {
+                "round": i,
+                "accuracy": float(now) if evaluated else None,
+                "loss": float(2.3 * (1.05 - now)) if evaluated else None,
+                "train_loss": float(2.2 * (1 - now) + 0.03 * draw.normal()),
+                "participants": 10,
+                "dropped": int(i == 3),
+                "stopped": 0,
+                "seconds": 0.9,
+                "bytes_up": 3208080,
+                "bytes_down": 3208080,
+                "update_norm": float(1.4 + 0.1 * draw.normal()),
+                "clipped_norm": 1.0,
+                "noise_norm": None if noise is None else float(283 * noise * (1 + 0.002 * draw.normal())),
+                "epsilon_so_far": "inf" if noise is None else float(31.5 * np.sqrt(i / rounds)),
+                "figures": {"diff_mean": 0.5 - 0.005 * i, "participants": [3, 5, 7]},
+            }
+        )
+    return lines
+
+
+def summary(cfg: Mapping[str, Any], accuracy: float, total_s: float, record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "strategy": cfg["strategy"]["name"],
+        "dataset": cfg["dataset"]["name"],
+        "model": "cnn",
+        "seed": cfg["seed"],
+        "rounds": cfg["num_rounds"],
+        "num_clients": 100,
+        "clients_per_round": 10,
+        "num_parameters": 80202,
+        "accuracy": {"final": accuracy, "best_on_test": accuracy + 0.01, "personalised": None},
+        "loss": {"final": 0.41},
+        "privacy": dict(record),
+        "timing": {"total_s": total_s, "setup_s": 2.1, "rounds_s": 28.0, "median_round_s": 0.9, "ledger_s": 0.1},
+        "traffic": {"bytes_up": 96242400, "bytes_down": 96242400},
+        "peak_memory_mib": 900,
+        "versions": {"flwr": "1.41.0", "torch": "2.15.0"},
+    }
+
+
+def ledger(rounds: int, mechanism: str = "gaussian") -> list[dict[str, Any]]:
+    """Ten of the hundred clients a round; client 0 takes part in every one."""
+    entry = {"sequence": 0, "attempt": 0, "mechanism": mechanism, "multiplier": 0.05, "count": 1, **THREAT}
+    del entry["delta"]
+    return [
+        {"round": i, "client": client, **entry}
+        for i in range(1, rounds + 1)
+        for client in (0, *range(1 + (9 * i) % 90, 10 + (9 * i) % 90))
+    ]
+
+
+def make_run(
+    folder: Path,
+    *,
+    seed: int = 0,
+    accuracy: float = 0.88,
+    total_s: float = 31.0,
+    rounds: int = 30,
+    record: Mapping[str, Any] | None = None,
+    noise: float | None = 0.1,
+    strategy: str = "fedcad",
+    finished: bool = True,
+    every: int = 1,
+    **client: Any,
+) -> Path:
+    folder.mkdir(parents=True)
+    record = privacy() if record is None else record
+    cfg = config(strategy, noise, seed, rounds, **client)
+    cfg["privacy"]["variant"] = record["variant"]
+    cfg["privacy"]["delta"] = record["delta"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(cfg, sort_keys=False))
+    done = rounds if finished else rounds // 2
+    lines = metrics(rounds, accuracy, seed=seed, noise=noise, every=every)[:done]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "ledger.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in ledger(done)))
+    if finished:
+        (folder / "summary.json").write_text(json.dumps(summary(cfg, accuracy, total_s, record)))
+    return folder

@@ -1,0 +1,345 @@
+"""The auditor against the project's own release code: sound everywhere, and not blind."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedpriv.client
+from clients.dpsgd import DPSGDClient
+from clients.fedcad import FedCADClient
+from clients.fedldp import FedLDPClient
+from fedpriv.audit import audit_mechanism, main, parse_options
+from fedpriv.audit_training import CanaryTrainer, audit_training
+from fedpriv.client import Client, Neighbours, PublicFacts, Site
+from fedpriv.compose import CONF, compose, group_choices
+from fedpriv.config import METHODS, ExampleLevelClientOptions
+from fedpriv.errors import OptionError
+from fedpriv.planning import make_plan
+from fedpriv.privacy.auditor import audit, verdict
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.noise import SeededNoise
+from fedpriv.run import start_run
+from fedpriv.training import LocalData
+from fedpriv.worker import Worker, make_client
+
+DELTA = 1e-5
+STRATEGIES = group_choices(CONF / "strategy")
+TINY = ["num_clients=20", "clients_per_round=10", "num_rounds=2"]
+
+
+def cases() -> list[tuple[str, ...]]:
+    """Every method, both variants, and the options that change what is released."""
+    variants = ("repaired", "published")
+    found = [(f"strategy={name}", f"privacy.variant={variant}") for name in STRATEGIES for variant in variants]
+    for variant in variants:
+        for source in ("clipped", "unclipped"):
+            adaptive = ("strategy.client.obsolete_factor=0.4", f"strategy.client.diff_source={source}")
+            found.append(("strategy=fedcad", f"privacy.variant={variant}", *adaptive))
+        found.append(
+            (
+                "strategy=fedcad",
+                f"privacy.variant={variant}",
+                "strategy.client.obsolete_factor=1",
+                "strategy.client.sigma_diff=5",
+            )
+        )
+        for name in ("agn", "dpfl_agn"):
+            found.append((f"strategy={name}", f"privacy.variant={variant}", "strategy.client.clipping=adaptive"))
+    return found
+
+
+#: Noise at which an auditor of 60,000 trials can see something: a sampled batch hides more than a whole client.
+QUIET = ["strategy.client.noise_multiplier=4"]
+SAMPLED = ["strategy.client.noise_multiplier=1", "local.batch_size=60"]
+
+
+def noise_for(case: tuple[str, ...]) -> list[str]:
+    name = case[0].removeprefix("strategy=")
+    client = METHODS[name][1]
+    if issubclass(client, ExampleLevelClientOptions):
+        return SAMPLED
+    return QUIET if "noise_multiplier" in client.model_fields else []
+
+
+@pytest.mark.parametrize("case", cases(), ids=" ".join)
+@pytest.mark.parametrize("participations", [1, 3])
+def test_audited_is_at_most_verified(case: tuple[str, ...], participations: int) -> None:
+    noisy = noise_for(case)
+    client = make_client(compose([*case, *noisy]))
+    found = audit_mechanism(client, participations, delta=DELTA, trials=60_000, confidence=0.999, seed=7)
+    assert found.audit.epsilon_lower <= found.verified
+    if noisy and math.isfinite(found.verified):
+        assert found.audit.epsilon_lower > 0.25 * found.verified  # a blind auditor would pass the line above
+
+
+def test_claims_of_local_noise_are_refuted_under_replace_one() -> None:
+    """The paper charges sensitivity C; any update against any other moves a clipped update by 2C."""
+    client = make_client(compose(["strategy=fedldp", "strategy.client.noise_multiplier=4"]))
+    found = audit_mechanism(client, 1, delta=DELTA, trials=400_000, confidence=0.999, seed=1)
+    assert found.claimed is not None and found.claimed < 1.1
+    assert found.verdict == "refutes the claim"
+    assert verdict(found.audit, found.claimed, same_scope=False) == "cannot tell"
+
+
+def test_release_without_noise_is_an_infinite_lower_bound() -> None:
+    found = audit_mechanism(
+        make_client(compose(["strategy=fedavg"])), 1, delta=DELTA, trials=1000, confidence=0.95, seed=0
+    )
+    assert math.isinf(found.audit.epsilon_lower) and found.audit.structural == "updates are sent without noise"
+
+
+# --- faults planted in the real client code --------------------------------------------------------------
+
+
+class MemoryOnly:
+    """A store in a variable."""
+
+    blob: bytes | None = None
+
+    def read(self) -> bytes | None:
+        return self.blob
+
+    def write(self, blob: bytes) -> None:
+        self.blob = blob
+
+
+def participate(client: Client, number: int, updates: list[torch.Tensor], seed: int) -> list[np.ndarray]:
+    """Real participations (`fit`) of client ``number`` with given updates in rounds 1, 2, ..."""
+    site = Site(
+        number, 1, lambda: LocalData(torch.zeros(0), torch.zeros(0)), None, MemoryOnly(), seed, "seeded", DELTA, None
+    )  # type: ignore[arg-type]
+    releases = []
+    for server_round, update in enumerate(updates, 1):
+        client.site = replace(site, trainer=CanaryTrainer(update))  # type: ignore[arg-type]
+        (release,), _, _ = client.fit([np.zeros(2, np.float32)], {"round": server_round, "attempt": 0})
+        releases.append(release)
+    return releases
+
+
+def audit_fits(view: Callable[[bool, int], np.ndarray], trials: int = 3000) -> Any:
+    """Audits what ``view(world, seed)`` shows of real participations, one call a trial."""
+
+    def sample(world: bool, n: int, seed: int) -> np.ndarray:
+        return np.stack([view(world, 1_000_000 * seed % 2**40 + trial) for trial in range(n)])
+
+    return audit(sample, delta=DELTA, trials=trials, confidence=0.999, seed=3)
+
+
+def along_first_axis(length: float) -> torch.Tensor:
+    return torch.tensor([length, 0.0])
+
+
+def quiet_client() -> FedLDPClient:
+    return FedLDPClient(noise_multiplier=8.0, clip_norm=1.0)
+
+
+TRUTH = compose_events(quiet_client().planned_events(2), DELTA).epsilon  # below 1.5
+
+
+def two_rounds(world: bool, seed: int) -> np.ndarray:
+    sign = -1.0 if world else 1.0
+    first, second = participate(quiet_client(), 0, [along_first_axis(sign), along_first_axis(-sign)], seed)
+    return np.concatenate([first, second, first - second])
+
+
+def two_clients(world: bool, seed: int) -> np.ndarray:
+    sign = -1.0 if world else 1.0
+    (mine,) = participate(quiet_client(), 0, [along_first_axis(sign)], seed)
+    (other,) = participate(quiet_client(), 1, [along_first_axis(0.0)], seed)
+    return np.concatenate([mine, other, mine - other])
+
+
+@pytest.mark.parametrize("view", [two_rounds, two_clients])
+def test_sound_participations_pass(view: Callable[[bool, int], np.ndarray]) -> None:
+    assert audit_fits(view).epsilon_lower <= TRUTH
+
+
+def test_noise_reused_between_rounds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedpriv.client, "noise_source", lambda rng, seed, client, *rest: SeededNoise(seed, client))
+    assert audit_fits(two_rounds).epsilon_lower > 2 * TRUTH
+
+
+def test_generator_seeded_alike_for_two_clients_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedpriv.client, "noise_source", lambda rng, seed, client, *rest: SeededNoise(seed, *rest))
+    assert audit_fits(two_clients).epsilon_lower > 2 * TRUTH
+
+
+class HalfTheNoise(FedLDPClient):
+    def release(self, update: torch.Tensor, state: Any, noise: Any) -> Any:
+        honest = FedLDPClient(noise_multiplier=self.noise_multiplier / 2, clip_norm=self.clip_norm)
+        return honest.release(update, state, noise)
+
+
+class BareCoordinate(FedLDPClient):
+    def release(self, update: torch.Tensor, state: Any, noise: Any) -> Any:
+        release = super().release(update, state, noise)
+        release.value[..., 0] = update[..., 0]
+        return release
+
+
+class LongUpdates(FedLDPClient):
+    """Audited with updates five times the clip norm, which clipping must undo."""
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        return [Neighbours("long", (5.0,) * participations, (-5.0,) * participations)]
+
+
+@pytest.mark.parametrize("faulty", [HalfTheNoise, BareCoordinate])
+def test_planted_fault_in_the_release_is_found(faulty: type[FedLDPClient]) -> None:
+    found = audit_mechanism(
+        faulty(noise_multiplier=4.0, clip_norm=1.0), 1, delta=DELTA, trials=200_000, confidence=0.999, seed=5
+    )
+    assert found.audit.epsilon_lower > found.verified
+
+
+def test_skipped_clipping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = LongUpdates(noise_multiplier=4.0, clip_norm=1.0)
+    sound = audit_mechanism(client, 1, delta=DELTA, trials=60_000, confidence=0.999, seed=5)
+    assert sound.audit.epsilon_lower <= sound.verified
+    monkeypatch.setattr("clients.fedldp.clip", lambda x, bound: x)
+    found = audit_mechanism(client, 1, delta=DELTA, trials=60_000, confidence=0.999, seed=5)
+    assert found.audit.epsilon_lower > found.verified
+
+
+# --- canaries in a real run ------------------------------------------------------------------------------
+
+
+def canary_config(*more: str) -> Any:
+    return compose(
+        ["strategy=fedldp", "num_clients=400", "clients_per_round=200", "num_rounds=2", "local.batch_size=2", *more]
+    )
+
+
+def test_canary_clients_in_a_real_run() -> None:
+    config = canary_config("strategy.client.noise_multiplier=2")
+    found = audit_training(config, confidence=0.999, seed=0)
+    assert 0.2 < found.epsilon_lower <= make_plan(config, Worker(config)).verified_epsilon
+
+
+def test_canaries_find_skipped_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = canary_config("strategy.client.noise_multiplier=16")
+    verified = make_plan(config, Worker(config)).verified_epsilon
+    assert audit_training(config, confidence=0.999, seed=0).epsilon_lower <= verified
+    monkeypatch.setattr("clients.fedldp.clip", lambda x, bound: x)
+    assert audit_training(config, confidence=0.999, seed=0).epsilon_lower > verified
+
+
+def test_canary_clients_are_not_for_single_examples() -> None:
+    with pytest.raises(OptionError, match=r"level=training: .*dpsgd protects the unit example"):
+        audit_training(compose(["strategy=dpsgd", *TINY]), confidence=0.999, seed=0)
+
+
+class NoSampling(DPSGDClient):
+    """Takes every example into every batch and is charged for a sample."""
+
+    def audit_release(self, *arguments: Any) -> Any:
+        whole = replace(self.facts, num_examples=self.facts.batch_size)
+        honest, self.facts = self.facts, whole
+        try:
+            return super().audit_release(*arguments)
+        finally:
+            self.facts = honest
+
+
+class HalfTheStepNoise(DPSGDClient):
+    def noisy_step(self, total: Any, within: Any, sigma: float, *others: Any) -> Any:
+        return super().noisy_step(total, within, sigma / 2, *others)
+
+
+class QuietCount(DPSGDClient):
+    """The adaptive threshold's count has a tenth of its noise."""
+
+    def noisy_step(self, total: Any, within: Any, sigma: float, *others: Any) -> Any:
+        honest, self.count_noise = self.count_noise, self.count_noise / 10
+        step = super().noisy_step(total, within, sigma, *others)
+        self.count_noise = honest
+        return step
+
+
+def example_level(
+    kind: type[DPSGDClient] = DPSGDClient, examples: int = 60, noise_multiplier: float = 2.0, **options: Any
+) -> DPSGDClient:
+    facts = PublicFacts(num_examples=examples, smallest=examples, batch_size=60, num_rounds=5, clients_per_round=4)
+    return kind(noise_multiplier=noise_multiplier, clip_norm=1.0, facts=facts, **options)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "options"),
+    [
+        (NoSampling, {"examples": 6000}),
+        (HalfTheStepNoise, {}),
+        (QuietCount, {"clipping": "adaptive", "count_noise": 1.0}),
+    ],
+)
+def test_planted_faults_in_the_noisy_step_are_found(faulty: type[DPSGDClient], options: dict[str, Any]) -> None:
+    settings: Any = {"delta": DELTA, "trials": 200_000, "confidence": 0.999, "seed": 5}
+    sound = audit_mechanism(example_level(**options), 1, **settings)
+    assert sound.audit.epsilon_lower <= sound.verified
+    found = audit_mechanism(example_level(faulty, **options), 1, **settings)
+    assert found.audit.epsilon_lower > found.verified
+
+
+def test_skipped_clipping_of_examples_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.example_level.clip_factors", lambda norms, bound: torch.ones_like(norms))
+    found = audit_mechanism(example_level(), 3, delta=DELTA, trials=60_000, confidence=0.999, seed=5)
+    assert found.audit.epsilon_lower > found.verified
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def test_command_writes_into_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    start_run(compose(["strategy=fedcad", *TINY, "strategy.client.noise_multiplier=4", "engine=inprocess"]), folder)
+    assert json.loads((folder / "summary.json").read_text())["privacy"]["audited_epsilon"] is None
+    assert main([f"run={folder}", "trials=20000"]) == 0
+    privacy = json.loads((folder / "summary.json").read_text())["privacy"]
+    assert 0 < privacy["audited_epsilon"] <= privacy["verified_epsilon"]
+    assert (privacy["audited_trials"], privacy["audited_confidence"]) == (20000, 0.95)
+    assert [row["scope"] for row in privacy["audits"]] == ["whole run", "one release"]
+    report = (folder / "report.html").read_text()
+    assert (folder / "audit.png").stat().st_size > 0 and "not audited" not in report
+    assert privacy["audit_verdict"] in report
+    assert "whole run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argument", ["trials=10", "confidence=1", "level=deep", "participations=0", "trials=many"])
+def test_wrong_options_are_refused(argument: str) -> None:
+    with pytest.raises(OptionError, match=f"^{argument}: must be"):
+        parse_options([argument])
+
+
+def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"run={tmp_path / 'nowhere'}"]) == 2
+    assert main([f"run={tmp_path}", "strategy=fedavg"]) == 2
+    assert main(["strategy=fedcadd"]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 3
+
+
+def test_worst_case_pairs_of_fedcad_stay_within_its_bounds() -> None:
+    """The pairs are neighbours that the client's own clipping leaves alone, or the audit would be of something else."""
+    client = FedCADClient(noise_multiplier=1.0, clip_norm=1.0, diff=0.3, obsolete_factor=0.4)
+    for pair in client.worst_case_pairs(5):
+        for world in (pair.world0, pair.world1):
+            assert len(world) == 5 and max(map(abs, world)) <= 1
+            assert all(abs(b - a) <= 0.3 + 1e-9 for a, b in pairwise(world))
+
+
+def test_audit_of_a_run_whose_clients_stopped_counts_what_was_released(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    budget = ["strategy.client.noise_multiplier=2", "privacy.max_epsilon=5", "num_clients=4", "clients_per_round=4"]
+    start_run(compose(["strategy=fedldp", *budget, "num_rounds=10", "engine=inprocess"]), folder)
+    assert main([f"run={folder}", "trials=20000"]) == 0
+    privacy = json.loads((folder / "summary.json").read_text())["privacy"]
+    assert privacy["audits"][0]["participations"] == 1
+    assert privacy["audited_epsilon"] <= privacy["verified_epsilon"] <= 5

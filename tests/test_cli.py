@@ -1,0 +1,235 @@
+"""The command line as a person meets it: commands, exit codes, one-line errors, what is printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Outcome, Run, result_of
+
+import fedpriv
+from fedpriv.cli import FLAGS
+from fedpriv.errors import OptionError
+from fedpriv.progress import figure
+
+Cli = Callable[..., Outcome]
+
+
+def summary_of(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def figures(printed: str) -> dict[str, str]:
+    """``name   value`` lines by name."""
+    pairs = (line.split("  ", 1) for line in printed.splitlines() if "  " in line)
+    return {name: value.strip() for name, value in pairs}
+
+
+# --- a run -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_prints_rounds_a_table_and_where_it_is(cli: Cli, tmp_path: Path, run: Run):
+    outcome = cli(*SMALL, "hydra.run.dir=here")
+    assert outcome.code == 0 and outcome.err == ""
+    lines = outcome.out.splitlines()
+    assert lines[0].startswith("round 1/3  accuracy ") and "epsilon 284.4" in lines[0]
+    for words in ("accuracy", "claimed epsilon", "verified epsilon", "audited epsilon", "not audited", "time"):
+        assert words in outcome.out
+    assert lines[-2:] == ["folder: here", "report: here/report.html"]
+    assert result_of(tmp_path / "here") == result_of(run())  # the same through Hydra and without it
+
+
+def test_a_run_has_a_folder_of_its_own_by_default(cli: Cli, tmp_path: Path):
+    assert cli(*SMALL, "num_rounds=1").code == 0
+    (folder,) = (tmp_path / "outputs").glob("*/*-fedcad-digits")
+    assert (folder / "summary.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"outputs"}  # nothing else is left where one works
+
+
+def test_the_second_run_in_a_folder_is_refused(cli: Cli):
+    assert cli(*SMALL, "num_rounds=1", "hydra.run.dir=here").code == 0
+    outcome = cli(*SMALL, "num_rounds=1", "hydra.run.dir=here")
+    assert outcome.code == 2 and "here holds a run already" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_run_that_fails_is_exit_code_1_and_keeps_what_it_had(cli: Cli, tmp_path: Path):
+    fault = "engine.faults=[{round:2,client:1,kind:raise}]"
+    outcome = cli(*SMALL, "strategy.server.min_replies=4", fault, "hydra.run.dir=here")
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert "round 2: 3 usable replies of 4" in outcome.err and "client 1: PlannedFault" in outcome.err
+    assert len((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+# --- mistakes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["strategy=fedcat"],
+            "strategy=fedcat: allowed: agn, anr, dpfl_agn, dpsgd, fedavg, fedcad, fedldp, fedprox, nbafl (did you mean",
+        ),
+        (["strategy.client.diff=1.5"], "strategy.client.diff=1.5: must be at most 0.999"),
+        (["seed=0,1"], "seed=0,1: several values need -m (a sweep)"),
+        (["=3"], "option=value"),
+        (["--nosuch"], "there is no such flag; allowed: " + ", ".join(FLAGS)),
+        (["--config-name=x"], "there is no such flag"),
+        (["plan=maybe"], "plan=maybe: allowed: true, false"),
+        (["-m", "plan=true", "seed=0,1"], "plan=true: plans one run"),
+        (["hydra.nosuch=1"], "hydra.nosuch=1: not an option of Hydra"),
+        (["hydra/launcher=slurm"], "hydra/launcher=slurm: allowed: basic, joblib"),
+        (["run_dir=x"], "hydra.run.dir"),
+        (["resume="], "resume: must be the folder of a run"),
+        (["resume=x", "-m"], "-m: resume= takes the run's own options"),
+        (["rerun=x"], "x: there is no such run folder"),
+        (["hydra.run.dir=/proc/nowhere"], "/proc/nowhere: "),
+        (["hydra.run.dir=/dev/null/x"], "Not a directory"),
+        (["dataset=image_folder", "dataset.root=nowhere"], "dataset.root=nowhere: there is no such folder"),
+        (["dataset=mnist", "dataset.root=nowhere"], "MNIST/raw/train-images-idx3-ubyte"),
+        (["local.batch_size=1000"], "local.batch_size=1000: local.sampler=poisson: the smallest client has 71"),
+        (["partition=dirichlet", "partition.alpha=0.001"], "partition.alpha=0.001: in 10 attempts"),
+        (["model=cnn"], "model=cnn: needs pictures of at least 16x16, these are 8x8"),
+        (["strategy.client._target_=os.mkdir"], "strategy.client._target_=os.mkdir: is not a class"),
+        (["strategy.client._target_=pathlib.Path"], "must be a subclass of fedpriv.client.Client"),
+        (["strategy.server._target_=strategies.nosuch.X"], "strategy.server._target_=strategies.nosuch.X: cannot be"),
+        (["privacy.target_epsilon=5", "strategy=fedavg"], "privacy.target_epsilon=5.0: fedavg has no noise"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], words: str, cli: Cli, tmp_path: Path):
+    outcome = cli(*arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith("fedpriv: ") and outcome.err.count("\n") == 1
+    assert words in outcome.err and "Traceback" not in outcome.err
+    assert outcome.out == ""
+    assert not list(tmp_path.rglob("config.yaml")) and not list(tmp_path.rglob(".lock"))  # nothing was begun
+
+
+def test_broken_pictures_reach_the_user_by_name(cli: Cli, tmp_path: Path):
+    from PIL import Image
+
+    for name in ("cats", "dogs"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(8):
+            Image.new("L", (8, 8), number * 30).save(tmp_path / "pictures" / name / f"{number}.png")
+    (tmp_path / "pictures" / "cats" / "notes.txt").write_text("not a picture")
+    call = (*SMALL, "dataset=image_folder", "dataset.root=pictures", "local.batch_size=2", "num_rounds=1")
+    outcome = cli(*call, "num_clients=2", "clients_per_round=2")
+    assert outcome.code == 2 and "cats/notes.txt (not a picture)" in outcome.err and outcome.err.count("\n") == 1
+    (tmp_path / "pictures" / "cats" / "notes.txt").unlink()
+    assert cli(*call, "num_clients=2", "clients_per_round=2").code == 0
+    outcome = cli(*call, "num_clients=200", "clients_per_round=2")
+    assert outcome.code == 2 and "num_clients=200: there are 12 training pictures" in outcome.err
+
+
+def test_help_and_version(cli: Cli):
+    assert cli("--version").out == f"{fedpriv.__version__}\n"
+    for flag in ("-h", "--help"):
+        outcome = cli(flag, "num_clients=0")
+        assert outcome.code == 0 and "strategy.client.noise_multiplier" in outcome.out
+
+
+def test_figures_are_shown_as_people_read_them():
+    shown = [figure(value) for value in (None, float("inf"), 0.01234, 284.41, 12662.4)]
+    assert shown == ["-", "infinite", "0.01234", "284.4", "12,662"]
+
+
+def test_the_message_of_an_error_without_a_value_has_no_equals_sign():
+    assert str(OptionError("-m", "", "no")) == "-m: no"
+    assert str(OptionError("seed", 0, "no")) == "seed=0: no"
+
+
+# --- plan ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("strategy.client.obsolete_factor=0.4",),
+        ("strategy=fedldp", "num_clients=5", "clients_per_round=2", "num_rounds=5"),
+        ("privacy.target_epsilon=20",),
+        ("privacy.variant=published", "strategy.client.obsolete_factor=0.4"),
+        ("strategy=fedavg",),
+    ],
+    ids=" ".join,
+)
+def test_a_plan_trains_nothing_and_the_run_confirms_it(options: tuple[str, ...], cli: Cli, tmp_path: Path, run: Run):
+    outcome = cli(*SMALL, *options, "plan=true")
+    assert outcome.code == 0 and outcome.err == ""
+    assert not list(tmp_path.iterdir())
+    folder = run(*options)
+    privacy, shown = summary_of(folder)["privacy"], figures(outcome.out)
+    verified = privacy["verified_epsilon"]
+    assert shown["verified epsilon"].startswith(figure(float(verified)) + " ")
+    if privacy["claimed_epsilon"] is not None:
+        assert shown["claimed epsilon"].startswith(figure(privacy["claimed_epsilon"]) + " ")
+    traffic = summary_of(folder)["traffic"]
+    up, down = (int(value.replace(",", "")) for value in shown["bytes up / down"].split(" / "))
+    assert up <= traffic["bytes_up"] <= 1.2 * up and down <= traffic["bytes_down"] <= 1.3 * down
+
+
+# --- privacy options -------------------------------------------------------------------------------------
+
+
+def test_a_target_is_met_from_below_within_one_percent(run: Run):
+    for target, options in ((8.0, ()), (30.0, ("strategy=fedldp", "num_clients=6", "clients_per_round=3"))):
+        folder = run(f"privacy.target_epsilon={target}", *options)
+        assert 0.99 * target <= summary_of(folder)["privacy"]["verified_epsilon"] <= target
+
+
+def test_clients_stop_before_the_limit_and_the_run_says_so(cli: Cli, tmp_path: Path):
+    limit = 800.0  # three releases at sigma = 0.1 cost 746.8, four 969.6
+    outcome = cli(*SMALL, "num_rounds=6", f"privacy.max_epsilon={limit}", "evaluate.every=2", "hydra.run.dir=here")
+    assert outcome.code == 0
+    summary = summary_of(tmp_path / "here")
+    assert summary["rounds"] == 3 and summary["privacy"]["clients_stopped"] == 4
+    assert 700 < summary["privacy"]["verified_epsilon"] <= limit
+    assert "note: round 4: 4 of 4 clients have spent privacy.max_epsilon" in outcome.out
+    assert summary["note"] in outcome.out
+    model = fedpriv.load(tmp_path / "here")
+    from fedpriv.compose import compose
+    from fedpriv.data import load_dataset
+
+    test = load_dataset(compose([]).dataset, 0).test
+    right = (model.probabilities(test.images[:]).argmax(1).numpy() == test.labels).mean()
+    assert summary["accuracy"]["final"] == right  # of the model that is saved, not of an earlier round
+
+
+def test_some_clients_stop_and_the_others_go_on(run: Run):
+    options = ("num_clients=6", "clients_per_round=2", "num_rounds=9", "privacy.max_epsilon=600")
+    folder = run(*options)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row["stopped"] for row in rows) > 0 and all(row["participants"] >= 1 for row in rows)
+    assert summary_of(folder)["privacy"]["verified_epsilon"] <= 600
+    releases: dict[int, int] = {}
+    for line in (folder / "ledger.jsonl").read_text().splitlines():
+        client = json.loads(line)["client"]
+        releases[client] = releases.get(client, 0) + 1
+    assert max(releases.values()) == 2
+
+
+def test_published_adaptive_fedcad_is_infinite_with_its_reason(run: Run):
+    published = summary_of(run("privacy.variant=published", "strategy.client.obsolete_factor=0.4"))["privacy"]
+    assert published["verified_epsilon"] == published["spent_so_far"] == "inf"
+    assert any("adaptive Diff" in reason for reason in published["reasons"])
+    assert published["claimed_epsilon"] > 0  # what the paper says all the same
+    repaired = summary_of(run("strategy.client.obsolete_factor=0.4"))["privacy"]
+    assert 0 < repaired["verified_epsilon"] < 1e4
+
+
+# --- the real process ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_real_process_from_another_folder(tmp_path: Path):
+    call = [sys.executable, "-m", "fedpriv", *SMALL, "num_rounds=1", "hydra.run.dir=here"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("round 1/1  accuracy ")
+    assert {path.name for path in tmp_path.iterdir()} == {"here"}

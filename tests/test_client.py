@@ -1,0 +1,111 @@
+"""The order of a participation: budget, release, one atomic write, reply; and what a repeated request gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from clients.fedcad import FedCADClient
+from clients.fedldp import FedLDPClient
+from fedpriv.audit_training import CanaryTrainer
+from fedpriv.client import BudgetSpent, Client, Site, StaleRequest
+from fedpriv.privacy.composition import compose
+from fedpriv.privacy.noise import KeyRegistry
+from fedpriv.state import read_memory
+from fedpriv.training import LocalData
+
+SIZE = 5
+
+
+class MemoryOnly:
+    blob: bytes | None = None
+    writes = 0
+
+    def read(self) -> bytes | None:
+        return self.blob
+
+    def write(self, blob: bytes) -> None:
+        self.blob, self.writes = blob, self.writes + 1
+
+
+def at_site(client: Client, max_epsilon: float | None = None) -> Client:
+    nothing = LocalData(torch.zeros(0), torch.zeros(0))
+    client.site = Site(3, 7, lambda: nothing, None, MemoryOnly(), 0, "seeded", 1e-5, max_epsilon)  # type: ignore[arg-type]
+    return with_update(client, torch.ones(SIZE))
+
+
+def with_update(client: Client, update: torch.Tensor) -> Client:
+    assert client.site is not None
+    client.site = replace(client.site, trainer=CanaryTrainer(update))  # type: ignore[arg-type]
+    return client
+
+
+def ask(client: Client, server_round: int, attempt: int = 0) -> np.ndarray:
+    (release,), examples, _ = client.fit([np.zeros(SIZE, np.float32)], {"round": server_round, "attempt": attempt})
+    assert examples == 7
+    return release
+
+
+def fedldp() -> FedLDPClient:
+    return FedLDPClient(noise_multiplier=1.0, clip_norm=1.0)
+
+
+def test_the_same_request_gets_the_same_bytes_whatever_the_update() -> None:
+    client = at_site(fedldp())
+    with KeyRegistry():  # a second release under the same key would raise
+        first = ask(client, 4)
+        again = ask(with_update(client, -torch.ones(SIZE)), 4)
+    assert first.tobytes() == again.tobytes()
+    assert client.site is not None and len(read_memory(client.site.store).uncollected) == 1  # one release, one entry
+
+
+def test_an_older_request_is_refused_and_a_new_attempt_has_fresh_noise() -> None:
+    client = at_site(fedldp())
+    first = ask(client, 4)
+    second = ask(client, 4, attempt=1)
+    assert not np.array_equal(first, second)
+    for server_round, attempt in ((3, 0), (4, 0), (3, 9)):
+        with pytest.raises(StaleRequest):
+            ask(client, server_round, attempt)
+    assert client.site is not None
+    entries = read_memory(client.site.store).uncollected
+    assert [(entry.round, entry.attempt, entry.sequence) for entry in entries] == [(4, 0, 0), (4, 1, 1)]
+
+
+def test_entry_state_account_and_reply_are_one_write() -> None:
+    client = at_site(FedCADClient(noise_multiplier=1.0, clip_norm=1.0, diff=0.5, obsolete_factor=0.4))
+    for server_round in (1, 2):
+        release = ask(client, server_round)
+        assert client.site is not None
+        store = client.site.store
+        memory = read_memory(store)
+        assert store.writes == server_round  # type: ignore[attr-defined]
+        assert memory.answer is not None and np.array_equal(memory.answer.release.numpy(), release)
+        assert memory.state is not None
+        assert torch.equal(memory.state["released"], torch.from_numpy(release))
+    assert [entry.sequence for entry in memory.uncollected] == [0, 1, 2]  # the second participation costs two events
+
+
+def test_a_client_stops_before_its_budget_is_exceeded_and_releases_nothing_then() -> None:
+    two = compose(fedldp().planned_events(2), 1e-5).epsilon
+    client = at_site(fedldp(), max_epsilon=two * 1.001)
+    ask(client, 1)
+    ask(client, 2)
+    assert client.site is not None
+    before = client.site.store.read()
+    with pytest.raises(BudgetSpent):
+        ask(client, 3)
+    assert client.site.store.read() == before
+    assert np.array_equal(ask(client, 2), read_memory(client.site.store).answer.release.numpy())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_broken_update_is_released_as_a_noised_zero(broken: float) -> None:
+    """Whether and how a client answers never depends on its data."""
+    update = torch.ones(SIZE)
+    update[1] = broken
+    zero = ask(with_update(at_site(fedldp()), torch.zeros(SIZE)), 1)
+    assert np.array_equal(ask(with_update(at_site(fedldp()), update), 1), zero)

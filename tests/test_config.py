@@ -1,0 +1,226 @@
+"""Every option is checked before anything runs: one readable line with the option, the value and what is allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fedpriv.compose import CONF, compose, compose_remote, from_dict, group_choices, option_names
+from fedpriv.config import METHODS
+from fedpriv.errors import OptionError
+from fedpriv.help import help_text
+
+# (overrides, the option, what the message must say)
+REFUSED = [
+    (["strategy=fedcat"], "strategy", "fedavg, fedcad, fedldp, fedprox, nbafl (did you mean fedcad?)"),
+    (["partition=resampld"], "partition", "allowed: dirichlet, iid"),
+    (["num_clients=0"], "num_clients", "at least 1"),
+    (["num_clients=20.5"], "num_clients", "a whole number"),
+    (["num_clients=many"], "num_clients", "a whole number"),
+    (["num_clients="], "num_clients", "a whole number"),
+    (["num_clients=2000"], "num_clients", "digits has 1437 training pictures"),
+    (["num_clients=5", "clients_per_round=6"], "clients_per_round", "at most num_clients=5"),
+    (["strategy.server.min_replies=21"], "strategy.server.min_replies", "at most clients_per_round=20"),
+    (["num_rounds=0"], "num_rounds", "at least 1"),
+    (["seed=-1"], "seed", "at least 0"),
+    (["partition=dirichlet", "partition.alpha=-1"], "partition.alpha", "more than 0"),
+    (["partition=pathological", "partition.classes_per_client=11"], "partition.classes_per_client", "10 classes"),
+    (["partition.alpha=1"], "partition.alpha", "no such option"),
+    (["strategy.client.diff=1.5"], "strategy.client.diff", "at most 0.999"),
+    (["strategy.client.noise_multiplier=-1"], "strategy.client.noise_multiplier", "at least 0"),
+    (["strategy.client.noise_multiplier=nan"], "strategy.client.noise_multiplier", "finite"),
+    (["strategy.client.noise_multiplier=inf"], "strategy.client.noise_multiplier", "finite"),
+    (["strategy.client.clip_norm=0"], "strategy.client.clip_norm", "more than 0"),
+    (["strategy.client.noise_multiplyer=1"], "strategy.client.noise_multiplyer", "did you mean"),
+    (["strategy=fedavg", "strategy.client.clip_norm=1"], "strategy.client.clip_norm", "no such option"),
+    (["strategy.client=null"], "strategy.client", "a mapping"),
+    (["local=null"], "local", "a mapping"),
+    (["local.lr=0"], "local.lr", "more than 0"),
+    (["local.lr=[1,2]"], "local.lr", "number"),
+    (["local.momentum=1"], "local.momentum", "less than 1"),
+    (["model.hidden=10"], "model.hidden", "no such option"),
+    (["model=mlp", "model.hidden=0"], "model.hidden", "at least 1"),
+    (["engine.workers=0"], "engine.workers", "at least 1"),
+    (["engine.device=tpu"], "engine.device", "auto, cpu or cuda"),
+    (["engine.address=auto"], "engine.address", "only engine=ray"),
+    (["engine.faults=7"], "engine.faults", "a list"),
+    (["engine.faults=[{round:1}]"], "engine.faults.0.client", "no value"),
+    (["engine.faults=[{round:1,client:0,kind:explode}]"], "engine.faults.0.kind", "drop or raise"),
+    (["engine.faults=[{round:1,client:20,kind:drop}]"], "engine.faults.0.client", "at most 19"),
+    (["engine.faults=[{round:61,client:1,kind:drop}]"], "engine.faults.0.round", "at most 60"),
+    (["privacy.delta=0"], "privacy.delta", "more than 0"),
+    (["privacy.delta=1"], "privacy.delta", "less than 1"),
+    (["privacy.max_epsilon=0"], "privacy.max_epsilon", "more than 0"),
+    (["privacy.target_epsilon=5", "privacy.max_epsilon=2"], "privacy.target_epsilon", "privacy.max_epsilon=2"),
+    (["privacy.rng=random"], "privacy.rng", "seeded or secure"),
+    (["privacy.variant=better"], "privacy.variant", "repaired or published"),
+    (["checkpoint.keep=0"], "checkpoint.keep", "at least 1"),
+    (["evaluate.every=-1"], "evaluate.every", "at least 0"),
+    (["dataset=image_folder"], "dataset.root", "one folder per class"),
+    (["dataset=custom"], "dataset.path", "dotted path"),
+    (["dataset=image_folder", "dataset.root=x", "dataset.size=3"], "dataset.size", "at least 4"),
+    (["experiment=fedcad_minst"], "experiment", "did you mean fedcad_mnist"),
+    (["scale=tiny"], "scale", "literal, small"),
+    (["nosuch=1"], "nosuch", "no such option"),
+    (["strategy=dpsgd", "local.sampler=shuffle"], "local.sampler", "poisson"),
+    (["strategy=agn", "local.momentum=0.9"], "local.momentum", "optimizer of its own"),
+    (["strategy=agn", "local.epochs=2"], "local.epochs", "local_steps"),
+    (["strategy=dpsgd", "strategy.client.clipping=median"], "strategy.client.clipping", "privacy.variant=published"),
+    (["strategy=anr", "strategy.client.decay=1.001"], "strategy.client.decay", "at most 1"),
+    (["strategy=anr", "strategy.client.decay=0"], "strategy.client.decay", "more than 0"),
+    (["strategy=dpfl_agn", "strategy.client.floor=0"], "strategy.client.floor", "more than 0"),
+    (["strategy=agn", "strategy.client.local_steps=0"], "strategy.client.local_steps", "at least 1"),
+    (["strategy=agn", "strategy.client.beta2=1"], "strategy.client.beta2", "less than 1"),
+    (["strategy=nbafl", "strategy.server.weighting=examples"], "strategy.server.weighting", "uniform"),
+    (["+nosuch=1"], "nosuch", "no such option"),
+    (["~seed"], "seed", "no value"),
+    (["seed"], "seed", "option=value"),
+    (["=3"], "", "option=value"),
+    (["num_clients=[1,"], "num_clients", "option=value"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "option", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_a_wrong_option_or_value_is_one_line_with_what_is_allowed(overrides: list[str], option: str, words: str):
+    with pytest.raises(OptionError) as caught:
+        compose(overrides)
+    message = str(caught.value)
+    assert caught.value.option == option
+    assert message.startswith(option) and words in message and "\n" not in message
+    value = overrides[-1].partition("=")[2]
+    if value and "[" not in value and "did you mean" not in words:
+        assert value in message
+
+
+def test_values_are_never_converted_silently():
+    for override in ("seed='3'", "num_rounds=3.0", "dataset.download=1", "privacy.delta='1e-5'"):
+        with pytest.raises(OptionError):
+            compose([override])
+    assert compose(["local.lr=1"]).local.lr == 1.0  # a whole number is a number
+
+
+def test_a_configuration_survives_its_file():
+    config = compose(["partition=dirichlet", "engine.faults=[{round:1,client:2,kind:drop}]", "privacy.max_epsilon=9"])
+    assert from_dict(config.to_dict()) == config
+    assert from_dict(config.to_dict()).digest() == config.digest()
+
+
+def test_the_digest_is_of_what_decides_the_result():
+    config = compose([])
+    assert compose(["dataset.cache=/elsewhere"]).digest() == config.digest()
+    for override in (
+        "seed=1",
+        "local.lr=0.2",
+        "strategy.client.diff=0.4",
+        "num_rounds=61",
+        "privacy.variant=published",
+    ):
+        assert compose([override]).digest() != config.digest(), override
+
+
+@pytest.mark.parametrize("method", group_choices(CONF / "strategy"))
+def test_every_strategy_file_has_a_schema_that_it_fills(method: str):
+    config = compose([f"strategy={method}"])
+    server, client = METHODS[method]
+    assert set(config.server_options()) == set(server.model_fields)
+    assert set(config.client_options()) == set(client.model_fields)
+
+
+@pytest.mark.parametrize("experiment", group_choices(CONF / "experiment"))
+def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: str):
+    literal, small = (compose([f"experiment={experiment}", f"scale={scale}"]) for scale in ("literal", "small"))
+    assert (literal.scale, small.scale) == ("literal", "small")
+    assert small.num_rounds < literal.num_rounds
+    varied = compose([f"experiment={experiment}", "strategy=fedldp", "strategy.client.noise_multiplier=0.7", "seed=5"])
+    assert varied.strategy.name == "fedldp" and varied.client_options()["noise_multiplier"] == 0.7
+
+
+def test_the_reference_experiment_is_the_papers():
+    config = compose(["experiment=fedcad_mnist"])
+    assert (config.num_clients, config.clients_per_round, config.num_rounds) == (100, 10, 30)
+    assert config.client_options()["noise_multiplier"] == 0.3 and config.model.name == "cnn"
+    assert compose(["experiment=fedcad_mnist_learnable"]).client_options()["noise_multiplier"] == 0.03
+
+
+# --- from outside ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "strategy.client._target_=os.mkdir",
+        "strategy.server._target_=os.mkdir",
+        "strategy.client={_target_:os.mkdir}",
+        "strategy={client:{_target_:os.mkdir}}",
+        "strategy.name=fedavg",
+        "+strategy.client.x=1",
+        "++seed=1",
+        "~seed",
+        "+experiment=fedcad_mnist",
+        "hydra.run.dir=/tmp/x",
+        "hydra/launcher=joblib",
+        "dataset.root=/etc",
+        "dataset.cache=/etc",
+        "dataset.download=true",
+        "dataset.path=os.getcwd",
+        "model.path=os.getcwd",
+        "model=custom",
+        "dataset=custom",
+        "dataset=image_folder",
+        "engine={address:ray://x:1}",
+        "strategy.client.diff={x:1}",
+        "engine.address=ray://x:1",
+        "engine.faults=[]",
+        "privacy.rng=seeded",
+        "seed=1,2",
+        "seed=${oc.env:HOME}",
+        "resume=/tmp",
+        "rerun=/tmp",
+        "conf/strategy=fedavg",
+        "strategy@x=fedavg",
+    ],
+)
+def test_outside_overrides_pass_an_allow_list(override: str):
+    with pytest.raises(OptionError):
+        compose_remote([override])
+
+
+def test_value_options_may_come_from_outside():
+    config = compose_remote(
+        ["strategy=fedldp", "strategy.client.noise_multiplier=0.3", "seed=4", "partition=dirichlet", "local.lr=0.5"]
+    )
+    assert (config.strategy.name, config.seed, config.partition.name) == ("fedldp", 4, "dirichlet")
+
+
+# --- help ------------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_option_and_every_choice():
+    text = help_text()
+    shown = {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()}
+    groups = ["strategy", "dataset", "partition", "model"]
+    names = {
+        name
+        for group in groups
+        for choice in group_choices(CONF / group)
+        if choice not in ("image_folder", "custom")
+        for name in option_names([f"{group}={choice}"], "")
+    }
+    names |= {"dataset.size", "dataset.path", "model.path"}
+    hidden = {"resume", "rerun", "plan", "run_dir"} | {f"{group}.name" for group in (*groups, "engine")}
+    assert names - hidden <= shown
+    assert all(word in text for word in ("resume=", "rerun=", "plan=true", "hydra.run.dir", "fedpriv.predict"))
+    for group in groups:
+        assert all(choice in text for choice in group_choices(CONF / group))
+
+
+def test_a_mistake_is_found_without_loading_torch():
+    code = (
+        "import sys; from fedpriv.cli import main; code = main(['strategy.client.diff=1.5']);"
+        "heavy = {'torch', 'flwr', 'ray', 'datasets', 'matplotlib'} & set(sys.modules); print(code, heavy)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "2 set()"
+    assert found.stderr.strip() == "fedpriv: strategy.client.diff=1.5: must be at most 0.999"

@@ -1,0 +1,281 @@
+"""One contract for all engines: the same halves, the same bits, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from conftest import SMALL, Run, result_of
+from flwr.app import Error, Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedpriv.app import make_apps
+from fedpriv.compose import CONF, compose, group_choices
+from fedpriv.engines.grid import LocalGrid, client_of
+from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.engines.ray import RayGrid
+from fedpriv.errors import OptionError, RunFailed
+from fedpriv.records import Instructions, Refusal, pack_vector, read_reply, train_content
+from fedpriv.run import Session, resolve, resume_run, start_run
+from fedpriv.state import ContextStore, read_memory
+from fedpriv.worker import Worker
+
+#: State, noise on a norm and partial cohorts: what goes wrong in transport shows in the result.
+ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_factor=0.4", "num_rounds=3")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A Ray cluster that `engine.address` can join, as ``ray start --head`` makes one; address ``host:port``."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    command += [f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats"]
+    # A session of its own: `ray stop` would end the clusters of others too.
+    node = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until_ray_answers(node, port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        ray.shutdown()
+        node.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            node.wait(timeout=20)
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
+
+
+def wait_until_ray_answers(node: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        assert node.poll() is None and time.monotonic() < deadline, "ray start --head did not come up"
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inprocess") / "run"
+    start_run(compose([*SMALL, *ADAPTIVE]), folder)
+    return folder
+
+
+# --- the same bits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_ray_with_two_workers_gives_the_same_run(cluster: str, run: Run, whole: Path):
+    folder = run(*ADAPTIVE, "engine=ray", f"engine.address={cluster}", "engine.workers=2")
+    assert result_of(folder) == result_of(whole)
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """A run on an engine that ended in round 2; returns its folder."""
+
+    def start(*engine: str) -> Path:
+        folder, real = tmp_path / "run", Session._end_round
+
+        def fail(self: Session, current: Any) -> None:
+            if current.number == 2:
+                raise RunFailed("planned")
+            real(self, current)
+
+        with monkeypatch.context() as patch, pytest.raises(RunFailed, match="planned"):
+            patch.setattr(Session, "_end_round", fail)
+            run(*ADAPTIVE, *engine, "checkpoint.every=1", folder=folder)
+        return folder
+
+    return start
+
+
+@pytest.mark.slow
+def test_ray_with_one_worker_and_an_interruption(cluster: str, interrupted: Callable[..., Path], whole: Path):
+    folder = interrupted("engine=ray", f"engine.address={cluster}", "engine.workers=1")
+    resume_run(folder)
+    assert result_of(folder) == result_of(whole)
+
+
+def test_the_bits_depend_on_the_seed_and_on_state(run: Run, whole: Path):
+    """What the comparisons above would not notice if everything were constant."""
+    assert result_of(run(*ADAPTIVE, "seed=1"))["model"] != result_of(whole)["model"]
+    assert result_of(run(*ADAPTIVE, "strategy.client.obsolete_factor=0.3"))["model"] != result_of(whole)["model"]
+
+
+@pytest.mark.parametrize("strategy", group_choices(CONF / "strategy"))
+def test_every_strategy_composes_and_does_a_round(strategy: str, run: Run):
+    summary = json.loads((run(f"strategy={strategy}", "num_rounds=1") / "summary.json").read_text())
+    assert summary["strategy"] == strategy and summary["rounds"] == 1
+    assert 0 < summary["accuracy"]["final"] <= 1  # one noisy step of the example-level methods teaches nothing yet
+    infinite = strategy in ("fedavg", "fedprox")
+    assert (summary["privacy"]["verified_epsilon"] == "inf") == infinite
+    assert any("without noise" in reason for reason in summary["privacy"]["reasons"]) == infinite
+
+
+# --- clients that fail -----------------------------------------------------------------------------------
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def rounds_in_ledger(folder: Path, client: int) -> list[int]:
+    entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    return [entry["round"] for entry in entries if entry["client"] == client]
+
+
+def test_a_client_that_raises_is_one_error_reply(run: Run):
+    folder = run("engine.faults=[{round:2,client:1,kind:raise}]")
+    assert [row["participants"] for row in rows_of(folder)] == [4, 3, 4]
+    assert [row["dropped"] for row in rows_of(folder)] == [0, 1, 0]
+    assert "client 1 raises in round 2" in rows_of(folder)[1]["errors"]["1"]
+    assert rounds_in_ledger(folder, 1) == [1, 3]  # it released nothing
+
+
+def test_a_reply_that_is_lost_is_spent_all_the_same(run: Run):
+    folder = run("engine.faults=[{round:2,client:1,kind:drop}]")
+    assert [row["participants"] for row in rows_of(folder)] == [4, 3, 4]
+    assert rounds_in_ledger(folder, 1) == [1, 2, 3]
+    assert rows_of(folder)[1]["errors"] == {}
+
+
+def test_too_few_replies_name_the_clients_and_their_errors(run: Run, tmp_path: Path):
+    faults = "{round:2,client:0,kind:raise},{round:2,client:3,kind:drop}"
+    with pytest.raises(RunFailed) as caught:
+        run("strategy.server.min_replies=3", f"engine.faults=[{faults}]", folder=tmp_path / "run")
+    message = str(caught.value)
+    assert "round 2: 2 usable replies of 4, strategy.server.min_replies=3" in message
+    assert "client 0: PlannedFault: " in message and "client 3: no reply" in message and "\n" not in message
+    assert rounds_in_ledger(tmp_path / "run", 3) == [1, 2]  # what left before the failure is in the ledger
+    assert [row["round"] for row in rows_of(tmp_path / "run")] == [1]
+
+
+def test_outside_simulation_no_text_leaves_a_client(tmp_path: Path):
+    config = compose([*SMALL, "privacy.rng=secure", "engine.faults=[{round:1,client:0,kind:raise}]"])
+    with InProcessGrid(config, make_apps(config)[1]) as grid:
+        (reply,) = grid.send_and_receive([train_message(config, grid, 0)])
+        assert reply.error == Error(code=int(Refusal.FAILED), reason="failed")
+        (reply,) = grid.send_and_receive([train_message(config, grid, 1)])
+        assert set(reply.content) == {"arrays", "metrics"}  # no diagnostics
+
+
+def train_message(config: Any, grid: LocalGrid, client: int, server_round: int = 1) -> Message:
+    theta = Worker(config).initial_parameters()
+    content = train_content(pack_vector(theta), Instructions(server_round))
+    return Message(content, grid.node_of_client[client], "train", group_id=str(server_round))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_its_client_retried_with_fresh_noise(cluster: str):
+    config = compose([*SMALL, *ADAPTIVE, "engine=ray", f"engine.address={cluster}", "engine.workers=1"])
+    config, _, _ = resolve(config, None)
+    with RayGrid(config) as grid:
+        messages = [train_message(config, grid, client) for client in range(3)]
+        (pid,) = grid.worker_pids()
+        os.kill(pid, signal.SIGKILL)
+        replies = {client_of_reply(reply): reply for reply in grid.send_and_receive(messages)}
+        assert set(replies) == {0, 1, 2} and all(reply.has_content() for reply in replies.values())
+        entries = {entry.client: entry for entry in grid.collect_entries(range(3))}
+        attempts = {client: entry.attempt for client, entry in entries.items()}
+        assert sorted(attempts.values()) == [0, 0, 1]
+        assert len(grid.pids) == 2 and ray.get(grid.pids[-1]) != pid
+    (retried,) = [client for client, attempt in attempts.items() if attempt]
+    with InProcessGrid(config, make_apps(config)[1]) as grid:
+        (undisturbed,) = grid.send_and_receive([train_message(config, grid, retried)])
+    size = Worker(config).initial_parameters().size
+    releases = [read_reply(reply, retried, size, 1).release for reply in (undisturbed, replies[retried])]
+    assert not np.allclose(*releases)  # another attempt, other noise
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_again_and_again_is_one_error_reply(cluster: str, monkeypatch: pytest.MonkeyPatch):
+    config = compose([*SMALL, "engine=ray", f"engine.address={cluster}", "engine.workers=1"])
+    config, _, _ = resolve(config, None)
+    with RayGrid(config) as grid:
+        real = grid.pool.new_actor
+
+        def dead_on_arrival() -> Any:
+            actor = real()
+            ray.kill(actor)
+            return actor
+
+        monkeypatch.setattr(grid.pool, "new_actor", dead_on_arrival)
+        ray.kill(grid.pool.idle[0])
+        replies = list(grid.send_and_receive([train_message(config, grid, 0)]))
+        assert [reply.error.code for reply in replies] == [Refusal.WORKER_LOST]
+        assert not grid.collect_entries([0])
+
+
+def client_of_reply(reply: Message) -> int:
+    return int(reply.metadata.src_node_id) - 2
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there_is_one_line(run: Run):
+    ray.shutdown()
+    with pytest.raises((OptionError, RunFailed)) as caught:
+        run("engine=ray", "engine.address=127.0.0.1:1")
+    assert "127.0.0.1:1" in str(caught.value) and "\n" not in str(caught.value)
+
+
+# --- the grid itself -------------------------------------------------------------------------------------
+
+
+def test_flower_still_keeps_what_our_grid_fills_in():
+    """Message ids, run id and source node live in private fields of flwr 1.41; this watches them."""
+    config = compose([*SMALL])
+    with InProcessGrid(config, make_apps(config)[1]) as grid:
+        assert TaskIdentity.run_id == 1
+        message = train_message(config, grid, 2)
+        (reply,) = grid.send_and_receive([message])
+    assert client_of(message) == 2 and client_of_reply(reply) == 2
+    assert message.metadata.message_id and reply.metadata.reply_to_message_id == message.metadata.message_id
+    assert message.metadata.run_id == reply.metadata.run_id == 1
+    with pytest.raises(KeyError):
+        grid.node_of_client[4]
+
+
+def test_memories_survive_a_checkpoint_and_stay_with_their_client():
+    config = compose([*SMALL, "strategy.client.obsolete_factor=0.4"])
+    app = make_apps(config)[1]
+    with InProcessGrid(config, app) as grid:
+        list(grid.send_and_receive([train_message(config, grid, client) for client in (0, 2)]))
+        entries, memories = grid.collect_entries(range(4)), grid.memories()
+        assert [entry.client for entry in entries] == [0, 2] and set(memories) == {0, 2}
+        assert grid.collect_entries(range(4)) == []  # taken once
+        with InProcessGrid(config, app) as other:
+            other.restore(memories)
+            assert other.memories() == memories
+            state = read_memory(ContextStore(other.context_of(2))).state
+            assert state is not None and state["x"].shape == (650,)
+            replies = [
+                next(iter(g.send_and_receive([train_message(config, g, 2, server_round=2)]))) for g in (grid, other)
+            ]
+    first, second = (read_reply(reply, 2, 650, 1).release for reply in replies)
+    assert np.array_equal(first, second)
+
+
+# --- Flower's own runtime: last, because it starts and stops a Ray of its own ------------------------------
+
+
+@pytest.mark.slow
+def test_flower_gives_the_same_run_also_after_an_interruption(interrupted: Callable[..., Path], whole: Path):
+    ray.shutdown()
+    folder = interrupted("engine=flower", "engine.workers=1")
+    resume_run(folder)
+    assert result_of(folder) == result_of(whole)

@@ -1,0 +1,169 @@
+"""Per-example gradients: equal to a loop of batch-size-1 gradients, by every way of computing them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reference.per_example import clipped_sum
+from torch import Tensor, nn
+
+from fedpriv.config import ModelConfig
+from fedpriv.mechanisms.per_example import PerExampleGradients, clip_factors
+from fedpriv.models import FlatModel, build_model
+
+MODELS = [
+    ("linear", (1, 8, 8), 7),
+    ("mlp", (1, 8, 8), 7),
+    ("cnn", (1, 28, 28), 5),
+    ("cnn_agn", (3, 32, 32), 3),
+    ("resnet18", (3, 8, 8), 3),
+]
+
+
+def batch(shape: tuple[int, int, int], examples: int) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(5)
+    return torch.randn(examples, *shape, generator=random), torch.arange(examples) % 10
+
+
+def module(name: str, shape: tuple[int, int, int]) -> nn.Module:
+    return build_model(ModelConfig(name=name), shape, 10, seed=1)  # type: ignore[arg-type, call-arg]
+
+
+@pytest.mark.parametrize("mode", [None, "vmap"])
+@pytest.mark.parametrize(("name", "shape", "examples"), MODELS, ids=[model[0] for model in MODELS])
+def test_equal_to_a_loop_of_single_gradients(name: str, shape: tuple, examples: int, mode: str | None) -> None:
+    model, (images, labels) = module(name, shape), batch(shape, examples)
+    _, norms = clipped_sum(model, images, labels, 1.0)
+    bound = sorted(norms)[examples // 2]  # some are clipped, some are not
+    expected, _ = clipped_sum(model, images, labels, bound)
+    way = PerExampleGradients(model, mode)
+    found = way.clipped_sum(images, labels, bound)
+    assert way.mode == (mode or "bookkeeping")  # every shipped model gets the fast way
+    assert torch.allclose(found.norms, torch.tensor(norms, dtype=torch.float64), rtol=1e-5)
+    assert float((found.total - expected).norm() / expected.norm()) < 1e-4
+    assert float(found.total.double().norm()) <= examples * bound
+    assert found.loss == pytest.approx(nn.functional.cross_entropy(model(images), labels).item(), rel=1e-5)
+
+
+def test_physical_batches_change_nothing() -> None:
+    model, (images, labels) = module("cnn", (1, 28, 28)), batch((1, 28, 28), 7)
+    whole = PerExampleGradients(model).clipped_sum(images, labels, 1.0)
+    parts = PerExampleGradients(model, physical=3).clipped_sum(images, labels, 1.0)
+    assert torch.allclose(whole.total, parts.total, atol=1e-6) and torch.allclose(whole.norms, parts.norms)
+
+
+def test_no_example_is_longer_than_the_bound() -> None:
+    model, (images, labels) = module("cnn", (1, 28, 28)), batch((1, 28, 28), 20)
+    way = PerExampleGradients(model)
+    for k in range(20):
+        total = way.clipped_sum(images[k : k + 1], labels[k : k + 1], 0.01).total
+        assert 0.0099 < float(total.double().norm()) <= 0.01
+
+
+def test_an_empty_batch_is_zero() -> None:
+    found = PerExampleGradients(module("mlp", (1, 8, 8))).clipped_sum(*batch((1, 8, 8), 0), 1.0)
+    assert not found.total.any() and len(found.norms) == 0
+
+
+@pytest.mark.parametrize("mode", [None, "vmap"])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), 1e30])
+def test_a_broken_example_contributes_nothing_and_spoils_nothing(mode: str | None, broken: float) -> None:
+    model, (images, labels) = module("cnn", (1, 28, 28)), batch((1, 28, 28), 4)
+    spoilt = images.clone()
+    spoilt[2] = broken
+    keep = torch.tensor([0, 1, 3])
+    way = PerExampleGradients(model, mode)
+    found = way.clipped_sum(spoilt, labels, 1.0)
+    expected = way.clipped_sum(images[keep], labels[keep], 1.0).total
+    if broken == 1e30:  # finite pictures may give finite gradients; what counts is the bound
+        assert float((found.total - expected).norm()) <= 1.0
+    else:
+        assert torch.allclose(found.total, expected, atol=1e-6)
+    assert torch.isnan(spoilt[2]).all() or not torch.isfinite(spoilt[2]).any() or broken == 1e30  # input untouched
+
+
+def test_clip_factors() -> None:
+    norms = torch.tensor([0.0, 0.5, 1.0, 4.0, float("nan"), float("inf")], dtype=torch.float64)
+    expected = torch.tensor([1.0, 1.0, 1.0, 0.25, 0.0, 0.0], dtype=torch.float64)
+    assert torch.allclose(clip_factors(norms, 1.0), expected, rtol=2e-5)
+    assert (clip_factors(norms, 1.0) * norms)[:4].max() <= 1.0
+
+
+# --- what book-keeping must not be used for --------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    """Uses one layer's weight a second time, behind the layer's back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 64)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.tanh(self.body(images.flatten(1)))
+        return self.head(torch.tanh(hidden @ self.body.weight))
+
+
+class Twice(Tied):
+    """Calls one layer twice."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(torch.tanh(self.body(images.flatten(1))))))
+
+
+class Unknown(nn.Module):
+    """A layer that book-keeping does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.norm(images.flatten(1)))
+
+
+class Mixing(Unknown):
+    """Subtracts the batch's mean: alone, an example's gradient is another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Linear(64, 64)
+
+    def forward(self, images: Tensor) -> Tensor:
+        flat = images.flatten(1)
+        return self.head(torch.tanh(self.norm(flat - flat.mean(0))))
+
+
+@pytest.mark.parametrize("kind", [Tied, Twice, Unknown, Mixing])
+def test_unsuitable_models_take_the_general_way_and_stay_exact(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, (images, labels) = kind(), batch((1, 8, 8), 4)
+    way = PerExampleGradients(model)
+    found = way.clipped_sum(images, labels, 0.5)
+    expected, norms = clipped_sum(model, images, labels, 0.5)
+    assert way.mode == "vmap"
+    assert torch.allclose(found.norms, torch.tensor(norms, dtype=torch.float64), rtol=1e-4)
+    assert torch.allclose(found.total.double(), expected, atol=1e-5)
+
+
+def test_the_model_is_left_alone() -> None:
+    model = FlatModel(module("cnn", (1, 28, 28)))
+    before = model.theta.clone()
+    for mode in (None, "vmap"):
+        PerExampleGradients(model.module, mode).clipped_sum(*batch((1, 28, 28), 3), 1.0)
+    assert torch.equal(model.theta, before) and not model.grad.any()
+    assert not any(layer._forward_hooks for layer in model.module.modules())
+
+
+def test_opacus_says_the_same() -> None:
+    from opacus.grad_sample import GradSampleModule
+
+    model, (images, labels) = module("cnn", (1, 28, 28)), batch((1, 28, 28), 6)
+    found = PerExampleGradients(model).clipped_sum(images, labels, 1e9)
+    wrapped = GradSampleModule(model, loss_reduction="sum")
+    nn.functional.cross_entropy(wrapped(images), labels, reduction="sum").backward()
+    samples = torch.cat([p.grad_sample.flatten(1) for p in wrapped.parameters()], 1)
+    assert torch.allclose(found.norms, samples.double().norm(dim=1), rtol=1e-5)
+    assert torch.allclose(found.total, samples.sum(0), atol=1e-5)

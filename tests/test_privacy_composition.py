@@ -1,0 +1,563 @@
+"""Composition: closed form, library and its traps, populations, filters, the verdict on a ledger."""
+
+import math
+import random
+import time
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpriv.privacy import composition, mechanisms
+from fedpriv.privacy import histories as histories_module
+from fedpriv.privacy.composition import (
+    ADAPTIVE,
+    Budget,
+    compose,
+    compose_clients,
+    gaussian_epsilon,
+    gaussian_mu,
+    guarantee_events,
+    realised_events,
+    verify,
+)
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    ZCDP,
+    ApproximateDP,
+    Binomial,
+    Entry,
+    FixedSizeGaussian,
+    Gaussian,
+    GumbelTopK,
+    Laplace,
+    NoBound,
+    PairedQuantisation,
+    PoissonGaussian,
+    RandomisedResponse,
+    Shuffled,
+    Threat,
+)
+
+DELTA = 1e-5
+EXAMPLE = Threat("example", "add-or-remove-one", "server")
+PUBLIC = Threat("client", "replace-one", "public")
+
+
+def gaussian(multiplier, count=1):
+    return Gaussian(threat=CLIENT_TO_SERVER, multiplier=multiplier, count=count)
+
+
+def poisson(multiplier, rate=0.01, count=1):
+    return PoissonGaussian(threat=EXAMPLE, multiplier=multiplier, sampling_rate=rate, count=count)
+
+
+# --- the Gaussian curve ----------------------------------------------------------------------------------------
+
+
+def analytic_delta(epsilon, mu):
+    """Balle and Wang 2018, Theorem 8, in 60 digits."""
+    epsilon, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
+
+    def phi(x):
+        return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+    return phi(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
+
+
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e3, 1e6])
+def test_gaussian_curve_against_sixty_digits(mu):
+    with mpmath.workdps(60):
+        for delta in (0.1, 1e-5, 1e-12):
+            epsilon = gaussian_epsilon(mu, delta)
+            if epsilon == 0:
+                assert analytic_delta(0, mu) <= delta
+                continue
+            assert analytic_delta(epsilon * (1 + 1e-8), mu) <= delta <= analytic_delta(epsilon * (1 - 1e-8), mu)
+            assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-8)
+
+
+def test_gaussian_curve_at_its_ends():
+    assert gaussian_epsilon(0.0, DELTA) == 0.0
+    assert gaussian_epsilon(math.inf, DELTA) == math.inf
+    assert gaussian_epsilon(1.0, 0.0) == math.inf
+    assert gaussian_mu(math.inf, DELTA) == math.inf and gaussian_mu(1.0, 0.0) == 0.0
+    for bad in (math.nan, -1.0):
+        with pytest.raises(ValueError):
+            gaussian_epsilon(bad, DELTA)
+        with pytest.raises(ValueError):
+            gaussian_mu(bad, DELTA)
+    with pytest.raises(ValueError):
+        compose([gaussian(1.0)], 1.0)
+
+
+@pytest.mark.parametrize("multiplier", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("count", [1, 30, 1000])
+def test_k_gaussians_agree_with_the_analytic_formula(multiplier, count):
+    from dp_accounting import get_epsilon_gaussian
+
+    found = compose([gaussian(multiplier)] * count, DELTA)
+    assert found.accountant == "gaussian"
+    assert found.epsilon == pytest.approx(get_epsilon_gaussian(multiplier / math.sqrt(count), DELTA), rel=1e-6)
+
+
+@pytest.mark.parametrize("multiplier", [0.0, 1e-200, 5e-324])
+@pytest.mark.parametrize("kind", ["gaussian", "poisson", "laplace"])
+def test_no_noise_and_underflow_are_infinite_with_a_reason(multiplier, kind):
+    event = {
+        "gaussian": gaussian(multiplier),
+        "poisson": poisson(multiplier),
+        "laplace": Laplace(threat=CLIENT_TO_SERVER, multiplier=multiplier),
+    }[kind]
+    assert compose([event, replace(event, multiplier=1.0)], DELTA).epsilon == math.inf
+    assert compose([event], DELTA).reasons == ("no noise is added",)
+
+
+def test_tiny_noise_of_every_kind_is_finite_or_infinite_but_never_an_exception():
+    for multiplier in (1e-140, 1e-20, 1e-3):
+        for event in (gaussian(multiplier), poisson(multiplier), Laplace(threat=EXAMPLE, multiplier=multiplier)):
+            assert compose([event], DELTA).epsilon > 100
+        fixed = FixedSizeGaussian(threat=PUBLIC, multiplier=multiplier, sample_size=1, population=10)
+        assert compose([fixed], DELTA).epsilon > 100
+
+
+def test_figures_of_the_paper_pages():
+    root = math.sqrt
+    for epsilon, once, twenty in ((0.1, 0.257, 1.54), (0.2, 0.501, 3.03), (0.5, 1.085, 6.89)):  # DP-FedAGS, eq. 2
+        multiplier = root(2 * math.log(1.25 * math.exp(epsilon))) / epsilon
+        assert compose([gaussian(multiplier)], 1e-3).epsilon == pytest.approx(once, abs=6e-4)
+        assert compose([gaussian(multiplier, 20)], 1e-3).epsilon == pytest.approx(twenty, abs=6e-3)
+    sigma_s = root(3 + 2 * math.log(1e5)) / 3  # ADP-FL, eq. 16 at eps = 3; N = 10, T = 100
+    assert compose([gaussian(sigma_s / 10, 100)], DELTA).epsilon == pytest.approx(1979, abs=0.5)
+    assert compose([gaussian(root(10) * sigma_s / 10, 100)], DELTA).epsilon == pytest.approx(251, abs=0.5)
+    assert compose([gaussian(root(2 * math.log(1e5)) / 10)], DELTA).epsilon == pytest.approx(10.52, abs=5e-3)
+    assert compose([gaussian(root(10 + 2 * math.log(1e5)) / 10)], DELTA).epsilon == pytest.approx(8.43, abs=5e-3)
+    bits = RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=1.0, dimension=80_202)  # CoQ-FL: about 38,000; 17
+    assert compose([bits], 0.0).epsilon == 80_202
+    assert compose([bits], DELTA).epsilon == pytest.approx(38_267, abs=1)
+    assert compose([replace(bits, epsilon=0.01)], DELTA).epsilon == pytest.approx(16.54, abs=0.01)
+
+
+# --- the library and its traps -----------------------------------------------------------------------------------
+
+
+def test_library_trap_of_the_doubled_sensitivity():
+    import dp_accounting as dp
+
+    add, replace_one = dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE
+
+    def epsilon(accountant, multiplier):
+        return accountant.compose(dp.GaussianDpEvent(multiplier)).get_epsilon(DELTA)
+
+    assert epsilon(dp.pld.PLDAccountant(add), 2.0) == pytest.approx(1.993, abs=1e-3)
+    assert epsilon(dp.pld.PLDAccountant(replace_one), 2.0) == pytest.approx(4.377, abs=1e-3)
+    assert epsilon(dp.rdp.RdpAccountant(neighboring_relation=replace_one), 2.0) == pytest.approx(2.166, abs=1e-3)
+    assert epsilon(dp.pld.PLDAccountant(replace_one), 1.0) == pytest.approx(9.997, abs=1e-3)
+    assert epsilon(dp.rdp.RdpAccountant(neighboring_relation=replace_one), 1.0) == pytest.approx(4.73, abs=5e-3)
+    assert compose([gaussian(2.0)], DELTA).epsilon == pytest.approx(1.9931, abs=1e-4)
+    assert compose([gaussian(1.0)], DELTA).epsilon == pytest.approx(4.3772, abs=1e-4)
+
+
+def test_library_trap_of_the_dropped_count():
+    import dp_accounting as dp
+
+    event = dp.RandomizedResponseDpEvent(noise_parameter=2 / (1 + math.e), num_buckets=2)
+    accountant = dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
+    assert accountant.compose(event, 50).get_epsilon(DELTA) == pytest.approx(1.0, abs=1e-3)  # the library's fault
+    found = compose([RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=1.0, count=50)], DELTA)
+    assert (found.epsilon, found.accountant) == (pytest.approx(45.68, abs=5e-3), "pld")
+
+
+def test_relations_that_the_library_accepts():
+    import dp_accounting as dp
+
+    relation = dp.NeighboringRelation
+    poisson_event = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.0))
+    fixed_event = dp.SampledWithoutReplacementDpEvent(100, 10, dp.GaussianDpEvent(1.0))
+    response = dp.RandomizedResponseDpEvent(0.5, 2)
+    table = {  # (PLD, RDP) under ADD_OR_REMOVE_ONE, then under REPLACE_ONE
+        poisson_event: ((True, True), (True, False)),
+        dp.LaplaceDpEvent(1.0): ((True, True), (False, True)),
+        response: ((False, False), (True, True)),
+        fixed_event: ((False, False), (False, True)),
+        dp.ZCDpEvent(0.1): ((False, True), (False, True)),
+    }
+    for event, accepted in table.items():
+        for neighbours, (by_pld, by_rdp) in zip(
+            (relation.ADD_OR_REMOVE_ONE, relation.REPLACE_ONE), accepted, strict=True
+        ):
+            assert dp.pld.PLDAccountant(neighbours).supports(event) is by_pld
+            assert dp.rdp.RdpAccountant(neighboring_relation=neighbours).supports(event) is by_rdp
+
+
+REPEATED = [
+    gaussian(2.0),
+    poisson(1.0),
+    Laplace(threat=CLIENT_TO_SERVER, multiplier=3.0),
+    FixedSizeGaussian(threat=PUBLIC, multiplier=2.0, sample_size=10, population=100),
+    ZCDP(threat=CLIENT_TO_SERVER, rho=0.01),
+    GumbelTopK(threat=CLIENT_TO_SERVER, k=10, epsilon=0.1),
+    RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.3, dimension=2),
+    PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=0.3, private_share=0.3, dimension=2),
+    PairedQuantisation(threat=Threat("client", "replace-one", "server+members"), epsilon=0.3, private_share=0.3),
+    Binomial(threat=CLIENT_TO_SERVER, step=1.0, trials=4000, dimension=1, l1=1.0, l2=1.0, linf=1.0, delta=1e-7),
+    Shuffled(threat=Threat("client", "replace-one", "secure-sum"), epsilon=1.0, users=10_000, delta=1e-7),
+    ApproximateDP(threat=CLIENT_TO_SERVER, epsilon=0.2, delta=1e-7),
+]
+
+
+@pytest.mark.parametrize("event", REPEATED, ids=lambda event: f"{event.mechanism}-{event.threat.observer}")
+def test_a_loop_and_a_count_agree_and_more_costs_more(event):
+    looped = compose([event] * 12, DELTA)
+    assert looped == compose([replace(event, count=12)], DELTA)
+    assert looped == compose([replace(event, count=5), event, replace(event, count=6)], DELTA)
+    once = compose([event], DELTA).epsilon
+    assert 1.5 * once < looped.epsilon <= 12.5 * once
+    # what the pieces say apart, together: RDP alone is an upper bound for whatever was chosen
+    share = 12 * mechanisms.delta_share(event)
+    by_renyi = mechanisms.renyi_to_epsilon(12 * mechanisms.renyi_curve(event), DELTA - share)
+    assert looped.epsilon <= by_renyi * (1 + 1e-9)
+
+
+def test_renyi_curves_are_the_librarys():
+    import dp_accounting as dp
+
+    orders = [1.5, 2.0, 8.0, 32.0]
+    places = [int(np.argmin(abs(mechanisms.ORDERS - order))) for order in orders]
+
+    def library(event, relation):
+        accountant = dp.rdp.RdpAccountant(orders, dp.NeighboringRelation[relation])
+        return accountant.compose(event).rdp
+
+    response = dp.RandomizedResponseDpEvent(2 / (1 + math.exp(0.3)), 2)
+    for event, theirs in (
+        (gaussian(2.0), library(dp.GaussianDpEvent(2.0), "ADD_OR_REMOVE_ONE")),
+        (poisson(1.0), library(dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.0)), "ADD_OR_REMOVE_ONE")),
+        (REPEATED[2], library(dp.LaplaceDpEvent(3.0), "ADD_OR_REMOVE_ONE")),
+        (REPEATED[3], library(dp.SampledWithoutReplacementDpEvent(100, 10, dp.GaussianDpEvent(2.0)), "REPLACE_ONE")),
+        (REPEATED[4], library(dp.ZCDpEvent(0.01), "ADD_OR_REMOVE_ONE")),
+        (REPEATED[5], library(dp.ZCDpEvent(10 * 0.1**2 / 8), "ADD_OR_REMOVE_ONE")),
+        (replace(REPEATED[6], dimension=1), library(response, "REPLACE_ONE")),
+    ):
+        # 1.5 of the fixed-size sample: the library interpolates too
+        np.testing.assert_allclose(mechanisms.renyi_curve(event)[places], theirs, rtol=1e-9)
+    everywhere = mechanisms.renyi_curve(poisson(0.3, rate=0.3))
+    assert (np.diff(everywhere[np.isfinite(everywhere)]) >= 0).all()
+
+
+@pytest.mark.parametrize("sigma", [0.7, 1.0, 4.0])
+def test_pld_is_below_rdp_and_within_a_fifth_for_a_thousand_poisson_steps(sigma):
+    event = poisson(sigma, count=1000)
+    by_pld = compose([event], DELTA)
+    by_rdp = float(mechanisms.renyi_to_epsilon(1000 * mechanisms.renyi_curve(replace(event, count=1)), DELTA))
+    assert by_pld.accountant == "pld"
+    assert by_pld.epsilon < by_rdp < 1.2 * by_pld.epsilon
+
+
+def test_one_poisson_step_against_its_exact_curve():
+    """delta(eps) of N(0, s^2) against the mixture, both directions, by numerical integration."""
+    sigma, rate, delta = 1.0, 0.01, DELTA
+    x = np.linspace(-12, 13, 400_001)
+    step = x[1] - x[0]
+    q = stats.norm.pdf(x, 0, sigma)
+    p = (1 - rate) * q + rate * stats.norm.pdf(x, 1, sigma)
+
+    def worst(e):
+        return max(np.maximum(p - math.exp(e) * q, 0).sum(), np.maximum(q - math.exp(e) * p, 0).sum()) * step
+
+    found = compose([poisson(sigma, rate)], delta).epsilon
+    assert worst(found) <= delta <= worst(found - 2e-4)
+
+
+def test_poisson_agrees_with_a_second_accountant():
+    from opacus.accountants import PRVAccountant
+
+    for rate, sigma, steps in ((0.01, 4.0, 1000), (0.1, 1.0, 100)):
+        other = PRVAccountant()
+        other.history = [(sigma, rate, steps)]
+        theirs = other.get_epsilon(DELTA, eps_error=0.001)
+        ours = compose([poisson(sigma, rate, steps)], DELTA).epsilon
+        assert theirs >= 0.25 and ours == pytest.approx(theirs, rel=0.01)
+
+
+def test_sampling_everybody_is_a_gaussian_and_nobody_is_nothing():
+    assert compose([poisson(2.0, rate=1.0)], DELTA) == replace(compose([gaussian(2.0)], DELTA))
+    assert compose([poisson(2.0, rate=0.0), poisson(0.0, rate=0.0)], DELTA).epsilon == 0.0
+    everybody = FixedSizeGaussian(threat=PUBLIC, multiplier=2.0, sample_size=7, population=7)
+    assert compose([everybody], DELTA).epsilon == compose([gaussian(2.0)], DELTA).epsilon
+
+
+def test_fixed_size_sampling_amplifies():
+    event = FixedSizeGaussian(threat=PUBLIC, multiplier=2.0, sample_size=5, population=1000, count=20)
+    assert compose([event], DELTA).epsilon < 0.2 * compose([gaussian(2.0, 20)], DELTA).epsilon
+
+
+def test_decaying_noise_is_between_its_best_and_worst_sigma():
+    events = [poisson(2.0 * 0.999**step) for step in range(40)]
+    found = compose(events, DELTA).epsilon
+    assert compose([poisson(2.0, count=40)], DELTA).epsilon < found < compose([poisson(1.92, count=40)], DELTA).epsilon
+
+
+def test_mixtures_cost_more_than_their_parts_and_less_than_the_sum():
+    mixed = [poisson(1.0, count=100), Gaussian(threat=EXAMPLE, multiplier=5.0), Laplace(threat=EXAMPLE, multiplier=3.0)]
+    apart = [compose([event], DELTA / 3).epsilon for event in mixed]
+    assert max(compose([event], DELTA).epsilon for event in mixed) < compose(mixed, DELTA).epsilon < sum(apart)
+
+
+def test_pairs_use_up_delta():
+    pair = ApproximateDP(threat=CLIENT_TO_SERVER, epsilon=0.5, delta=4e-6)
+    assert compose([pair], 4e-6).epsilon == 0.5  # all of delta is used up: plain sums
+    assert compose([pair, pair], 1e-5).epsilon <= 1.0
+    lost = compose([pair, pair, pair], 1e-5)
+    assert lost.epsilon == math.inf and "1.2e-05" in lost.reasons[0]
+    with_gaussian = compose([pair, gaussian(5.0)], 1e-5)
+    assert gaussian_epsilon(0.2, 6e-6) < with_gaussian.epsilon <= 0.5 + gaussian_epsilon(0.2, 6e-6)
+
+
+def test_pure_mechanisms_need_no_delta():
+    events = [
+        Laplace(threat=CLIENT_TO_SERVER, multiplier=2.0, count=3),
+        GumbelTopK(threat=CLIENT_TO_SERVER, k=2, epsilon=0.25),
+    ]
+    found = compose(events, 0.0)
+    assert (found.epsilon, found.accountant) == (2.0, "basic")
+    assert compose([gaussian(1.0)], 0.0).epsilon == math.inf
+
+
+def test_threats_are_never_mixed():
+    with pytest.raises(ValueError, match="threats"):
+        compose([gaussian(1.0), poisson(1.0)], DELTA)
+    with pytest.raises(ValueError, match="threats"):
+        compose_clients({0: [gaussian(1.0)], 1: [poisson(1.0)]}, DELTA)
+    with pytest.raises(ValueError, match="threats"):
+        Budget(10.0, DELTA).admits([gaussian(1.0)], [poisson(1.0)])
+
+
+# --- populations -------------------------------------------------------------------------------------------------
+
+
+def test_population_of_gaussians():
+    found = compose_clients(
+        {1: [gaussian(2.0)] * 4, 2: [gaussian(2.0, 4)], 3: [gaussian(1.0)], 4: [gaussian(4.0)], 5: []}, DELTA
+    )
+    assert found.maximum == found.median == compose([gaussian(1.0)], DELTA).epsilon
+    assert (found.num_histories, found.accountant) == (4, "gaussian")
+    even = compose_clients({1: [gaussian(1.0)], 2: [gaussian(2.0)]}, DELTA)
+    assert even.median == pytest.approx((gaussian_epsilon(1.0, DELTA) + gaussian_epsilon(0.5, DELTA)) / 2)
+    assert compose_clients({}, DELTA).maximum == 0.0
+
+
+def test_population_with_one_leak_is_infinite_at_the_top_only():
+    leak = NoBound(threat=CLIENT_TO_SERVER, reason="sent as it is")
+    found = compose_clients({1: [gaussian(1.0)], 2: [gaussian(1.0)], 3: [gaussian(1.0), leak]}, DELTA)
+    assert (found.maximum, found.reasons) == (math.inf, ("sent as it is",))
+    assert found.median == gaussian_epsilon(1.0, DELTA)
+
+
+def test_population_of_poisson_histories_bounds_each_of_them():
+    histories = {client: [poisson(1.0, count=50 + client), poisson(2.0, count=100)] for client in range(5)}
+    found = compose_clients(histories, DELTA)
+    each = sorted(compose(history, DELTA).epsilon for history in histories.values())
+    assert found.accountant == "pld"
+    assert found.maximum == pytest.approx(each[-1], rel=1e-9) and found.median == pytest.approx(each[2], rel=1e-9)
+
+
+def test_incomparable_histories_are_still_bounded():
+    sigmas = [2.0 + 0.1 * index for index in range(4)]
+    histories = {i: [poisson(sigma, count=round(20 * sigma**2)), poisson(sigma + 7)] for i, sigma in enumerate(sigmas)}
+    found = compose_clients(histories, DELTA).maximum
+    assert found >= max(compose(history, DELTA).epsilon for history in histories.values()) - 1e-9
+
+
+def test_a_history_that_was_not_refined_keeps_its_cheaper_bound(monkeypatch):
+    """Three incomparable histories, of which PLD would improve two: the third one's bound is the maximum."""
+    monkeypatch.setattr(composition, "refine", lambda history, bound, delta: replace(bound, epsilon=bound.epsilon / 2))
+    histories = {index: [ZCDP(threat=CLIENT_TO_SERVER, rho=1 + index / 100)] for index in range(3)}
+    third = compose(histories[0], DELTA).epsilon * 2
+    assert compose_clients(histories, DELTA).maximum == third
+    assert compose_clients(histories, DELTA).median < third
+
+
+def test_coarsened_sigmas_are_never_larger():
+    sampled = [(poisson(2.0 * 0.99**step, rate=0.01 + step / 1e4), 1 + step) for step in range(37)]
+    coarse = histories_module._coarsened(sampled)
+    assert len(coarse) <= 8 and sum(count for _, count in coarse) == sum(count for _, count in sampled)
+    spread = sorted(event.multiplier for event, count in coarse for _ in range(count))
+    true = sorted(event.multiplier for event, count in sampled for _ in range(count))
+    assert all(ours <= theirs for ours, theirs in zip(spread, true, strict=True))
+    assert min(true) == min(spread)
+    rates = sorted(event.sampling_rate for event, count in coarse for _ in range(count))
+    assert all(
+        ours >= theirs
+        for ours, theirs in zip(rates, sorted(e.sampling_rate for e, n in sampled for _ in range(n)), strict=True)
+    )
+
+
+def test_ten_thousand_clients_and_five_hundred_rounds_take_under_two_seconds():
+    event = gaussian(2.0)
+    histories = {client: [event] * 500 for client in range(10_000)}
+    start = time.perf_counter()
+    found = compose_clients(histories, DELTA)
+    assert time.perf_counter() - start < 2.0
+    assert found.maximum == found.median == compose([gaussian(2.0, 500)], DELTA).epsilon
+
+
+def test_a_thousand_different_histories_take_under_twenty_seconds():
+    draw = random.Random(0)
+    events = [gaussian(1 + index / 100) for index in range(50)]
+    different = [draw.choices(events, k=500) for _ in range(1000)]
+    histories = {client: different[client % 1000] for client in range(10_000)}
+    start = time.perf_counter()
+    assert compose_clients(histories, DELTA).num_histories == 1000
+    assert time.perf_counter() - start < 20.0
+
+
+# --- filters -----------------------------------------------------------------------------------------------------
+
+
+def test_gaussian_filter_admits_exactly_what_composes_below_the_budget():
+    budget, spent = Budget(10.0, DELTA), []
+    while budget.admits(spent, [gaussian(3.0)]):
+        spent.append(gaussian(3.0))
+    assert compose(spent, DELTA).epsilon <= 10.0 < compose([*spent, gaussian(3.0)], DELTA).epsilon
+    assert not Budget(10.0, DELTA).admits([], [gaussian(0.0)])
+    assert Budget(10.0, DELTA).admits([], [])
+    assert Budget(10.0, DELTA, rule="rdp").admits([], [])
+
+
+def test_filter_is_quick():
+    budget, spent = Budget(10.0, DELTA), [gaussian(30.0)] * 100
+    assert budget.admits(spent, [gaussian(30.0)])
+    start = time.perf_counter()
+    for _ in range(100):
+        budget.admits(spent, [gaussian(30.0)])
+    assert (time.perf_counter() - start) / 100 < 1e-3
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        poisson(1.0, rate=0.1),
+        RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.1),
+        GumbelTopK(threat=CLIENT_TO_SERVER, k=10, epsilon=0.1),
+        ApproximateDP(threat=CLIENT_TO_SERVER, epsilon=0.1, delta=1e-8),
+    ],
+    ids=lambda event: event.mechanism,
+)
+def test_renyi_filter_is_sound_and_useful(event):
+    budget, count = Budget(5.0, DELTA), 0
+    while budget.admits([replace(event, count=count)] if count else [], [event]):
+        count += max(1, count // 20)
+    best = compose([replace(event, count=count)], DELTA).epsilon
+    assert 2.5 < best < 5.5
+    within = replace(event, count=max(1, int(count / 1.05) - 1))
+    assert compose([within], DELTA).epsilon <= 5.0
+
+
+def test_renyi_filters_order_is_fixed_by_the_first_event_that_is_not_gaussian():
+    """Whatever comes later, the order stays: the admitted total at that order never exceeds its limit."""
+    first, later = poisson(1.0), poisson(0.5)
+    budget = Budget(5.0, DELTA)
+    curve = mechanisms.renyi_curve(first)
+    orders = mechanisms.ORDERS
+    limits = 5.0 - np.log1p(-1 / orders) + np.log(DELTA * orders) / (orders - 1)
+    order = int(np.argmax(np.where(limits > 0, limits / curve, 0)))
+    spent = [first]
+    while budget.admits(spent, [later]):
+        spent.append(later)
+    total = sum(mechanisms.renyi_curve(event)[order] for event in spent)
+    assert total <= limits[order] < total + mechanisms.renyi_curve(later)[order]
+
+
+def test_filters_say_no_to_what_they_cannot_bound():
+    leak = NoBound(threat=CLIENT_TO_SERVER, reason="sent as it is")
+    assert not Budget(1e9, DELTA).admits([], [leak])
+    assert not Budget(10.0, DELTA, rule="gaussian").admits([], [ZCDP(threat=CLIENT_TO_SERVER, rho=1e-6)])
+    assert not Budget(10.0, DELTA).admits([], [ApproximateDP(threat=CLIENT_TO_SERVER, epsilon=0.1, delta=6e-6)])
+
+
+def test_pairs_pay_from_their_own_half_of_delta():
+    step, budget = ZCDP(threat=CLIENT_TO_SERVER, rho=0.002), Budget(5.0, DELTA)
+    spent = [step, ApproximateDP(threat=CLIENT_TO_SERVER, epsilon=1e-6, delta=4.9e-6)]
+    while budget.admits(spent, [step]):
+        spent.append(step)
+    assert 4.8 < compose(spent, DELTA).epsilon <= 5.0
+
+
+def test_a_plan_is_admitted_to_its_end_and_nothing_beyond():
+    plan = (poisson(1.0, count=500),)
+    total = compose(plan, DELTA).epsilon
+    assert not Budget(total, DELTA).admits([poisson(1.0, count=400)], [poisson(1.0)])  # a filter pays for its freedom
+    budget = Budget(total, DELTA, plan=plan)
+    assert budget.admits([poisson(1.0, count=499)], [poisson(1.0)])
+    assert not budget.admits([poisson(1.0, count=500)], [poisson(1.0)])
+    assert not budget.admits([], [poisson(0.9)])
+    assert not Budget(total / 2, DELTA, plan=plan).admits([poisson(1.0, count=400)], [poisson(1.0)])
+
+
+# --- the verdict on a ledger ---------------------------------------------------------------------------------------
+
+
+def entries(events, rounds=None, **more):
+    return [
+        Entry(rounds[index] if rounds else index + 1, 0, index, 0, event, **more) for index, event in enumerate(events)
+    ]
+
+
+def test_verified_maximum_median_and_scopes():
+    ledger = {
+        0: entries([gaussian(1.0), gaussian(2.0), gaussian(1.0)], rounds=[1, 1, 2]),
+        1: entries([gaussian(1.0)]),
+        2: [],
+    }
+    found = verify(ledger, DELTA)
+    assert found.maximum == found.spent_so_far == compose([gaussian(1.0, 2), gaussian(2.0)], DELTA).epsilon
+    assert found.median == compose([gaussian(1.0)], DELTA).epsilon
+    assert (found.accountant, found.reasons, found.threat) == ("gaussian", (), CLIENT_TO_SERVER)
+    assert found.at_scope("run").epsilon == found.maximum
+    assert found.at_scope("round").epsilon == compose([gaussian(1.0), gaussian(2.0)], DELTA).epsilon
+    assert found.at_scope("round", delta=0.6).epsilon == compose([gaussian(1.0), gaussian(2.0)], 0.6).epsilon
+    assert verify({}, DELTA).maximum == 0.0
+
+
+def test_coordinate_scope_is_one_coordinate_of_one_release():
+    event = PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=1.0, private_share=0.2, dimension=1000, count=3)
+    found = verify({0: entries([event])}, DELTA).at_scope("coordinate", delta=0.0)
+    assert found.epsilon == pytest.approx(mechanisms.pure_epsilon(replace(event, dimension=1, count=1)), rel=1e-12)
+    assert 1.0 < found.epsilon < 3.0
+
+
+def test_bounds_are_the_guarantee_and_realised_is_what_was_spent():
+    ledger = {0: entries([gaussian(1.0)] * 4, realised=gaussian(3.0))}
+    found = verify(ledger, DELTA)
+    assert found.maximum == compose([gaussian(1.0, 4)], DELTA).epsilon
+    assert found.spent_so_far == compose([gaussian(3.0, 4)], DELTA).epsilon
+    held = verify(ledger, DELTA, max_epsilon=5.0)  # the client may go on until what it really spent reaches it
+    assert found.spent_so_far < 5.0 < found.maximum
+    assert (held.maximum, held.accountant) == (5.0, "filter")
+    assert verify(ledger, DELTA, max_epsilon=50.0) == found
+    assert guarantee_events(ledger[0]) == [gaussian(1.0)] * 4 and realised_events(ledger[0]) == [gaussian(3.0)] * 4
+
+
+def test_adaptive_noise_is_a_guarantee_only_under_a_filter_that_held():
+    ledger = {0: entries([gaussian(5.0), gaussian(6.0)], adaptive=True), 1: entries([gaussian(5.0)])}
+    free = verify(ledger, DELTA)
+    assert (free.maximum, free.reasons) == (math.inf, (ADAPTIVE,))
+    assert free.spent_so_far == compose([gaussian(5.0), gaussian(6.0)], DELTA).epsilon < 2.0
+    held = verify(ledger, DELTA, max_epsilon=2.0)
+    assert (held.maximum, held.accountant) == (2.0, "filter")
+    assert held.at_scope("round").epsilon == 2.0
+    assert held.median == pytest.approx((2.0 + compose([gaussian(5.0)], DELTA).epsilon) / 2)
+    broken = verify(ledger, DELTA, max_epsilon=0.5)  # more is in the ledger than the filter admits
+    assert (broken.maximum, broken.reasons) == (math.inf, (ADAPTIVE,))
+
+
+def test_several_threats_are_verified_one_at_a_time():
+    seen_by_public = Gaussian(threat=PUBLIC, multiplier=4.0)
+    ledger = {0: entries([gaussian(1.0), seen_by_public])}
+    with pytest.raises(ValueError, match="several threats"):
+        verify(ledger, DELTA)
+    assert verify(ledger, DELTA, threat=PUBLIC).maximum == compose([seen_by_public], DELTA).epsilon
+    assert verify(ledger, DELTA, threat=CLIENT_TO_SERVER).maximum == compose([gaussian(1.0)], DELTA).epsilon

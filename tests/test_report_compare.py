@@ -1,0 +1,207 @@
+"""Grouping over seeds, mean and spread, threat models apart, and the command line."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import pytest
+import yaml
+from report_runs import LEAKS, NO_PRIVACY, make_run, privacy
+
+from fedpriv.report.__main__ import main
+from fedpriv.report.compare import WARNING, compare, mean_curve, spread
+from fedpriv.report.folder import read_run
+from fedpriv.report.tables import comparison_tables, plain_table
+
+
+def compared(*folders):
+    return compare([read_run(folder) for folder in folders])
+
+
+def change(folder, option, value):
+    """Sets one (dotted) option in a run's config.yaml."""
+    content = yaml.safe_load((folder / "config.yaml").read_text())
+    *groups, name = option.split(".")
+    at = content
+    for group in groups:
+        at = at[group]
+    at[name] = value
+    (folder / "config.yaml").write_text(yaml.safe_dump(content))
+    return folder
+
+
+def test_spread_against_a_hand_computation():
+    # 0.80, 0.82, 0.87: mean 0.83; squares 9e-4 + 1e-4 + 16e-4 = 26e-4, over n - 1 = 2: 13e-4.
+    result = spread([0.80, 0.82, 0.87])
+    assert result.mean == pytest.approx(0.83)
+    assert result.std == pytest.approx(math.sqrt(13e-4))
+    # Student's t, two degrees of freedom, 97.5%: 4.302653 (any printed table).
+    assert result.half_width == pytest.approx(4.302653 * math.sqrt(13e-4) / math.sqrt(3), rel=1e-6)
+
+
+def test_spread_of_what_is_missing_single_or_infinite():
+    assert spread([]).mean is None and spread([None, None]).n == 0
+    assert (spread([None, 2.0]).mean, spread([None, 2.0]).std, spread([None, 2.0]).n) == (2.0, None, 1)
+    assert (spread([1.0, math.inf]).mean, spread([1.0, math.inf]).std) == (math.inf, None)
+
+
+def test_runs_that_differ_only_in_seed_form_a_group(tmp_path):
+    runs = [make_run(tmp_path / f"a{seed}", seed=seed, rounds=2, accuracy=0.8 + seed / 100) for seed in range(3)]
+    change(runs[1], "engine.name", "ray")
+    change(runs[2], "run_dir", "/elsewhere")
+    other = make_run(tmp_path / "b", noise=0.3, rounds=2)
+    comparison = compared(*runs, other)
+    assert [len(group.runs) for group in comparison.groups] == [3, 1]
+    assert [dict(group.options) for group in comparison.groups] == [
+        {"strategy.client.noise_multiplier": "0.1"},
+        {"strategy.client.noise_multiplier": "0.3"},
+    ]
+    row = comparison.tables[0][1][0]
+    assert row.figures["accuracy"].mean == pytest.approx(0.81) and row.figures["accuracy"].std == pytest.approx(0.01)
+    assert row.figures["claimed_epsilon"].mean == 12.3 and row.figures["audited_epsilon"].n == 0
+
+
+def test_a_repeated_seed_counts_once(tmp_path):
+    """Two copies of one run would pretend to know a spread of zero."""
+    comparison = compared(make_run(tmp_path / "a", rounds=2), make_run(tmp_path / "b", rounds=2))
+    assert [len(group.runs) for group in comparison.groups] == [1]
+    assert [(path.name, "same configuration and seed" in why) for path, why in comparison.left_out] == [("b", True)]
+
+
+def test_only_options_that_differ_are_columns(tmp_path):
+    runs = [
+        make_run(tmp_path / "ldp", strategy="fedldp", rounds=2),
+        make_run(tmp_path / "cad", strategy="fedcad", rounds=2, diff=0.5),
+        make_run(tmp_path / "cad2", strategy="fedcad", rounds=2, diff=0.7),
+    ]
+    ldp, cad, cad2 = compared(*runs).groups
+    assert dict(ldp.options) == {"strategy.name": "fedldp", "strategy.client.diff": "–"}
+    assert cad.short_names == ["strategy", "diff"]
+    assert [group.label for group in (ldp, cad, cad2)] == ["fedldp", "fedcad, diff 0.5", "fedcad, diff 0.7"]
+    # An option that only one method has is implied by the method: no column for it.
+    assert list(compared(*runs[:2]).groups[0].options) == ["strategy.name"]
+
+
+def test_an_option_that_only_some_runs_have_is_shown_where_nothing_else_tells_them_apart(tmp_path):
+    old, new = make_run(tmp_path / "old", rounds=2), make_run(tmp_path / "new", rounds=2, diff=0.5)
+    assert [group.label for group in compared(old, new).groups] == ["all runs", "diff 0.5"]
+
+
+def test_threat_models_have_tables_of_their_own(tmp_path):
+    public = privacy(observer="public", claimed_epsilon=None, verified_epsilon=2.0)
+    server = make_run(tmp_path / "a", rounds=2, record=privacy(others=[public]))
+    example = privacy(unit="example", adjacency="add-or-remove-one", verified_epsilon=1.8, claimed_scope="round")
+    comparison = compared(server, make_run(tmp_path / "b", rounds=2, noise=1.0, record=example))
+    assert comparison.warning == WARNING and "not comparable" in WARNING
+    tables = comparison_tables(comparison)
+    assert [table.title for table in tables] == [
+        "unit client, replace-one, seen by server, delta 1e-05",
+        "unit client, replace-one, seen by public, delta 1e-05",
+        "unit example, add-or-remove-one, seen by server, delta 1e-05",
+    ]
+    verified = [[row[table.header.index("verified ε")] for row in table.rows] for table in tables]
+    assert verified == [["31.5"], ["2"], ["1.8"]]
+    assert tables[2].rows[0][tables[2].header.index("claimed ε")] == "12.3 for one round"
+    assert compared(server, make_run(tmp_path / "c", rounds=2, record=privacy(delta=1e-6))).warning == WARNING
+    plain = make_run(tmp_path / "d", rounds=2), make_run(tmp_path / "e", rounds=2, noise=0.3)
+    assert compared(*plain).warning is None
+
+
+def test_infinite_and_missing_epsilons_are_said_in_words(tmp_path):
+    leaky = make_run(tmp_path / "a", rounds=2, record=LEAKS)
+    bare = make_run(tmp_path / "b", rounds=2, record=NO_PRIVACY, noise=None, strategy="fedavg")
+    (table,) = comparison_tables(compared(leaky, bare))
+    at = {name: i for i, name in enumerate(table.header)}
+    assert [row[at["verified ε"]] for row in table.rows] == ["∞", "∞"]
+    assert [row[at["claimed ε"]] for row in table.rows] == ["12.3", "no claim"]
+    assert [row[at["audited ε"]] for row in table.rows] == ["not audited"] * 2
+    assert any(note.startswith("fedavg") and "updates are sent without noise" in note for note in table.notes)
+
+
+def test_the_table_shows_mean_and_spread(tmp_path):
+    for seed, accuracy, audited in ((0, 0.80, 1.0), (1, 0.82, None), (2, 0.87, 2.0)):
+        record = privacy(verified_epsilon=30.0 + seed, audited_epsilon=audited)
+        make_run(tmp_path / str(seed), seed=seed, accuracy=accuracy, rounds=2, record=record, total_s=30.0 + seed)
+    (table,) = comparison_tables(compared(*sorted(tmp_path.iterdir())))
+    assert table.rows == [
+        ["3", "83.0 % ± 3.6", "74.0–92.0 %", "12.3", "31 ± 1", "1.5 ± 0.707 (2 of 3 runs)", "31.0 s ± 1.0 s"]
+    ]
+
+
+def test_the_curve_is_the_mean_over_seeds_where_evaluated(tmp_path):
+    for seed, accuracy in ((0, 0.7), (1, 0.9)):
+        make_run(tmp_path / str(seed), seed=seed, accuracy=accuracy, rounds=5, every=2)
+    (group,) = compared(*sorted(tmp_path.iterdir())).groups
+    rounds, mean, std = mean_curve(group)
+    assert rounds == [2, 4, 5]
+    assert mean[-1] == pytest.approx(0.8) and std[-1] == pytest.approx(math.sqrt(0.02))
+
+
+def test_plain_tables_align():
+    assert plain_table(("a", "bbb"), [("cc", "d"), ("e", "f")]) == ["a   bbb", "cc  d", "e   f"]
+    assert plain_table((), [("cc", "d")]) == ["cc  d"]
+
+
+# --- command line ----------------------------------------------------------------------------------------
+
+
+def test_one_run_gets_its_report(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", rounds=3)
+    assert main([str(folder)]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "report.html")
+    assert (folder / "report.html").is_file() and not (tmp_path / "comparison.html").exists()
+
+
+def test_a_sweep_gets_a_comparison_in_its_folder(tmp_path, capsys):
+    sweep = tmp_path / "sweep"
+    for seed in (0, 1):
+        make_run(sweep / str(seed), seed=seed, rounds=3, accuracy=0.8 + 0.02 * seed, record=LEAKS)
+    make_run(sweep / "2", seed=2, rounds=4, finished=False)
+    make_run(sweep / "3", seed=3, rounds=3).joinpath("summary.json").write_text("{")
+    assert main([str(sweep)]) == 0
+    out = capsys.readouterr().out
+    assert "81.0 % ± 1.4" in out and "warning" not in out
+    assert f"left out: {sweep / '2'}: unfinished: 2 rounds so far" in out
+    assert f"left out: {sweep / '3'}: summary.json: cannot be read" in out
+    for name in ("comparison.html", "comparison.csv", "comparison.png"):
+        assert str(sweep / name) in out and (sweep / name).stat().st_size > 0
+    with (sweep / "comparison.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["accuracy_mean"]) == pytest.approx(0.81)
+    assert float(row["accuracy_std"]) == pytest.approx(math.sqrt(2) / 100)
+    # Student's t with one degree of freedom: 12.7062.
+    assert float(row["accuracy_ci95_half_width"]) == pytest.approx(12.7062 * 0.01, rel=1e-4)
+    assert (row["verified_epsilon_mean"], row["audited_epsilon_mean"], row["accuracy_n"]) == ("inf", "", "2")
+    assert (row["unit"], row["observer"], float(row["delta"])) == ("client", "server", 1e-5)
+
+
+def test_the_comparison_goes_to_the_common_parent_or_where_told(tmp_path, capsys):
+    a, b = make_run(tmp_path / "x" / "a", rounds=2), make_run(tmp_path / "y" / "b", rounds=2, noise=0.3)
+    assert main([str(a), str(b)]) == 0 and (tmp_path / "comparison.html").is_file()
+    assert main([str(a), str(b), "--out", str(tmp_path / "new" / "place")]) == 0
+    assert (tmp_path / "new" / "place" / "comparison.csv").is_file()
+    assert main([str(a), str(b), "--out", str(a / "config.yaml")]) == 2
+
+
+def test_different_threat_models_are_warned_of_on_the_command_line(tmp_path, capsys):
+    make_run(tmp_path / "a", rounds=2)
+    make_run(tmp_path / "b", rounds=2, noise=0.3, record=privacy(observer="public"))
+    assert main([str(tmp_path)]) == 0
+    assert f"warning: {WARNING}" in capsys.readouterr().out
+    assert WARNING in (tmp_path / "comparison.html").read_text()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_nothing_to_report_is_one_line_and_exit_code_2(tmp_path, capsys, broken):
+    if broken:
+        for name in "ab":
+            make_run(tmp_path / name, rounds=2, finished=False)
+    assert main([str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 2

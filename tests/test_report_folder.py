@@ -1,0 +1,153 @@
+"""Reading run folders, and numbers and threat models in words."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from report_runs import THREAT, make_run, privacy
+
+from fedpriv.errors import RunFolderError
+from fedpriv.report.folder import count_releases, find_runs, read_run
+from fedpriv.report.words import figure, number, seconds, size, threat_sentence, three_figures
+
+
+def test_a_whole_folder_has_no_problems(tmp_path):
+    run = read_run(make_run(tmp_path / "run", rounds=5))
+    assert run.problems == {} and run.why_not_comparable is None
+    assert [row["round"] for row in run.rounds] == [1, 2, 3, 4, 5]
+    assert run.config["num_clients"] == 100 and run.summary["privacy"]["claimed_epsilon"] == 12.3
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40, 300])
+def test_a_torn_last_line_is_left_out_with_a_note(tmp_path, cut):
+    folder = make_run(tmp_path / "run", rounds=5)
+    file = folder / "metrics.jsonl"
+    whole = file.read_bytes().removesuffix(b"\n")
+    file.write_bytes(whole[:-cut])
+    run = read_run(folder)
+    assert len(run.rounds) == 4
+    assert "torn" in run.problems["metrics.jsonl"]
+
+
+def test_a_last_line_without_newline_is_whole(tmp_path):
+    folder = make_run(tmp_path / "run", rounds=5)
+    file = folder / "metrics.jsonl"
+    file.write_bytes(file.read_bytes().removesuffix(b"\n"))
+    assert len(read_run(folder).rounds) == 5 and not read_run(folder).problems
+
+
+def test_a_broken_line_in_the_middle_is_named_and_the_rest_is_kept(tmp_path):
+    folder = make_run(tmp_path / "run", rounds=5)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[2] = '{"round": "three"}'
+    lines[3] = "\x00\x00"
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    run = read_run(folder)
+    assert [row["round"] for row in run.rounds] == [1, 2, 5]
+    assert "3, 4" in run.problems["metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("summary.json", '{"strategy": "fed', "summary.json: cannot be read"),
+        ("summary.json", "[1, 2]", "summary.json: cannot be read"),
+        ("config.yaml", "a: [b", "config.yaml: cannot be read"),
+        ("config.yaml", "just words", "config.yaml: cannot be read"),
+        ("summary.json", None, "unfinished: 3 rounds"),
+        ("config.yaml", None, "config.yaml: missing"),
+    ],
+)
+def test_why_a_run_cannot_be_compared(tmp_path, file, content, reason):
+    folder = make_run(tmp_path / "run", rounds=3)
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_text(content)
+    assert read_run(folder).why_not_comparable.startswith(reason)
+
+
+def test_runs_are_found_in_the_order_of_a_sweep_and_once(tmp_path):
+    for name in ("0", "2", "10"):
+        make_run(tmp_path / "sweep" / name, rounds=1)
+    (tmp_path / "sweep" / "0" / "checkpoints").mkdir()
+    (tmp_path / "sweep" / "0" / "checkpoints" / "config.yaml").write_text("")
+    (tmp_path / "sweep" / ".submitit" / "config.yaml").parent.mkdir()
+    (tmp_path / "sweep" / ".submitit" / "config.yaml").write_text("")
+    (tmp_path / "sweep" / "11" / ".hydra").mkdir(parents=True)
+    found = find_runs([tmp_path / "sweep", tmp_path / "sweep" / "2"])
+    assert [run.name for run in found] == ["0", "2", "10", "11"]
+    assert read_run(found[-1]).why_not_comparable == "config.yaml: missing"
+
+
+def test_a_wrong_path_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, words in (("nowhere", "no such folder"), ("file", "not a folder"), ("empty", "no run in it")):
+        with pytest.raises(RunFolderError, match=f"{name}: {words}"):
+            find_runs([tmp_path / name])
+
+
+BARE = {"mechanism": "no_bound", "reason": "sent bare"}
+
+
+def test_releases_are_counted_per_mechanism_and_client(tmp_path):
+    entry = {"round": 1, "client": 7, "sequence": 0, "attempt": 0, "mechanism": "gaussian", "multiplier": 0.05}
+    entry |= {key: THREAT[key] for key in ("unit", "adjacency", "observer")}
+    lines = [
+        entry,
+        entry | {"round": 2, "count": 3, "multiplier": 0.2},
+        entry | {"client": 8},
+        entry | {"client": -1, "multiplier": "inf"},
+        {name: value for name, value in entry.items() if name != "multiplier"} | BARE,
+    ]
+    file = tmp_path / "ledger.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"round": 3, "cl')
+    problems: dict[str, str] = {}
+    gaussian, bare = count_releases(file, problems)
+    assert (gaussian.mechanism, gaussian.total, gaussian.clients, gaussian.most_by_one_client) == ("gaussian", 6, 2, 4)
+    assert gaussian.parameters == {"multiplier": (0.05, math.inf)} and gaussian.threat == "client, replace-one, server"
+    assert (bare.mechanism, bare.reason, bare.total, bare.parameters) == ("no_bound", "sent bare", 1, {})
+    assert "counts a torn line as spent" in problems["ledger.jsonl"]
+
+
+def test_numbers_of_a_summary():
+    assert number("inf") == math.inf and number(3) == 3.0
+    assert [number(value) for value in (None, True, math.nan, "12", [1])] == [None] * 5
+    assert [figure(value) for value in (None, math.inf, 12.34, 0.0, 12345.6, 2.5e7, 0.0004)] == [
+        "–", "∞", "12.3", "0", "12,346", "2.50e+07", "4.00e-04",
+    ]  # fmt: skip
+    assert [seconds(value) for value in (0.25, 31.04, 125.4, 3700)] == ["250 ms", "31.0 s", "2 min 5 s", "1 h 1 min"]
+    assert [size(value) for value in (12, 2048, 3 * 2**30)] == ["12 B", "2.0 KiB", "3.0 GiB"]
+
+
+def test_the_threat_model_is_a_sentence():
+    words = threat_sentence(THREAT)
+    assert "all data of one client was replaced by any other of the same public size" in words
+    assert "sees the messages of each client one by one" in words and "delta = 1e-05" in words
+    assert "not stated" in threat_sentence({}) and "“martian”" in threat_sentence({"observer": "martian"})
+
+
+def test_the_three_figures_say_what_they_are():
+    claimed, verified, audited = three_figures(privacy(claimed_scope="round", verified_at_claimed_scope=2.25))
+    assert (claimed.value, claimed.scope) == ("12.3", "one round") and "Theorem VI.1" in claimed.detail
+    assert (verified.value, verified.scope) == ("31.5", "the whole run")
+    assert "At the claim's scope, one round: 2.25" in verified.detail
+    assert audited.value == "not audited"
+    claimed, verified, _ = three_figures(privacy(claimed_epsilon=None, verified_epsilon="inf", reasons=["a", "b"]))
+    assert claimed.value == "no claim"
+    assert (verified.value, verified.detail) == ("∞", "no finite bound: a; b")
+    audited = three_figures(privacy(audited_epsilon=3.4, audited_confidence=0.95, audited_trials=100000))[2]
+    assert audited.value == "3.4" and "95 % confidence, 100,000 trials" in audited.detail
+    assert three_figures(privacy(audited_epsilon="inf"))[2].value == "∞"
+
+
+def test_only_what_draws_imports_matplotlib_and_jinja2():
+    code = (
+        "import sys, fedpriv.report, fedpriv.report.tables, fedpriv.report.compare, fedpriv.report.__main__;"
+        "print([name for name in ('matplotlib', 'jinja2', 'torch') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,308 @@
+"""A run that is killed, interrupted or torn goes on and ends as if nothing had happened; a rerun is the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import SMALL, Outcome, Run, result_of
+
+from fedpriv import client, evaluation, files, run_folder
+from fedpriv import run as run_module
+from fedpriv.compose import compose
+from fedpriv.errors import RunFolderError
+from fedpriv.privacy import ledger
+from fedpriv.run import config_for_rerun, resume_run, start_run
+
+#: State of every kind matters: an adaptive Diff, correlated noise, partial cohorts, checkpoints every second round.
+OPTIONS = (
+    *SMALL,
+    "num_clients=5",
+    "clients_per_round=3",
+    "num_rounds=7",
+    "strategy.client.obsolete_factor=0.4",
+    "checkpoint.every=2",
+    "evaluate.every=2",
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    start_run(compose(OPTIONS), folder)
+    return folder
+
+
+# --- kill -9 ---------------------------------------------------------------------------------------------
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """Runs ``work`` in a forked process; returns its wait status."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(77)  # it should have been killed
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pytest.fail("the child hung")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_at(owner: object, name: str, call: int, half: bool = False) -> Callable[[], None]:
+    """Makes the ``call``-th call of a function deadly: before it, or (``half``) after half of the bytes it writes."""
+
+    def install() -> None:
+        real, calls = getattr(owner, name), iter(range(1, 10**6))
+
+        def deadly(*arguments, **options):
+            if next(calls) == call:
+                if half:
+                    descriptor, content = arguments
+                    os.write = real
+                    real(descriptor, content[: len(content) // 2])
+                die()
+            return real(*arguments, **options)
+
+        setattr(owner, name, deadly)
+
+    return install
+
+
+PHASES = {
+    "before anything but config.yaml": dies_at(run_module.Session, "__init__", 1),
+    "first client of the first round": dies_at(client.GaussianClient, "_check_budget", 1),
+    "a client's training in the middle of a round": dies_at(client.GaussianClient, "_check_budget", 3 * 4 + 2),
+    "before the ledger of round 5": dies_at(ledger.LedgerFile, "append", 5),
+    "half of the ledger's lines of round 5": dies_at(os, "write", 5, half=True),
+    "between ledger and metrics": dies_at(files.JsonLines, "append", 5),
+    "evaluation of round 6": dies_at(evaluation.Evaluator, "__call__", 3),
+    "before the checkpoint of round 4": dies_at(run_folder.RunFolder, "save_checkpoint", 2),
+    "in the middle of the checkpoint of round 4": dies_at(run_folder, "save", 4),
+    "checkpoint written but not in its place": dies_at(Path, "rename", 2),
+    "after the last round, before the model": dies_at(run_folder.RunFolder, "save_model", 1),
+    "model written, no summary": dies_at(run_folder.RunFolder, "write_summary", 1),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_run_killed_in_any_phase_ends_bit_identical(phase: str, whole: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+
+    def work() -> None:
+        PHASES[phase]()
+        start_run(compose(OPTIONS), folder)
+
+    status = in_a_child(work)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert not (folder / "summary.json").exists()
+    resume_run(folder)
+    assert result_of(folder) == result_of(whole)
+    assert not list(folder.rglob("*.new")) and not (folder / "checkpoints" / ".writing").exists()
+
+
+def test_killed_again_and_again(whole: Path, tmp_path: Path):
+    folder, starts = tmp_path / "run", 0
+
+    def work() -> None:
+        dies_at(files.JsonLines, "append", 3)()  # two rounds and then the end
+        start_run(compose(OPTIONS), folder) if starts == 1 else resume_run(folder)
+
+    while not (folder / "summary.json").exists():
+        starts += 1
+        assert starts < 10
+        if os.WIFEXITED(in_a_child(work)):
+            break
+    assert starts == 4  # 2 + 2 + 2 + 1 rounds
+    assert result_of(folder) == result_of(whole)
+
+
+# --- what a crash or a hand leaves behind ----------------------------------------------------------------
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that Ctrl-C ended in round 5; its newest checkpoint is of round 4."""
+    folder, real = tmp_path / "run", client.Client._batch_generator
+
+    def ctrl_c(self: client.Client, server_round: int, attempt: int) -> np.random.Generator:
+        if server_round == 6:
+            raise KeyboardInterrupt
+        return real(self, server_round, attempt)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.Client, "_batch_generator", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            start_run(compose(OPTIONS), folder)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000002", "round-000004"]
+    return folder
+
+
+def test_ctrl_c_and_on(interrupted: Path, whole: Path):
+    resume_run(interrupted)
+    assert result_of(interrupted) == result_of(whole)
+
+
+def test_torn_last_lines(interrupted: Path, whole: Path):
+    for name in ("metrics.jsonl", "ledger.jsonl"):
+        content = (interrupted / name).read_bytes()
+        (interrupted / name).write_bytes(content[:-7])
+    resume_run(interrupted)
+    assert result_of(interrupted) == result_of(whole)
+
+
+def test_a_moved_folder(interrupted: Path, whole: Path):
+    moved = interrupted.rename(interrupted.parent / "moved elsewhere")
+    resume_run(moved)
+    assert result_of(moved) == result_of(whole)
+
+
+def test_a_broken_checkpoint_is_named(interrupted: Path):
+    file = interrupted / "checkpoints" / "round-000004" / "clients.safetensors"
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(RunFolderError, match=r"round-000004: the checkpoint cannot be read"):
+        resume_run(interrupted)
+
+
+@pytest.mark.parametrize("checkpoints", ["there", "removed"])
+def test_another_configuration_is_refused(interrupted: Path, checkpoints: str):
+    """Rounds would use the noise of rounds that went out under the first configuration."""
+    if checkpoints == "removed":
+        shutil.rmtree(interrupted / "checkpoints")
+    raw = yaml.safe_load((interrupted / "config.yaml").read_text())
+    raw["local"]["lr"] = 0.2
+    (interrupted / "config.yaml").write_text(yaml.safe_dump(raw))
+    before = (interrupted / "ledger.jsonl").read_text()
+    with pytest.raises(RunFolderError, match=r"another configuration than .*config.yaml"):
+        resume_run(interrupted)
+    assert (interrupted / "ledger.jsonl").read_text() == before
+
+
+def test_other_versions_are_refused(interrupted: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.rmtree(interrupted / "checkpoints")
+    real = run_folder.versions()
+    monkeypatch.setattr(run_folder, "versions", lambda: real | {"torch": "9.9"})
+    with pytest.raises(RunFolderError, match=rf"other versions \(torch {real['torch']} -> 9.9\)"):
+        resume_run(interrupted)
+
+
+def test_a_config_that_is_broken_or_wrong_is_one_line(interrupted: Path, cli: Callable[..., Outcome]):
+    good = (interrupted / "config.yaml").read_text()
+    for content, words in (
+        ("seed: [", "config.yaml"),
+        (good.replace("seed: 0", "seed: -4"), "seed=-4: must be at least 0"),
+    ):
+        (interrupted / "config.yaml").write_text(content)
+        outcome = cli(f"resume={interrupted}")
+        assert outcome.code == 2 and words in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_what_cannot_be_resumed(tmp_path: Path, whole: Path, cli: Callable[..., Outcome]):
+    (tmp_path / "empty").mkdir()
+    for folder, words in (
+        (tmp_path / "nowhere", "no such run folder"),
+        (tmp_path / "empty", "no config.yaml"),
+        (whole, f"has finished; rerun={whole}"),
+        ("", "must be the folder of a run"),
+    ):
+        outcome = cli(f"resume={folder}")
+        assert outcome.code == 2 and words in outcome.err and outcome.err.count("\n") == 1
+    assert not (tmp_path / "nowhere").exists() and not list((tmp_path / "empty").iterdir())
+    outcome = cli(f"resume={whole}", "seed=3")
+    assert outcome.code == 2 and "seed=3: resume= takes the run's own options" in outcome.err
+
+
+def test_resume_while_the_run_is_still_going(interrupted: Path):
+    with files.locked(interrupted), pytest.raises(RunFolderError, match="another run is writing"):
+        resume_run(interrupted)
+
+
+# --- rounds that cannot be repeated ----------------------------------------------------------------------
+
+
+def test_secure_noise_is_never_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What went out before the interruption stays in the ledger and in the clients' budgets; attempts are new."""
+    folder, limit = tmp_path / "run", 500.0
+    options = (*SMALL, "num_rounds=8", "checkpoint.every=3", "privacy.rng=secure", f"privacy.max_epsilon={limit}")
+    options += ("strategy.client.noise_multiplier=0.2",)
+    real = run_module.Session._end_round
+
+    def ctrl_c(self: run_module.Session, current: run_module.Round) -> None:
+        real(self, current)
+        if current.number == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.Session, "_end_round", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            start_run(compose(options), folder)
+    before = (folder / "ledger.jsonl").read_text()
+    summary = resume_run(folder)
+    assert (folder / "ledger.jsonl").read_text().startswith(before)
+    entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    assert {e["attempt"] for e in entries if e["round"] in (4, 5)} == {0, run_module.ATTEMPTS_PER_START}
+    assert summary["privacy"]["verified_epsilon"] <= limit
+    assert summary["privacy"]["spent_so_far"] <= limit
+
+
+# --- rerun -----------------------------------------------------------------------------------------------
+
+
+def test_rerun_is_the_same_run(whole: Path, cli: Callable[..., Outcome], tmp_path: Path):
+    outcome = cli(f"rerun={whole}", f"hydra.run.dir={tmp_path}/again")
+    assert outcome.code == 0, outcome.err
+    assert result_of(tmp_path / "again") == result_of(whole)
+    outcome = cli(f"rerun={whole}")  # into a folder of today
+    (folder,) = (tmp_path / "outputs").glob("*/*-fedcad-digits")
+    assert outcome.code == 0 and result_of(folder) == result_of(whole)
+
+
+def test_rerun_of_a_calibrated_run_keeps_its_noise(run: Run, tmp_path: Path):
+    folder = run("privacy.target_epsilon=30")
+    start_run(config_for_rerun(folder), tmp_path / "again")
+    assert result_of(tmp_path / "again") == result_of(folder)
+
+
+# --- the real process ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_ctrl_c_of_the_real_process_is_130_and_a_message(tmp_path: Path):
+    command = [sys.executable, "-m", "fedpriv", *SMALL, "hydra.run.dir=run", "num_rounds=5000", "checkpoint.every=3"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores SIGINT
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(tmp_path.glob("run/checkpoints/round-*")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "fedpriv: interrupted; resume=run goes on from the last checkpoint\n"
+    assert out.startswith("round 1/5000  accuracy ")

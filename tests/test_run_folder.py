@@ -1,0 +1,231 @@
+"""Files of a run: whole or not there, on a full disk, after a crash, with two runs in one folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import Run, result_of
+
+from fedpriv.cli import FAILED, MISTAKE, guarded, running
+from fedpriv.compose import compose
+from fedpriv.errors import DataError, RunFailed, RunFolderError
+from fedpriv.files import JsonLines, locked, write_atomic
+from fedpriv.report.__main__ import main
+from fedpriv.run import resume_run, start_run
+
+
+@contextmanager
+def disk_of(num_bytes: int) -> Iterator[None]:
+    """As on a full disk: no file of this process grows beyond ``num_bytes`` (EFBIG instead of ENOSPC)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+# --- single files ----------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path: Path):
+    file = tmp_path / "summary.json"
+    write_atomic(file, "old")
+    with disk_of(100), pytest.raises(OSError) as caught:
+        write_atomic(file, "x" * 1000)
+    assert caught.value.filename == str(file)
+    assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_files_are_readable_as_the_umask_says(tmp_path: Path):
+    before = os.umask(0o022)
+    try:
+        write_atomic(tmp_path / "summary.json", "{}")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "summary.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path):
+    log = JsonLines(tmp_path / "metrics.jsonl")
+    log.append({"round": 1})
+    whole = log.path.read_bytes()
+    with disk_of(len(whole) + 5), pytest.raises(OSError) as caught:
+        log.append({"round": 2, "text": "x" * 100})
+    assert caught.value.filename == str(log.path)
+    assert log.path.read_bytes() == whole
+    log.append({"round": 2})
+    assert log.read() == [{"round": 1}, {"round": 2}]
+
+
+@pytest.mark.parametrize("torn", [b'{"round": 2, "acc', b'{"round": 2}', b"\x00\x00"])
+def test_a_torn_last_line_is_dropped_by_reader_and_writer(tmp_path: Path, torn: bytes):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"round": 1}\n' + torn)
+    assert JsonLines(path).read() == [{"round": 1}]
+    log = JsonLines(path)
+    log.append({"round": 2})
+    log.append({"round": 3})
+    assert log.read() == [{"round": 1}, {"round": 2}, {"round": 3}]
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"round": 1}\nnonsense\n{"round": 3}\n')
+    with pytest.raises(RunFolderError, match=r"metrics.jsonl: line 2 is damaged"):
+        JsonLines(path).read()
+
+
+# --- what a run leaves -----------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_what_the_design_lists(run: Run):
+    folder = run("checkpoint.every=1", "num_rounds=4", "checkpoint.keep=2")
+    names = {"config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "model.safetensors", "report.html"}
+    assert names <= {path.name for path in folder.iterdir()}
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    needed = {"accuracy", "loss", "train_loss", "participants", "dropped", "stopped", "seconds", "bytes_up"}
+    needed |= {"bytes_down", "update_norm", "clipped_norm", "noise_norm", "epsilon_so_far", "figures"}
+    assert all(needed <= set(row) for row in rows)
+    assert set(rows[0]["figures"]) == {"diff", "noise_variance", "reuse"}
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["engine"]["name"] == "inprocess" and config["model"]["name"] == "linear"  # not auto
+    ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    assert [(e["round"], e["client"]) for e in ledger] == [(r, c) for r in (1, 2, 3, 4) for c in range(4)]
+
+
+def test_the_summary_is_what_scripts_read(run: Run):
+    summary = json.loads((run("evaluate.every=2") / "summary.json").read_text())
+    facts = {"strategy": "fedcad", "dataset": "digits", "model": "linear", "seed": 0, "rounds": 3, "num_clients": 4}
+    assert facts.items() <= summary.items() and summary["num_parameters"] == 650
+    privacy = summary["privacy"]
+    assert (privacy["unit"], privacy["adjacency"], privacy["observer"]) == ("client", "replace-one", "server")
+    assert privacy["audited_epsilon"] is None and privacy["variant"] == "repaired"
+    assert 0 < privacy["claimed_epsilon"] < privacy["verified_epsilon"] == privacy["spent_so_far"]
+    assert summary["accuracy"]["best_on_test"] >= summary["accuracy"]["final"] > 0.3
+    assert set(summary["timing"]) == {"total_s", "setup_s", "rounds_s", "median_round_s", "ledger_s"}
+    assert summary["traffic"]["bytes_up"] > 3 * 4 * 4 * 650
+
+
+def test_the_final_accuracy_is_of_the_last_round_whenever_evaluated(run: Run):
+    folders = [run(f"evaluate.every={every}") for every in (0, 1, 2)]
+    finals = [json.loads((folder / "summary.json").read_text())["accuracy"]["final"] for folder in folders]
+    assert finals[0] == finals[1] == finals[2]
+
+
+# --- a folder that is taken ------------------------------------------------------------------------------
+
+
+def test_a_second_run_in_a_used_folder_is_refused(run: Run):
+    folder = run()
+    before = result_of(folder)
+    with pytest.raises(RunFolderError, match=r"holds a run already .*resume=.*rerun="):
+        run("seed=1", folder=folder)
+    (folder / "config.yaml").unlink()  # whatever is left of a run is not overwritten
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        run("seed=1", folder=folder)
+    assert result_of(folder) == before
+
+
+def _try_to_start(folder: Path, answers: multiprocessing.Queue) -> None:
+    try:
+        start_run(compose([]), folder)
+        answers.put("ran")
+    except RunFolderError as error:
+        answers.put(str(error))
+
+
+def test_two_runs_at_once_in_one_folder(tmp_path: Path):
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    with locked(tmp_path / "run"):
+        other = context.Process(target=_try_to_start, args=(tmp_path / "run", answers))
+        other.start()
+        assert "another run is writing" in answers.get(timeout=60)
+        other.join()
+        with pytest.raises(RunFolderError, match="another run is writing"):
+            start_run(compose([]), tmp_path / "run")
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path: Path):
+    folder = tmp_path / "run"
+
+    def work() -> int:
+        with running(folder):
+            start_run(compose(["dataset=image_folder", f"dataset.root={tmp_path}/nowhere"]), folder)
+        return 0
+
+    assert guarded(work) == MISTAKE
+    assert not folder.exists()
+
+
+# --- a full disk -----------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    # In a file: 160 bytes for a release in the ledger, 2.7 kB for the model, 25 kB for a checkpoint, 40 kB for a plot.
+    options = ("num_rounds=8", "checkpoint.every=5")
+    expected = result_of(run(*options))
+    for room in (1_500, 4_000, 20_000, 35_000):
+        folder = tmp_path / f"full{room}"
+
+        def work(room: int = room, folder: Path = folder) -> int:
+            with running(folder), disk_of(room):
+                run(*options, folder=folder)
+            return 0
+
+        capsys.readouterr()
+        assert guarded(work) == FAILED, room
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1 and message.startswith("fedpriv: ")
+        if room == 35_000:  # only the report did not fit
+            assert f"python -m fedpriv.report {folder}" in message
+            main([str(folder)])
+            assert (folder / "report.html").exists()
+        else:
+            assert f"resume={folder} goes on" in message
+            resume_run(folder)
+        assert result_of(folder) == expected
+
+
+def test_a_full_disk_is_told_by_its_errno(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """/dev/full: the real ENOSPC."""
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+
+    def work() -> int:
+        with running(tmp_path):
+            try:
+                (tmp_path / "metrics.jsonl").write_text("x")
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                raise
+        return 0
+
+    assert guarded(work) == FAILED
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_what_nobody_but_a_developer_can_mend_is_raised(tmp_path: Path):
+    def work() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        guarded(work)
+    assert guarded(lambda: (_ for _ in ()).throw(RunFailed("no"))) == FAILED
+    assert guarded(lambda: (_ for _ in ()).throw(DataError("no"))) == MISTAKE

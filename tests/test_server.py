@@ -1,0 +1,308 @@
+"""The shared base of all server halves: whose replies count, in which order, with which weight."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.local_sgd import plain_average
+
+from fedpriv.engines.grid import LocalGrid
+from fedpriv.errors import RunFailed
+from fedpriv.records import Refusal, Reply, pack_vector, refusal, reply_content, unpack_vector
+from fedpriv.seeds import draw_cohort
+from fedpriv.server import FIRST_NODE, BudgetsSpent, FederatedStrategy, Population, Round
+from strategies.fedavg import FedAvg
+from strategies.fedcad import FedCAD
+from strategies.fedldp import FedLDP
+from strategies.fedprox import FedProx
+
+SIZE = 6
+THETA = np.arange(SIZE, dtype=np.float32)
+
+
+def release_of(client: int) -> np.ndarray:
+    return np.random.default_rng(client).normal(size=SIZE).astype(np.float32)
+
+
+class FakeGrid(LocalGrid):
+    """A grid whose clients answer what the test says: ``answer(message, client)`` gives one reply or several."""
+
+    def __init__(self, num_clients: int = 8) -> None:
+        class Config:
+            pass
+
+        config: Any = Config()
+        config.num_clients = num_clients
+        super().__init__(config)
+        self.asked: list[Message] = []
+        self.answer: Any = lambda message, client: honest(message, client)
+
+    def deliver(self, messages: list[Message], deadline: float = 0.0) -> Iterable[Message]:
+        self.asked = messages
+        for message in messages:
+            found = self.answer(message, message.metadata.dst_node_id - FIRST_NODE)
+            yield from found if isinstance(found, list) else [found]
+
+
+def honest(message: Message, client: int) -> Message:
+    return Message(reply_content(release_of(client), 999, {"train_loss": 1.0}), reply_to=message)
+
+
+def build(kind: type[FederatedStrategy] = FedAvg, **options: Any) -> FederatedStrategy:
+    clients, size = options.pop("num_clients", 8), options.pop("clients_per_round", 4)
+    return kind(Population(7, clients, size, lambda client: 10 + client), **options)
+
+
+def play(strategy: FederatedStrategy, grid: FakeGrid, server_round: int = 1) -> np.ndarray:
+    messages = strategy.configure_train(server_round, pack_vector(THETA), ConfigRecord(), grid)
+    arrays, _ = strategy.aggregate_train(server_round, grid.send_and_receive(messages))
+    assert arrays is not None
+    return unpack_vector(arrays)
+
+
+def cohort(server_round: int = 1) -> list[int]:
+    return draw_cohort(7, server_round, 8, 4, "fixed")
+
+
+# --- the mean --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedProx, FedLDP, FedCAD])
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_a_round_is_the_weighted_mean_of_plain_averaging(kind: type[FederatedStrategy], weighting: str) -> None:
+    strategy = build(kind, weighting=weighting)
+    found = play(strategy, FakeGrid())
+    weights = [1.0 if weighting == "uniform" else 10.0 + client for client in cohort()]  # declared, not the 999 replied
+    assert np.allclose(found, plain_average(THETA, [release_of(c) for c in cohort()], weights), atol=1e-6)
+    assert not np.allclose(found, THETA, atol=1e-2)
+
+
+def test_order_of_arrival_changes_nothing() -> None:
+    """float32 sums depend on their order: sorted by client, every order gives the same bits."""
+    grid, results, numbers = FakeGrid(), set(), set()
+    strategy = build()
+    messages = list(strategy.configure_train(1, pack_vector(THETA), ConfigRecord(), grid))
+    replies = list(grid.send_and_receive(messages))
+    for order in itertools.permutations(replies):
+        strategy.configure_train(1, pack_vector(THETA), ConfigRecord(), grid)
+        arrays, _ = strategy.aggregate_train(1, order)
+        assert arrays is not None
+        results.add(unpack_vector(arrays).tobytes())
+        numbers.add(tuple(reply.client for reply in strategy.current.replies))
+    assert len(results) == 1 and numbers == {tuple(cohort())}
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=50), st.sampled_from(["uniform", "examples"]))
+def test_weights_sum_to_one(examples: list[int], weighting: str) -> None:
+    replies = [Reply(client, release_of(client), count, {}, 0) for client, count in enumerate(examples)]
+    weights = build(weighting=weighting).weights(replies)
+    assert math.fsum(weights) == pytest.approx(1, abs=1e-12) and min(weights) > 0
+    if weighting == "examples":
+        assert weights == pytest.approx([count / sum(examples) for count in examples])
+    same = [Reply(reply.client, THETA, reply.num_examples, {}, 0) for reply in replies]
+    assert np.allclose(build(weighting=weighting).aggregate(np.zeros(SIZE, np.float32), same), THETA, rtol=1e-6)
+
+
+def test_weights_are_those_of_the_replies_that_arrived() -> None:
+    grid, lost = FakeGrid(), cohort()[1]
+    grid.answer = lambda m, c: refusal(Refusal.LOST, m) if c == lost else honest(m, c)
+    left = [client for client in cohort() if client != lost]
+    found = play(build(weighting="uniform"), grid)
+    assert np.allclose(found, plain_average(THETA, [release_of(c) for c in left], [1.0] * 3), atol=1e-6)
+
+
+# --- replies that do not count ---------------------------------------------------------------------------
+
+
+def raw(message: Message, content: RecordDict) -> Message:
+    return Message(content, reply_to=message)
+
+
+def vector(values: np.ndarray) -> RecordDict:
+    return RecordDict({"arrays": ArrayRecord({"vector": Array(values)}), "metrics": MetricRecord({"num-examples": 1})})
+
+
+BAD = {
+    "too short": vector(np.zeros(SIZE - 1, np.float32)),
+    "too long": vector(np.zeros(SIZE + 1, np.float32)),
+    "empty": vector(np.zeros(0, np.float32)),
+    "matrix": vector(np.zeros((1, SIZE), np.float32)),
+    "float64": vector(np.zeros(SIZE, np.float64)),
+    "integers": vector(np.zeros(SIZE, np.int32)),
+    "NaN": vector(np.array([0, 0, 0, 0, 0, np.nan], np.float32)),
+    "infinite": vector(np.array([np.inf, 0, 0, 0, 0, 0], np.float32)),
+    "no arrays": RecordDict({"metrics": MetricRecord({"num-examples": 1})}),
+    "arrays of the wrong kind": RecordDict({"arrays": MetricRecord({"vector": 1.0})}),
+    "another name": RecordDict({"arrays": ArrayRecord({"weights": Array(np.zeros(SIZE, np.float32))})}),
+    "two arrays": RecordDict(
+        {"arrays": ArrayRecord({"vector": Array(np.zeros(SIZE, np.float32)), "b": Array(np.zeros(1, np.float32))})}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_malformed_reply_is_refused_and_counted(name: str) -> None:
+    grid, bad = FakeGrid(), cohort()[2]
+    grid.answer = lambda m, c: raw(m, BAD[name]) if c == bad else honest(m, c)
+    strategy = build(weighting="uniform")
+    left = [client for client in cohort() if client != bad]
+    found = play(strategy, grid)
+    assert np.allclose(found, plain_average(THETA, [release_of(c) for c in left], [1.0] * 3), atol=1e-6)
+    assert strategy.current.lost == [bad] and strategy.current.errors[bad].startswith("refused: arrays")
+    assert [reply.client for reply in strategy.current.replies] == left
+
+
+def test_a_replayed_reply_counts_once() -> None:
+    grid = FakeGrid()
+    grid.answer = lambda m, c: [honest(m, c)] * 3
+    strategy = build(weighting="uniform")
+    assert np.array_equal(play(strategy, grid), play(build(weighting="uniform"), FakeGrid()))
+    assert len(strategy.current.replies) == 4 and strategy.current.lost == [] and strategy.current.ignored == 8
+
+
+def test_a_replayed_refusal_counts_once() -> None:
+    """One client that says twice that it has stopped must not look like two, nor turn a failure into a quiet end."""
+    grid, (spent, *_) = FakeGrid(), cohort()
+    grid.answer = lambda m, c: (
+        [refusal(Refusal.BUDGET_SPENT, m)] * 4 if c == spent else refusal(Refusal.FAILED, m, "died")
+    )
+    strategy = build(min_replies=2)
+    with pytest.raises(RunFailed, match="0 usable replies of 4"):
+        play(strategy, grid)
+    assert strategy.current.stopped == [spent] and strategy.current.ignored == 3
+
+
+def test_the_first_answer_counts_even_if_it_is_an_error() -> None:
+    grid, (torn, *rest) = FakeGrid(), cohort()
+    grid.answer = lambda m, c: [refusal(Refusal.FAILED, m, "died"), honest(m, c)] if c == torn else honest(m, c)
+    strategy = build()
+    play(strategy, grid)
+    assert [reply.client for reply in strategy.current.replies] == rest
+    assert strategy.current.lost == [torn] and strategy.current.errors == {torn: "died"}
+
+
+def test_a_second_reply_never_replaces_the_first() -> None:
+    grid, greedy = FakeGrid(), cohort()[0]
+    grid.answer = lambda m, c: [honest(m, c)] + [raw(m, vector(np.full(SIZE, 9, np.float32)))] * (c == greedy)
+    assert np.array_equal(play(build(), grid), play(build(), FakeGrid()))
+
+
+def test_a_reply_from_a_client_that_was_not_asked_does_not_count() -> None:
+    grid = FakeGrid()
+    stranger = next(client for client in range(8) if client not in cohort())
+    strategy = build()
+    messages = list(strategy.configure_train(1, pack_vector(THETA), ConfigRecord(), grid))
+    replies = list(grid.send_and_receive(messages))
+    unasked = Message(messages[0].content, stranger + FIRST_NODE, "train", group_id="1")
+    foreign = Message(messages[0].content, 10**9, "train", group_id="1")
+    extra = list(grid.send_and_receive([unasked]))
+    grid.answer = lambda m, c: raw(m, vector(np.ones(SIZE, np.float32)))
+    extra += list(grid.send_and_receive([foreign]))
+    arrays, _ = strategy.aggregate_train(1, [*extra, *replies])
+    assert arrays is not None and np.array_equal(unpack_vector(arrays), play(build(), FakeGrid()))
+    assert [reply.client for reply in strategy.current.replies] == cohort() and strategy.current.ignored == 2
+
+
+def test_the_declared_number_of_examples_is_used_whatever_the_reply_says() -> None:
+    strategy = build(weighting="examples")
+    play(strategy, FakeGrid())
+    assert [reply.num_examples for reply in strategy.current.replies] == [10 + client for client in cohort()]
+
+
+# --- too few ---------------------------------------------------------------------------------------------
+
+
+def test_too_few_replies_end_the_run_with_every_clients_error() -> None:
+    grid, (raising, silent, malformed, fine) = FakeGrid(), cohort()
+    answers = {
+        raising: lambda m, c: refusal(Refusal.FAILED, m, "ValueError: no such label"),
+        silent: lambda m, c: [],
+        malformed: lambda m, c: raw(m, BAD["NaN"]),
+        fine: honest,
+    }
+    grid.answer = lambda m, c: answers[c](m, c)
+    with pytest.raises(RunFailed) as failed:
+        play(build(min_replies=2), grid)
+    words = str(failed.value)
+    assert "round 1: 1 usable replies of 4, strategy.server.min_replies=2" in words
+    assert f"client {raising}: ValueError: no such label" in words
+    assert f"client {silent}: no reply" in words
+    assert f"client {malformed}: refused: arrays.vector: not finite" in words
+    assert f"client {fine}" not in words
+
+
+def test_enough_replies_go_on_without_the_others() -> None:
+    grid, lost = FakeGrid(), cohort()[:3]
+    grid.answer = lambda m, c: refusal(Refusal.FAILED, m, "died") if c in lost else honest(m, c)
+    strategy = build(min_replies=1)
+    play(strategy, grid)
+    assert strategy.current.lost == lost and sorted(strategy.current.errors) == lost
+
+
+def test_clients_whose_budget_is_spent_stop_and_are_no_losses() -> None:
+    grid, spent = FakeGrid(), cohort()[:2]
+    grid.answer = lambda m, c: refusal(Refusal.BUDGET_SPENT, m) if c in spent else honest(m, c)
+    strategy = build(min_replies=2)
+    play(strategy, grid)
+    assert strategy.current.stopped == spent and strategy.current.lost == [] and strategy.current.errors == {}
+    with pytest.raises(BudgetsSpent, match="2 of 4 clients have spent"):
+        play(build(min_replies=3), grid)
+
+
+def test_too_few_for_another_reason_is_a_failure_even_if_some_have_stopped() -> None:
+    grid, (spent, *dead) = FakeGrid(), cohort()
+    grid.answer = lambda m, c: refusal(Refusal.BUDGET_SPENT if c == spent else Refusal.FAILED, m, "died")
+    with pytest.raises(RunFailed, match=f"client {dead[0]}: died"):
+        play(build(min_replies=2), grid)
+
+
+# --- rounds ----------------------------------------------------------------------------------------------
+
+
+def test_everybody_in_the_cohort_is_asked_once_with_the_same_parameters() -> None:
+    grid, strategy = FakeGrid(), build()
+    play(strategy, grid, server_round=5)
+    assert [message.metadata.dst_node_id - FIRST_NODE for message in grid.asked] == cohort(5)
+    assert all(np.array_equal(unpack_vector(message.content), THETA) for message in grid.asked)
+    assert all(message.content["config"]["round"] == 5 for message in grid.asked)  # type: ignore[call-overload, index]
+    assert strategy.current.bytes_down % 4 == 0 and strategy.current.bytes_down > 4 * SIZE * 4
+    assert strategy.current.bytes_up > 4 * SIZE * 4
+
+
+def test_an_empty_poisson_cohort_changes_nothing() -> None:
+    strategy = build(client_sampling="poisson", clients_per_round=1)
+    empty = next(r for r in range(1, 200) if not draw_cohort(7, r, 8, 1, "poisson"))
+    assert np.array_equal(play(strategy, FakeGrid(), empty), THETA) and strategy.current.lost == []
+
+
+def test_a_resumed_run_continues_at_its_round() -> None:
+    """Rounds 3 to 5 after a restart are the last three of five."""
+    seen: list[int] = []
+
+    def note(current: Round) -> None:
+        seen.append(current.number)
+
+    whole, parts = build(), build()
+    arrays = whole.start(FakeGrid(), pack_vector(THETA), 5).arrays
+    half = parts.start(FakeGrid(), pack_vector(THETA), 2).arrays
+    rest = build().start(FakeGrid(), half, 5, first_round=3, on_round=note).arrays
+    assert np.array_equal(unpack_vector(arrays), unpack_vector(rest)) and seen == [3, 4, 5]
+
+
+def test_fed_cad_shows_means_of_its_own_figures_where_it_has_them() -> None:
+    def replies(figures: Sequence[dict[str, float]]) -> list[Reply]:
+        return [Reply(client, THETA, 1, one, 0) for client, one in enumerate(figures)]
+
+    figures = [{"diff": 0.5, "noise_variance": 1.0, "reuse": 0.0}, {"diff": 0.3, "noise_variance": 0.5, "reuse": 0.4}]
+    strategy = build(FedCAD)
+    assert strategy.figures(replies(figures)) == pytest.approx({"diff": 0.4, "noise_variance": 0.75, "reuse": 0.2})
+    assert strategy.figures(replies([{}, figures[0]])) == {}  # a deployment sends no diagnostics

@@ -1,0 +1,162 @@
+"""What a client keeps: one record, written as a whole, the same after a round trip through bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from torch import Tensor
+
+from fedpriv.engines.grid import LocalGrid
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
+from fedpriv.privacy.ledger import Account
+from fedpriv.state import (
+    ClientMemory,
+    ContextStore,
+    FileStore,
+    MemoryStore,
+    collect_entries,
+    read_memory,
+    state_to_tensors,
+    tensors_to_state,
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One field of every kind that a method may keep."""
+
+    vector: Tensor
+    scalar: Tensor
+    threshold: float
+    participation: int
+
+
+def kept() -> Kept:
+    return Kept(torch.randn(7), torch.tensor(1 / 3, dtype=torch.float64), 0.1, 2**40)
+
+
+def entry(server_round: int, client: int, sequence: int, multiplier: float = 0.05, **changes: object) -> Entry:
+    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=multiplier)
+    return Entry(server_round, client, sequence, 0, event, **changes)  # type: ignore[arg-type]
+
+
+def context(client: int = 3) -> Context:
+    return Context(run_id=1, node_id=2, node_config={"partition-id": client}, state=RecordDict(), run_config={})
+
+
+@pytest.fixture(params=["context", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore:
+    return ContextStore(context()) if request.param == "context" else FileStore(tmp_path / "clients", 3)
+
+
+def assert_same(one: Kept, other: Kept) -> None:
+    for name in ("vector", "scalar"):
+        first, second = getattr(one, name), getattr(other, name)
+        assert torch.equal(first, second) and first.dtype == second.dtype and first.shape == second.shape
+    for name in ("threshold", "participation"):
+        assert getattr(one, name) == getattr(other, name) and type(getattr(one, name)) is type(getattr(other, name))
+
+
+def test_a_state_comes_back_bit_for_bit() -> None:
+    state = kept()
+    assert_same(state, tensors_to_state(Kept, state_to_tensors(state)))
+    memory = ClientMemory().after(state_to_tensors(state), [])
+    assert_same(state, tensors_to_state(Kept, ClientMemory.from_bytes(memory.to_bytes()).state))
+
+
+def test_no_state_is_no_state() -> None:
+    assert state_to_tensors(None) is None and tensors_to_state(Kept, None) is None
+    assert ClientMemory.from_bytes(ClientMemory().to_bytes()) == ClientMemory()
+
+
+def test_a_state_that_is_no_dataclass_is_refused() -> None:
+    with pytest.raises(TypeError, match="dataclass, not dict"):
+        state_to_tensors({"x": torch.ones(1)})
+
+
+def test_slices_of_larger_vectors_and_shared_memory_survive() -> None:
+    """A slice with a stride, and two fields that are one and the same tensor."""
+    whole = torch.arange(20.0)
+    state = {"x": whole[::3], "y": whole[5:9], "z": whole[5:9]}
+    found = ClientMemory.from_bytes(ClientMemory(state).to_bytes()).state
+    assert found is not None and all(torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_an_empty_store_is_an_empty_memory(store: MemoryStore) -> None:
+    assert store.read() is None
+    assert read_memory(store) == ClientMemory()
+
+
+def test_state_account_and_entries_are_one_record(store: MemoryStore) -> None:
+    first = [entry(1, 3, 0), entry(1, 3, 1, adaptive=True, realised=Gaussian(threat=CLIENT_TO_SERVER, multiplier=0.01))]
+    store.write(ClientMemory().after(state_to_tensors(kept()), first).to_bytes())
+    second = [Entry(4, 3, 2, 1, NoBound(threat=CLIENT_TO_SERVER, reason="sent as it is"))]
+    newer = kept()
+    store.write(read_memory(store).after(state_to_tensors(newer), second).to_bytes())
+    found = read_memory(store)
+    assert_same(newer, tensors_to_state(Kept, found.state))
+    assert found.uncollected == (*first, *second)
+    assert found.account == Account([*first, *second]) and found.account.next_sequence == 3
+    assert len(found.account.spent()) == 3
+
+
+def test_the_next_memory_leaves_the_last_one_as_it_was() -> None:
+    """A release that is refused, or fails, must find what was there before."""
+    before = ClientMemory().after(state_to_tensors(kept()), [entry(1, 0, 0)])
+    blob = before.to_bytes()
+    before.after(None, [entry(2, 0, 1)])
+    assert before.to_bytes() == blob and before.account.next_sequence == 1
+
+
+def test_collecting_takes_every_entry_once_and_keeps_the_account(tmp_path: Path) -> None:
+    stores = [ContextStore(context(0)), FileStore(tmp_path, 1), ContextStore(context(2))]
+    entries = {0: [entry(2, 0, 5), entry(1, 0, 4)], 1: [entry(1, 1, 0), entry(2, 1, 1)], 2: []}
+    for client, one in enumerate(stores):
+        one.write(ClientMemory().after({"x": torch.ones(2)}, entries[client]).to_bytes())
+    found = collect_entries(stores)
+    assert [(e.round, e.client, e.sequence) for e in found] == [(1, 0, 4), (1, 1, 0), (2, 0, 5), (2, 1, 1)]
+    assert collect_entries(stores) == []
+    memory = read_memory(stores[0])
+    assert memory.account.next_sequence == 6 and memory.state is not None
+
+
+def test_a_broken_memory_is_never_an_empty_one(store: MemoryStore) -> None:
+    """An empty one would forget what was spent."""
+    whole = ClientMemory().after({"x": torch.ones(50)}, [entry(1, 3, 0)]).to_bytes()
+    for broken in (b"", whole[:-1], whole[: len(whole) // 2], b"x" + whole):
+        store.write(broken)
+        with pytest.raises(Exception):  # noqa: B017 - safetensors' own error, and ours
+            read_memory(store)
+
+
+def test_files_of_clients_are_apart_and_a_new_process_finds_them(tmp_path: Path) -> None:
+    for client in (1, 11):
+        FileStore(tmp_path / "new" / "folder", client).write(ClientMemory({"x": torch.tensor(client)}).to_bytes())
+    for client in (1, 11):
+        found = read_memory(FileStore(tmp_path / "new" / "folder", client)).state
+        assert found is not None and int(found["x"]) == client
+    assert len(list((tmp_path / "new" / "folder").iterdir())) == 2  # nothing temporary is left
+
+
+class _Grid(LocalGrid):
+    def deliver(self, messages: object, deadline: float) -> object:  # type: ignore[override]
+        raise NotImplementedError
+
+
+def test_a_checkpoint_holds_every_memory_and_restores_no_other() -> None:
+    class Config:
+        num_clients = 5
+
+    grid = _Grid(Config())  # type: ignore[arg-type]
+    for client in (0, 3):
+        ContextStore(grid.context_of(client)).write(ClientMemory({"x": torch.tensor(client)}).to_bytes())
+    grid.context_of(4)  # asked, never released
+    memories = grid.memories()
+    assert sorted(memories) == [0, 3]
+    ContextStore(grid.context_of(1)).write(ClientMemory({"x": torch.tensor(1)}).to_bytes())
+    grid.restore(memories)
+    assert grid.memories() == memories

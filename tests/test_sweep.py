@@ -1,0 +1,113 @@
+"""Sweeps: all combinations in folders of their own, failures that stop nobody else, and the comparison."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Outcome, Run, result_of
+
+from fedpriv import cli as cli_module
+from fedpriv.errors import OptionError
+from fedpriv.report.__main__ import main as report
+
+Cli = Callable[..., Outcome]
+
+
+def jobs_of(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob("*/config.yaml"))
+
+
+def test_a_sweep_runs_every_combination_and_compares_them(
+    cli: Cli, tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+):
+    swept = ("strategy=fedldp,fedcad", "strategy.client.noise_multiplier=0.03,0.1", "seed=0,1")
+    outcome = cli("-m", *SMALL, "num_rounds=2", *swept)
+    assert outcome.code == 0 and outcome.err == ""
+    (folder,) = (tmp_path / "multirun").glob("*/*")
+    names = [f"{number}-{'fedldp' if number < 4 else 'fedcad'}-digits" for number in range(8)]
+    assert jobs_of(folder) == names
+    assert outcome.out.splitlines()[-2:] == [
+        "sweep: 8 runs finished, 0 failed",
+        f"compare: python -m fedpriv.report {folder.relative_to(tmp_path)}",
+    ]
+    alone = run("num_rounds=2", "strategy=fedldp", "strategy.client.noise_multiplier=0.1", "seed=1")
+    assert result_of(folder / names[3]) == result_of(alone)
+
+    assert report([str(folder)]) == 0
+    printed = capfd.readouterr().out
+    rows = list(csv.DictReader((folder / "comparison.csv").open()))
+    assert len(rows) == 4  # method x noise
+    for row in rows:
+        assert row["accuracy_n"] == "2"
+        accuracies = [
+            json.loads((job / "summary.json").read_text())["accuracy"]["final"]
+            for job in folder.glob(f"*-{row['strategy.name']}-digits")
+            if f"noise_multiplier: {row['strategy.client.noise_multiplier']}" in (job / "config.yaml").read_text()
+        ]
+        assert float(row["accuracy_mean"]) == pytest.approx(sum(accuracies) / 2) and len(accuracies) == 2
+        assert float(row["accuracy_std"]) == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    assert (folder / "comparison.png").stat().st_size > 1000 and "± " in printed
+
+
+def test_a_failing_job_stops_nobody_else(cli: Cli, tmp_path: Path):
+    outcome = cli("-m", *SMALL, "num_rounds=1", "local.batch_size=1000,12,2000", "hydra.sweep.dir=sweep")
+    assert outcome.code != 0
+    assert jobs_of(tmp_path / "sweep") == ["1-fedcad-digits"]
+    reason = (tmp_path / "sweep" / "0-fedcad-digits" / "failed.txt").read_text()
+    assert reason.startswith("exit code 2: local.batch_size=1000")
+    assert "sweep: 1 runs finished, 2 failed" in outcome.out and "  2-fedcad-digits: exit code 2" in outcome.out
+    assert outcome.err.count("\n") == 2 and "fedpriv: 0-fedcad-digits: local.batch_size=1000" in outcome.err
+
+
+@pytest.mark.slow
+def test_jobs_in_other_processes_are_counted(cli: Cli, tmp_path: Path, run: Run):
+    """The joblib launcher: a failure happens where this process does not see it."""
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
+    outcome = cli("-m", *SMALL, "num_rounds=2", "local.batch_size=12,1000", *launcher)
+    assert outcome.code == 1
+    assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
+    assert "sweep: 1 runs finished, 1 failed" in outcome.out and "1-fedcad-digits: exit code 2" in outcome.out
+    assert "0-fedcad-digits: round 2/2  accuracy" in outcome.out  # lines of different jobs can be told apart
+    assert result_of(tmp_path / "sweep" / "0-fedcad-digits") == result_of(run("num_rounds=2"))
+
+
+@pytest.mark.parametrize(
+    ("swept", "words"),
+    [
+        (["seed=0,1", "strategy.client.diff=0.5,1.5"], "strategy.client.diff=1.5: must be at most 0.999"),
+        (["strategy=fedldp,fedcat"], "strategy=fedcat: allowed"),
+        (["num_clients=20,3"], "clients_per_round=4: at most num_clients=3"),
+        (["strategy=fedcad,fedavg", "strategy.client.diff=0.4"], "strategy.client.diff=0.4: there is no such option"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_refused_before_the_first_job(swept: list[str], words: str, cli: Cli, tmp_path: Path):
+    outcome = cli("-m", *SMALL, *swept)
+    assert outcome.code == 2 and words in outcome.err and outcome.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_value_of_a_large_sweep_is_checked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cli_module, "CHECKED_JOBS", 2)
+    with pytest.raises(OptionError, match=r"local.lr=-1"):
+        cli_module.check(["local.lr=0.1,0.2,-1", "seed=0,1"], multirun=True)
+
+
+def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from fedpriv.run import Session
+
+    real = Session._end_round
+
+    def ctrl_c(self: Session, current: object) -> None:
+        real(self, current)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "_end_round", ctrl_c)
+    outcome = cli("-m", *SMALL, "seed=0,1", "hydra.sweep.dir=sweep")
+    assert outcome.code == 130
+    assert outcome.err == "fedpriv: interrupted; resume=sweep/0-fedcad-digits goes on from the last checkpoint\n"
+    assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
