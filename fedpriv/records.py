@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -69,7 +71,7 @@ def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> 
     if list(arrays.keys()) != [VECTOR]:
         raise MalformedMessage(f"{ARRAYS}: expected the one array {VECTOR!r}")
     try:
-        vector = arrays[VECTOR].numpy()
+        vector = _decode(arrays[VECTOR].data)
     except Exception:
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded") from None
     if vector.dtype != np.float32 or vector.ndim != 1:
@@ -77,6 +79,25 @@ def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> 
     if size is not None and vector.size != size:
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}")
     return vector
+
+
+def _decode(npy: bytes) -> NDArray[Any]:
+    """The array in a message's ``.npy`` bytes: numpy's own reader, whose headers are parsed once per shape.
+
+    Raises ValueError for anything else, pickled objects among it.
+    """
+    end = 10 + int.from_bytes(npy[8:10], "little")  # version 1: magic, version, two bytes of header length
+    dtype, shape = _header(npy[:end])
+    return np.frombuffer(npy, dtype, offset=end).reshape(shape).copy()
+
+
+@lru_cache(maxsize=64)
+def _header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    file = BytesIO(start)
+    if np.lib.format.read_magic(file) != (1, 0):  # type: ignore[no-untyped-call]
+        raise ValueError("not a .npy array of version 1.0")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return dtype, shape
 
 
 def train_content(arrays: ArrayRecord, instructions: Instructions) -> RecordDict:

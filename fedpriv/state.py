@@ -58,7 +58,7 @@ class ClientMemory:
         self, state: dict[str, Tensor] | None, entries: Sequence[Entry], answer: Answer | None = None
     ) -> ClientMemory:
         """The memory after one more release with these ledger entries."""
-        account = Account.from_bytes(self.account.to_bytes())
+        account = self.account.copy()
         for entry in entries:
             account.charge(entry)
         return ClientMemory(state, account, (*self.uncollected, *entries), answer)

@@ -8,9 +8,11 @@ replaced and its client retried once, with a new attempt number and therefore wi
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -23,6 +25,28 @@ from fedpriv.engines.ray_pool import take_pool
 from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, refusal
 
 RETRIES = 1  # run.ATTEMPTS_PER_START leaves room for these attempt numbers
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A message on its way, and how often its worker died under it."""
+
+    message: Message
+    tries: int = 0
+
+    def goes_with(self, other: Errand) -> bool:
+        """Whether both may be in one batch: nothing went wrong yet, and the same arrays."""
+        mine, others = self.message.content.get(ARRAYS), other.message.content.get(ARRAYS)
+        return mine is others and not self.tries and not other.tries
+
+    def light(self) -> Message:
+        """The message without its arrays, which travel through the object store."""
+        content = self.message.content
+        rest = RecordDict({key: record for key, record in content.items() if key != ARRAYS})
+        config = rest.get(CONFIG)
+        if self.tries and isinstance(config, ConfigRecord):
+            rest[CONFIG] = ConfigRecord({**config, ATTEMPT: int(config[ATTEMPT]) + self.tries})  # type: ignore[arg-type]
+        return Message(metadata=self.message.metadata, content=rest)  # type: ignore[call-overload,no-any-return]
 
 
 class RayGrid(LocalGrid):
@@ -41,49 +65,63 @@ class RayGrid(LocalGrid):
         for message in messages:
             if ARRAYS in message.content and id(message.content[ARRAYS]) not in shared:
                 shared[id(message.content[ARRAYS])] = ray.put(message.content[ARRAYS])
-        waiting = deque((message, 0) for message in messages)
-        running: dict[Any, tuple[Any, Message, int]] = {}
+        waiting = deque(Errand(message) for message in messages)
+        running: dict[Any, tuple[Any, list[Errand]]] = {}
         idle = self.pool.idle
         while waiting or running:
             while waiting and idle:
-                message, tries = waiting.popleft()
-                actor = idle.popleft()
-                running[self._submit(actor, message, tries, shared)] = (actor, message, tries)
+                actor, batch = idle.popleft(), self._next_batch(waiting)
+                running[self._submit(actor, batch, shared)] = (actor, batch)
             left = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
             ready, _ = ray.wait(list(running), num_returns=1, timeout=left)
             if not ready:
-                for late, _, _ in running.values():
+                for late, _ in running.values():
                     ray.kill(late)
                     idle.append(self._replacement())
                 return
-            actor, message, tries = running.pop(ready[0])
+            actor, batch = running.pop(ready[0])
             try:
-                reply, context = ray.get(ready[0])
+                answers = pickle.loads(ray.get(ready[0]))
             except RayActorError:
                 idle.append(self._replacement())
                 self.on_disturbance()
-                if tries < RETRIES:
-                    waiting.append((message, tries + 1))
-                else:
-                    yield refusal(Refusal.WORKER_LOST, message, f"its worker process died {RETRIES + 1} times")
+                for errand in batch:
+                    if errand.tries < RETRIES:
+                        waiting.append(Errand(errand.message, errand.tries + 1))
+                    else:
+                        reason = f"its worker process died {RETRIES + 1} times"
+                        yield refusal(Refusal.WORKER_LOST, errand.message, reason)
                 continue
             idle.append(actor)
-            self.contexts[client_of(message)] = context
-            yield reply
+            waiting.extendleft(reversed(batch[len(answers) :]))  # not begun: the actor's turn was over
+            for errand, (reply, context) in zip(batch, answers, strict=False):
+                self.contexts[client_of(errand.message)] = context
+                yield reply
+
+    def _next_batch(self, waiting: deque[Errand]) -> list[Errand]:
+        """What the next idle actor takes: large batches first, single messages last, so that all actors end together.
+
+        One call per message would cost more than a small client's work. A retried message goes alone, so that a
+        client that kills its worker takes no other down with it twice.
+        """
+        size = max(1, len(waiting) // (2 * self.pool.workers))
+        first = waiting.popleft()
+        batch = [first]
+        while len(batch) < size and waiting and first.goes_with(waiting[0]):
+            batch.append(waiting.popleft())
+        return batch
 
     def _replacement(self) -> Any:
         actor = self.pool.new_actor()
         self.pids.append(actor.configure.remote(self.config.to_dict()))
         return actor
 
-    def _submit(self, actor: Any, message: Message, tries: int, shared: dict[int, Any]) -> Any:
-        arrays = message.content.get(ARRAYS)
-        rest = RecordDict({key: record for key, record in message.content.items() if key != ARRAYS})
-        config = rest.get(CONFIG)
-        if tries and isinstance(config, ConfigRecord):
-            rest[CONFIG] = ConfigRecord({**config, ATTEMPT: int(config[ATTEMPT]) + tries})  # type: ignore[arg-type]
-        light = Message(metadata=message.metadata, content=rest)  # type: ignore[call-overload]
-        return actor.handle.remote(light, self.context_of(client_of(message)), shared.get(id(arrays)))
+    def _submit(self, actor: Any, batch: list[Errand], shared: dict[int, Any]) -> Any:
+        arrays = batch[0].message.content.get(ARRAYS)
+        contexts = [self.context_of(client_of(errand.message)) for errand in batch]
+        # Ray would pickle with cloudpickle, a Python call per object; messages need nothing but C's.
+        parcel = pickle.dumps([(errand.light(), context) for errand, context in zip(batch, contexts, strict=True)])
+        return actor.handle.remote(parcel, shared.get(id(arrays)))
 
     def worker_pids(self) -> list[int]:
         """Process ids of all actors that were started, for tests that kill one."""

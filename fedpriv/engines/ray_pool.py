@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import re
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import ray
 from fedpriv.config import EngineConfig
 from fedpriv.errors import OptionError, RunFailed
 
+TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a deadline
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -41,11 +44,20 @@ class ClientActor:
         _, self.app = make_apps(validate(raw_config))
         return os.getpid()
 
-    def handle(self, message: Any, context: Any, arrays: Any) -> tuple[Any, Any]:
-        """Lets the client of ``context`` answer; ``arrays`` come from the object store, once per round."""
-        if arrays is not None:
-            message.content["arrays"] = arrays
-        return self.app(message, context), context
+    def handle(self, parcel: bytes, arrays: Any) -> bytes:
+        """Lets clients answer one after the other: pickled (message, context) pairs become pickled (reply, context)
+        pairs. ``arrays`` come from the object store.
+
+        After `TURN` seconds no further one begins: the answers so far go back, and the rest waits for any idle actor.
+        """
+        began, answers = time.monotonic(), []
+        for message, context in pickle.loads(parcel):
+            if arrays is not None:
+                message.content["arrays"] = arrays
+            answers.append((self.app(message, context), context))
+            if time.monotonic() - began > TURN:
+                break
+        return pickle.dumps(answers)
 
 
 class Pool:

@@ -180,6 +180,12 @@ class Account:
         self._counts[key] = self._counts.get(key, 0) + 1
         self.next_sequence = max(self.next_sequence, entry.sequence + 1)
 
+    def copy(self) -> Account:
+        """An account of its own; the events in it are immutable and shared."""
+        twin = Account()
+        twin._counts, twin.next_sequence = dict(self._counts), self.next_sequence
+        return twin
+
     def spent(self, threat: Threat | None = None) -> list[Event]:
         """What was really spent (under one threat), for `Budget.admits`; equal releases as one event with a count."""
         events = [(realised or event, times) for (event, realised, _), times in self._counts.items()]
