@@ -16,9 +16,9 @@ from benchmarks.job import Job, local_epoch, plain_model, shard, tensors
 from fedpriv.app import make_apps
 from fedpriv.compose import compose
 from fedpriv.records import pack_vector
-from fedpriv.run import resolve
-from fedpriv.server import FederatedStrategy, Population
-from fedpriv.worker import adopt, locate
+from fedpriv.run import make_strategy, resolve
+from fedpriv.server import FederatedStrategy
+from fedpriv.worker import adopt
 
 
 class BareLoop:
@@ -94,9 +94,7 @@ class OwnEngine:
 
             adopt(config, worker)
             self.grid = InProcessGrid(config, make_apps(config)[1])
-        population = Population(config.seed, job.num_clients, job.clients_per_round, worker.data.num_examples)
-        kind = locate(config.strategy.server["_target_"], "strategy.server._target_")
-        self.strategy: FederatedStrategy = kind(population, **config.server_options())
+        self.strategy: FederatedStrategy = make_strategy(config, worker)
         self.arrays = pack_vector(worker.initial_parameters())
         self.number = 0
         self.round()

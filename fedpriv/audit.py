@@ -4,9 +4,10 @@
     python -m fedpriv.audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] ...
 
 mechanism: the client's `release`, the very object that training uses, on worst-case pairs of neighbouring update
-sequences, many independent trials in one vectorised call. training: a real run whose clients are canaries; the
-server's view of every message is what the attacker has. With ``run=`` a mechanism audit goes into the run's
-summary and report; a training audit is printed only, and takes neither trials nor participations.
+sequences, many independent trials in one vectorised call. training: a real run whose clients (or, where the unit is
+one example, some of whose examples) are canaries; the server's view of every message is what the attacker has. With
+``run=`` a mechanism audit goes into the run's summary and report; a training audit is printed only, and takes
+neither trials nor participations.
 """
 
 from __future__ import annotations
@@ -210,7 +211,8 @@ def _audit_training(config: Config, options: AuditOptions) -> int:
     from fedpriv.audit_training import audit_training
 
     found = audit_training(config, confidence=options.confidence, seed=options.seed)
-    print(f"canary clients in a real run, {threat_in_words(config)}:\n{found}")
+    verified = compose_events(make_client(config).planned_events(max(schedule(config))), config.privacy.delta).epsilon
+    print(f"canaries in a real run, {threat_in_words(config)}:\n{found}; verified epsilon <= {_shown(verified)}")
     return DONE
 
 

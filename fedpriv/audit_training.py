@@ -1,4 +1,4 @@
-"""Training-level audit of client units: a real run in which every client is a canary.
+"""Training-level audits. Here the unit client (`audit_examples` has the unit example): every client is a canary.
 
 Each client's update is replaced by a Dirac vector far longer than the clip norm, plus or minus by a secret coin, in
 every round it takes part in. Everything behind the update is the real thing: cohorts, messages, clipping, noise keys,
@@ -20,18 +20,19 @@ from flwr.app import Message
 from torch import Tensor
 
 from fedpriv.app import make_apps
+from fedpriv.audit_examples import audit_examples
 from fedpriv.client import Client
 from fedpriv.config import Config
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.errors import OptionError
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
 from fedpriv.privacy.noise import SeededNoise
 from fedpriv.records import pack_vector, unpack_vector
-from fedpriv.server import BudgetsSpent, FederatedStrategy, Population
+from fedpriv.run import make_strategy
+from fedpriv.server import BudgetsSpent
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, LocalResult
-from fedpriv.worker import Worker, adopt, client_class, locate
+from fedpriv.worker import Worker, adopt, client_class
 
 #: A canary's update is this many clip norms long, so that skipped clipping shows.
 LENGTH = 10.0
@@ -78,21 +79,18 @@ class ListeningGrid(InProcessGrid):
 
 
 def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAudit:
-    """Runs all rounds of ``config`` in this process with canary clients; the bound is for replace-one.
-
-    Clients that were never asked get the score 0.
+    """Runs all rounds of ``config`` in this process with canaries of the method's unit of privacy: whole clients
+    (the bound is for replace-one) or single examples (add-or-remove-one).
     """
-    threat = client_class(config).threat
-    if threat.unit != "client":
-        raise OptionError(
-            "level",
-            "training",
-            f"canary clients audit the unit client, {config.strategy.name} protects the unit "
-            f"{threat.unit}: level=mechanism audits it",
-        )
+    unit = client_class(config).threat.unit
     # Canaries never touch a run's folder, and planned faults are none of this audit's business.
     engine = config.engine.model_copy(update={"name": "inprocess", "faults": ()})
     config = config.model_copy(update={"engine": engine, "run_dir": None})
+    return _audit_clients(config, confidence, seed) if unit == "client" else audit_examples(config, confidence, seed)
+
+
+def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
+    """Clients that were never asked get the score 0."""
     model = Worker(config).model
     size = model.layout.num_parameters
     clip_norm = float(config.client_options().get("clip_norm", 1.0))
@@ -103,15 +101,9 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
 
     worker = CanaryWorker(config, updates)
     adopt(config, worker)
-    options = config.server_options()
-    kind = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
-    population = Population(
-        config.seed, config.num_clients, config.clients_per_round, worker.data.num_examples, config.engine.round_timeout
-    )
-    strategy: FederatedStrategy = kind(population, **options)
     grid = ListeningGrid(config, make_apps(config)[1], coordinates)
     with suppress(BudgetsSpent):  # what was heard until then counts
-        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
+        make_strategy(config, worker).start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     scores = np.array([grid.heard[client] for client in range(config.num_clients)])
     guesses = sorted({max(1, config.num_clients // part) for part in (1, 2, 4)})
     return audit_canaries(coins.numpy(), scores, delta=config.privacy.delta, confidence=confidence, guesses=guesses)

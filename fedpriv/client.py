@@ -164,6 +164,10 @@ class Client(NumPyClient):
         """What the paper says of a client that takes part this often; None where it claims nothing."""
         return None
 
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know to hold this method's claim against its guarantee, in sentences for the report."""
+        return ()
+
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """What the auditor tries: pairs of neighbours under the method's adjacency that it separates worst."""
         return [Neighbours("opposite updates", (1.0,) * participations, (-1.0,) * participations)]

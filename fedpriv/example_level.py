@@ -270,3 +270,15 @@ class DecayingNoise(ExampleLevelClient):
         if self.variant == "published":
             return fastest_decay(self.noise_multiplier, self.decay, server_round)
         return self.floor * self.noise_multiplier
+
+    def remarks(self) -> tuple[str, ...]:
+        first, last = self.noise_multiplier, self.facts.num_rounds
+        least = self.smallest_sigma(last)
+        if self.variant == "published":
+            rule = f"decay {self.decay:g}, so by round {last} the noise multiplier may have fallen to {least:.3g}"
+        else:
+            rule = f"floor {self.floor:g}, so the noise multiplier never falls below {least:.3g}"
+        return (
+            f"the noise decays whenever the public loss stops falling, which earlier outputs decide ({rule}): the "
+            f"guarantee counts on that, the paper's formula on {first:g} in every round",
+        )

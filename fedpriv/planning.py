@@ -66,7 +66,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         maximum,
         median,
         accountant,
-        reasons,
+        (*reasons, *client.remarks()),
         vector_bytes * sum(counts),
         vector_bytes * sum(counts),
         estimate_seconds(config, worker, counts),

@@ -70,6 +70,24 @@ def server_class(config: Config) -> type[FederatedStrategy]:
     return found
 
 
+def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> FederatedStrategy:
+    """The method's server half with its options, and what it needs of data."""
+    population = Population(
+        config.seed,
+        config.num_clients,
+        config.clients_per_round,
+        worker.data.num_examples,
+        config.engine.round_timeout,
+        config.privacy.rng,
+        attempt,
+    )
+    strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
+    if strategy.needs_public_loss:
+        public = Evaluator(worker, auxiliary=True)
+        strategy.public_loss = lambda theta: public(theta).loss
+    return strategy
+
+
 def check_budget(config: Config) -> None:
     """A budget is refused where no release has a finite price."""
     client = make_client(config)
@@ -159,7 +177,9 @@ class Session:
         self.attempt = 0
         if resumed:
             self._return_to(checkpoint)
-        self.strategy = self._build_strategy()
+        self.strategy = make_strategy(config, self.worker, self.attempt)
+        if self.checkpoint:
+            self.strategy.load_state_dict(self.checkpoint.strategy)
 
     # --- preparation -------------------------------------------------------------------------------------
 
@@ -176,25 +196,6 @@ class Session:
             self.folder.metrics.keep(lambda row: row["round"] <= last)
         self._remember(self.folder.ledger.read().entries)
         self.stopped = set(checkpoint.run["stopped"]) if checkpoint else set()
-
-    def _build_strategy(self) -> FederatedStrategy:
-        config = self.config
-        population = Population(
-            config.seed,
-            config.num_clients,
-            config.clients_per_round,
-            self.worker.data.num_examples,
-            config.engine.round_timeout,
-            config.privacy.rng,
-            self.attempt,
-        )
-        strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
-        if strategy.needs_public_loss:
-            public = Evaluator(self.worker, auxiliary=True)
-            strategy.public_loss = lambda theta: public(theta).loss
-        if self.checkpoint:
-            strategy.load_state_dict(self.checkpoint.strategy)
-        return strategy
 
     # --- running -----------------------------------------------------------------------------------------
 
@@ -398,7 +399,7 @@ class Session:
             "audited_confidence": None,
             "audited_trials": None,
             "clients_stopped": len(self.stopped),
-            "reasons": list(found.reasons),
+            "reasons": [*found.reasons, *client.remarks()],
             "others": self._further_threats(accounts, client.threat),
         }
 

@@ -234,9 +234,25 @@ def test_canaries_find_skipped_clipping(monkeypatch: pytest.MonkeyPatch) -> None
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower > verified
 
 
-def test_canary_clients_are_not_for_single_examples() -> None:
-    with pytest.raises(OptionError, match=r"level=training: .*dpsgd protects the unit example"):
-        audit_training(compose(["strategy=dpsgd", *TINY]), confidence=0.999, seed=0)
+def example_canaries(sigma: float) -> Any:
+    """Six clients with some 200 pictures each; a tenth of them are canaries."""
+    size = ("num_clients=6", "clients_per_round=6", "num_rounds=40", "local.batch_size=40")
+    return compose(["strategy=dpsgd", *size, "local.lr=0.5", f"strategy.client.noise_multiplier={sigma}"])
+
+
+def test_canary_examples_in_a_real_run() -> None:
+    config = example_canaries(0.3)
+    found = audit_training(config, confidence=0.999, seed=0)
+    assert found.canaries > 100 and found.epsilon_lower > 0.1
+    assert found.epsilon_lower <= make_plan(config, Worker(config)).verified_epsilon
+
+
+def test_canary_examples_find_noise_that_was_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = example_canaries(8.0)
+    verified = make_plan(config, Worker(config)).verified_epsilon
+    assert audit_training(config, confidence=0.999, seed=0).epsilon_lower <= verified
+    monkeypatch.setattr("fedpriv.example_level.add_normal", lambda value, sigma, noise: value)
+    assert audit_training(config, confidence=0.999, seed=0).epsilon_lower > verified
 
 
 class NoSampling(DPSGDClient):

@@ -380,7 +380,8 @@ def test_a_history_that_was_not_refined_keeps_its_cheaper_bound(monkeypatch):
     assert compose_clients(histories, DELTA).median < third
 
 
-def test_coarsened_sigmas_are_never_larger():
+def test_coarsened_sigmas_are_never_larger(monkeypatch):
+    monkeypatch.setattr(histories_module, "_PLD_KINDS", 8)
     sampled = [(poisson(2.0 * 0.99**step, rate=0.01 + step / 1e4), 1 + step) for step in range(37)]
     coarse = histories_module._coarsened(sampled)
     assert len(coarse) <= 8 and sum(count for _, count in coarse) == sum(count for _, count in sampled)

@@ -96,7 +96,7 @@ def gaussian_pld(mu: float, interval: float) -> Any:
     return pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def poisson_gaussian_pld(sampling_rate: float, multiplier: float, interval: float) -> Any:
     return pld.from_gaussian_mechanism(
         multiplier,

@@ -1,0 +1,127 @@
+"""Training-level audit of example units: a real run in which some training examples are canaries.
+
+Each canary is one of a client's own examples with a wrong label; a secret coin decides whether it is in the client's
+data at all. Everything else is the real thing: cohorts, messages, Poisson batches, clipping, noise, optimizer state.
+The attacker is the server, which knows everything but the coins: from every message of a client it solves for the
+shares that the canaries' gradients have in it, adds them up over the rounds, and guesses (Steinke, Nasr and
+Jagielski, NeurIPS 2023; gradients as in Nasr et al., USENIX Security 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message
+
+from fedpriv.app import make_apps
+from fedpriv.config import Config
+from fedpriv.engines.grid import client_of
+from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.errors import OptionError
+from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, mislabel
+from fedpriv.privacy.noise import SeededNoise
+from fedpriv.records import pack_vector, unpack_vector
+from fedpriv.run import make_strategy
+from fedpriv.server import BudgetsSpent
+from fedpriv.training import LocalData
+from fedpriv.worker import Worker, adopt, example_counts
+
+#: A tenth of the smallest client's examples, and no more than this: canaries disturb each other.
+MOST_PER_CLIENT = 50
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """One client's canaries: positions among its examples (int64 [k], ascending), wrong labels, coins (bool [k])."""
+
+    positions: np.ndarray
+    labels: torch.Tensor
+    present: np.ndarray
+
+
+class ExampleCanaryWorker(Worker):
+    """A worker whose clients hold canaries; the declared counts, and with them the sampling rates, stay as they are."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        super().__init__(config)
+        each = min(MOST_PER_CLIENT, min(example_counts(config)) // 10)
+        if each < 1:
+            raise OptionError("level", "training", "a client needs at least 10 examples to hold a canary")
+        noise, rng = SeededNoise(seed, "canary examples"), np.random.default_rng([seed, 1])
+        classes = len(self.data.dataset.classes)
+        self.canaries: list[Canaries] = []
+        for client in range(config.num_clients):
+            positions = np.sort(rng.choice(self.data.num_examples(client), each, replace=False))
+            true = super().local_data(client, positions).labels
+            coins = coin_flips(each, noise).numpy()
+            self.canaries.append(Canaries(positions, mislabel(true, classes, noise), coins))
+
+    def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
+        """The drawn examples, canaries among them with their wrong labels, absent ones left out."""
+        canaries = self.canaries[client]
+        drawn = np.arange(self.data.num_examples(client)) if chosen is None else chosen
+        kept = drawn[~np.isin(drawn, canaries.positions[~canaries.present])]
+        found = super().local_data(client, kept)
+        labels = found.labels.clone()
+        place = np.searchsorted(canaries.positions, kept).clip(max=len(canaries.positions) - 1)
+        hit = canaries.positions[place] == kept
+        labels[torch.from_numpy(hit)] = canaries.labels[torch.from_numpy(place[hit])]
+        return replace(found, labels=labels)
+
+    def canary_examples(self, client: int) -> LocalData:
+        """The client's canaries themselves, present or not, as the attacker knows them."""
+        canaries = self.canaries[client]
+        return replace(super().local_data(client, canaries.positions), labels=canaries.labels)
+
+    def other_examples(self, client: int) -> LocalData:
+        """All examples of the client that are no canaries."""
+        return super().local_data(
+            client, np.setdiff1d(np.arange(self.data.num_examples(client)), self.canaries[client].positions)
+        )
+
+
+class GradientGrid(InProcessGrid):
+    """Scores every canary by what its client sent: its share in each release, added up over the rounds."""
+
+    def __init__(self, config: Config, client_app: Any, worker: ExampleCanaryWorker) -> None:
+        super().__init__(config, client_app)
+        self.worker = worker
+        self.scores = np.zeros((config.num_clients, len(worker.canaries[0].positions)))
+
+    def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
+        for message, reply in zip(messages, super().deliver(messages, deadline), strict=False):
+            if reply.has_content():
+                theta, release = (torch.from_numpy(unpack_vector(one.content)) for one in (message, reply))
+                self.scores[client_of(message)] += self._shares(client_of(message), theta, release)
+            yield reply
+
+    def _shares(self, client: int, theta: torch.Tensor, release: torch.Tensor) -> np.ndarray:
+        """Weights [k] of the canaries' clipped gradients in minus the release, by least squares; the gradient of the
+        client's other examples, which the attacker knows, has a weight of its own.
+        """
+        canaries, others = self.worker.canary_examples(client), self.worker.other_examples(client)
+        parts = [LocalData(canaries.images[[index]], canaries.labels[[index]]) for index in range(len(canaries))]
+        gradients = [self.worker.trainer.clipped_sum(theta, part, 1.0).total for part in (*parts, others)]
+        found = torch.linalg.lstsq(torch.stack(gradients, dim=1).double(), -release.double().unsqueeze(1))
+        weights: np.ndarray = found.solution[:-1, 0].numpy()
+        return weights
+
+
+def audit_examples(config: Config, confidence: float, seed: int) -> CanaryAudit:
+    """Runs all rounds of ``config`` in this process with canary examples; the bound is for add-or-remove-one."""
+    worker = ExampleCanaryWorker(config, seed)
+    adopt(config, worker)
+    grid = GradientGrid(config, make_apps(config)[1], worker)
+    strategy = make_strategy(config, worker)
+    with suppress(BudgetsSpent):  # what was heard until then counts
+        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
+    coins = np.concatenate([canaries.present for canaries in worker.canaries])
+    guesses = sorted({max(1, coins.size // part) for part in (1, 2, 4, 8)})
+    return audit_canaries(
+        coins, grid.scores.ravel(), delta=config.privacy.delta, confidence=confidence, guesses=guesses
+    )
