@@ -144,6 +144,13 @@ def test_the_reference_experiment_is_the_papers():
     assert compose(["experiment=fedcad_mnist_learnable"]).client_options()["noise_multiplier"] == 0.03
 
 
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_agn_experiments_take_the_other_partitions_that_they_name(classes: int) -> None:
+    assert compose(["experiment=agn_mnist"]).partition.model_dump()["shards_per_client"] == 40
+    config = compose(["experiment=agn_mnist", "partition=pathological", f"partition.classes_per_client={classes}"])
+    assert config.partition.model_dump()["classes_per_client"] == classes
+
+
 # --- from outside ----------------------------------------------------------------------------------------
 
 
