@@ -1,0 +1,71 @@
+"""Distillation on the server: from the ensemble of the clients' models into the global one, on public pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.data import normalise
+from fedpriv.mechanisms.distillation import distillation_loss
+from fedpriv.records import FloatVector
+from fedpriv.seeds import generator
+from fedpriv.worker import Worker
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """epochs over the auxiliary pictures of SGD with ``lr``; loss: kl | mse; temperature of the softened logits."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    loss: str
+    temperature: float
+
+
+class Distiller:
+    """Trains a student towards a teacher on the public auxiliary pictures; their labels are not looked at."""
+
+    def __init__(self, worker: Worker) -> None:
+        data = worker.data
+        rows, pictures = np.sort(data.auxiliary), data.dataset.test
+        self.worker = worker
+        self.images = normalise(pictures.images[rows], data.dataset.mean, data.dataset.std)
+
+    def __call__(
+        self, teacher: FloatVector, student: FloatVector, trained: slice, options: DistillationOptions, server_round: int
+    ) -> FloatVector:
+        """The student (float32 [d]) after distillation from the teacher [d]; only the slice ``trained`` moves.
+
+        Order of the pictures from (seed, round); a teacher that is not finite teaches nothing.
+        """
+        if not np.isfinite(teacher).all():
+            return student
+        answers, model = self._answers(teacher), self.worker.model
+        device = model.theta.device
+        model.load(torch.from_numpy(student).to(device))
+        model.module.eval()  # the teacher's answers know no dropout either
+        rng = generator(self.worker.config.seed, server_round, "distillation")
+        for _ in range(options.epochs):
+            order = torch.from_numpy(rng.permutation(len(self.images)))
+            for rows in order.split(options.batch_size):
+                model.grad.zero_()
+                logits = model(self.images[rows].to(device))
+                distillation_loss(logits, answers[rows].to(device), options.loss, options.temperature).backward()  # type: ignore[no-untyped-call]
+                with torch.no_grad():
+                    model.theta[trained].add_(model.grad[trained], alpha=-options.lr)
+        found: FloatVector = model.theta.detach().cpu().numpy().copy()
+        return found if np.isfinite(found).all() else student
+
+    def _answers(self, teacher: FloatVector) -> Tensor:
+        """The teacher's logits [n, k] on all auxiliary pictures."""
+        model = self.worker.model
+        model.load(torch.from_numpy(teacher).to(model.theta.device))
+        model.module.eval()
+        with torch.inference_mode():
+            batch = self.worker.config.evaluate.batch_size
+            parts = [model(images.to(model.theta.device)).cpu() for images in self.images.split(batch)]
+        return torch.cat(parts).clone()
