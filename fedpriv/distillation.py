@@ -29,22 +29,20 @@ class DistillationOptions:
 class Distiller:
     """Trains a student towards a teacher on the public auxiliary pictures; their labels are not looked at."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, options: DistillationOptions) -> None:
         data = worker.data
         rows, pictures = np.sort(data.auxiliary), data.dataset.test
-        self.worker = worker
+        self.worker, self.options = worker, options
         self.images = normalise(pictures.images[rows], data.dataset.mean, data.dataset.std)
 
-    def __call__(
-        self, teacher: FloatVector, student: FloatVector, trained: slice, options: DistillationOptions, server_round: int
-    ) -> FloatVector:
+    def __call__(self, teacher: FloatVector, student: FloatVector, trained: slice, server_round: int) -> FloatVector:
         """The student (float32 [d]) after distillation from the teacher [d]; only the slice ``trained`` moves.
 
         Order of the pictures from (seed, round); a teacher that is not finite teaches nothing.
         """
         if not np.isfinite(teacher).all():
             return student
-        answers, model = self._answers(teacher), self.worker.model
+        answers, model, options = self._answers(teacher), self.worker.model, self.options
         device = model.theta.device
         model.load(torch.from_numpy(student).to(device))
         model.module.eval()  # the teacher's answers know no dropout either

@@ -47,7 +47,7 @@ def pair(worker: Worker) -> tuple[FloatVector, FloatVector]:
 
 
 def disagreement(worker: Worker, teacher: FloatVector, student: FloatVector) -> float:
-    distiller = Distiller(worker)
+    distiller = Distiller(worker, STEP)
     answers = [distiller._answers(theta) for theta in (student, teacher)]
     return float(distillation_loss(*answers, "kl", 2.0))
 
@@ -56,25 +56,25 @@ def disagreement(worker: Worker, teacher: FloatVector, student: FloatVector) -> 
 def test_the_student_moves_towards_the_teacher(worker: Worker, loss: str) -> None:
     teacher, student = pair(worker)
     options = DistillationOptions(4, 64, 0.05, loss, 2.0)
-    moved = Distiller(worker)(teacher, student, slice(None), options, 1)
+    moved = Distiller(worker, options)(teacher, student, slice(None), 1)
     assert disagreement(worker, teacher, moved) < 0.6 * disagreement(worker, teacher, student)
 
 
 def test_frozen_layers_stay_bit_for_bit_and_the_round_decides_the_order(worker: Worker) -> None:
     teacher, student = pair(worker)
-    moved = Distiller(worker)(teacher, student, slice(0, 100), STEP, 1)
+    moved = Distiller(worker, STEP)(teacher, student, slice(0, 100), 1)
     assert np.array_equal(moved[100:], student[100:]) and not np.array_equal(moved[:100], student[:100])
-    assert np.array_equal(moved, Distiller(worker)(teacher, student, slice(0, 100), STEP, 1))
-    assert not np.array_equal(moved, Distiller(worker)(teacher, student, slice(0, 100), STEP, 2))
+    assert np.array_equal(moved, Distiller(worker, STEP)(teacher, student, slice(0, 100), 1))
+    assert not np.array_equal(moved, Distiller(worker, STEP)(teacher, student, slice(0, 100), 2))
 
 
 def test_a_student_of_itself_stays(worker: Worker) -> None:
     teacher, _ = pair(worker)
-    moved = Distiller(worker)(teacher, teacher, slice(None), STEP, 1)
+    moved = Distiller(worker, STEP)(teacher, teacher, slice(None), 1)
     assert np.allclose(moved, teacher, atol=1e-5)
 
 
 def test_a_broken_teacher_teaches_nothing(worker: Worker) -> None:
     teacher, student = pair(worker)
     teacher[5] = np.nan
-    assert np.array_equal(Distiller(worker)(teacher, student, slice(None), STEP, 1), student)
+    assert np.array_equal(Distiller(worker, STEP)(teacher, student, slice(None), 1), student)
