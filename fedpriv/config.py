@@ -326,7 +326,12 @@ def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_method(config: Config) -> None:
-    """The options of both halves against their schema."""
+    """The options of both halves against their schema. A method of the user's own has none, and a name of its own."""
+    package, _, rest = str(config.strategy.server.get("_target_", "")).partition(".")
+    file = rest.partition(".")[0]
+    if package == "strategies" and file in METHODS and config.strategy.name != file:
+        words = f"this is the method {file}: choose it by strategy={file}"
+        raise OptionError("strategy.name", config.strategy.name, words)
     if config.strategy.name not in METHODS:
         return
     # The client half first: what the server half repeats of it is the user's mistake there.

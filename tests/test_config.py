@@ -37,6 +37,7 @@ REFUSED = [
     (["strategy=fedavg", "strategy.client.clip_norm=1"], "strategy.client.clip_norm", "no such option"),
     (["strategy.client=null"], "strategy.client", "a mapping"),
     (["local=null"], "local", "a mapping"),
+    (["strategy.name=mine"], "strategy.name", "strategy=fedcad"),
     (["local.lr=0"], "local.lr", "more than 0"),
     (["local.lr=[1,2]"], "local.lr", "number"),
     (["local.momentum=1"], "local.momentum", "less than 1"),

@@ -71,7 +71,7 @@ def test_why_a_run_cannot_be_compared(tmp_path, file, content, reason):
 
 
 def test_runs_are_found_in_the_order_of_a_sweep_and_once(tmp_path):
-    for name in ("0", "2", "10"):
+    for name in ("0", "2", "10", "9-x", "12-x"):
         make_run(tmp_path / "sweep" / name, rounds=1)
     (tmp_path / "sweep" / "0" / "checkpoints").mkdir()
     (tmp_path / "sweep" / "0" / "checkpoints" / "config.yaml").write_text("")
@@ -79,8 +79,8 @@ def test_runs_are_found_in_the_order_of_a_sweep_and_once(tmp_path):
     (tmp_path / "sweep" / ".submitit" / "config.yaml").write_text("")
     (tmp_path / "sweep" / "11" / ".hydra").mkdir(parents=True)
     found = find_runs([tmp_path / "sweep", tmp_path / "sweep" / "2"])
-    assert [run.name for run in found] == ["0", "2", "10", "11"]
-    assert read_run(found[-1]).why_not_comparable == "config.yaml: missing"
+    assert [run.name for run in found] == ["0", "2", "9-x", "10", "11", "12-x"]
+    assert read_run(found[-2]).why_not_comparable == "config.yaml: missing"
 
 
 def test_a_wrong_path_is_named(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,9 +95,9 @@ def _walk(folder: Path) -> list[Path]:
     return runs
 
 
-def _by_number(name: str) -> tuple[int, str]:
-    """Hydra numbers the jobs of a sweep: 2 comes before 10."""
-    return (int(name) if name.isdecimal() else -1, name)
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Numbers in a name count as numbers: Hydra's job 2 comes before 10, and 2-fedcad before 10-fedcad."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def read_run(path: Path) -> RunFolder:
