@@ -5,9 +5,8 @@
 
 mechanism: the client's `release`, the very object that training uses, on worst-case pairs of neighbouring update
 sequences, many independent trials in one vectorised call. training: a real run whose clients (or, where the unit is
-one example, some of whose examples) are canaries; the server's view of every message is what the attacker has. With
-``run=`` a mechanism audit goes into the run's summary and report; a training audit is printed only, and takes
-neither trials nor participations.
+one example, some of whose examples) are canaries; the server's view of every message is what the attacker has; it
+takes neither trials nor participations. With ``run=`` the result goes into the run's summary and report.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ def _main(arguments: list[str]) -> int:
     if folder is not None and not folder.finished:
         raise RunFolderError(f"{run}: the run has not finished, it has no summary.json to write into")
     if options.level == "training":
-        return _audit_training(config, options)
+        return _audit_training(config, options, folder)
     scopes = audit_config(
         config,
         trials=options.trials,
@@ -207,12 +206,27 @@ def most_releases(folder: RunFolder) -> int | None:
     return max(counts.values(), default=None)
 
 
-def _audit_training(config: Config, options: AuditOptions) -> int:
+def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | None) -> int:
     from fedpriv.audit_training import audit_training
+    from fedpriv.report.page import write_report
 
     found = audit_training(config, confidence=options.confidence, seed=options.seed)
-    verified = compose_events(make_client(config).planned_events(max(schedule(config))), config.privacy.delta).epsilon
+    planned = make_client(config).planned_events(max(schedule(config)))
+    verified = compose_events(planned, config.privacy.delta).epsilon
     print(f"canaries in a real run, {threat_in_words(config)}:\n{found}; verified epsilon <= {_shown(verified)}")
+    if folder is not None:
+        summary = folder.read_summary() or {}
+        summary["privacy"]["training_audit"] = {
+            "audited_epsilon": json_number(found.epsilon_lower),
+            "audited_confidence": found.confidence,
+            "verified_epsilon": json_number(verified),
+            "canaries": found.canaries,
+            "guesses": found.guesses,
+            "correct": found.correct,
+        }
+        folder.write_summary(summary)
+        write_report(folder.path)
+        print(f"written into {folder.path / 'summary.json'} and report.html")
     return DONE
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Run
 
 import fedpriv.client
 from clients.dpsgd import DPSGDClient
@@ -253,6 +254,15 @@ def test_canary_examples_find_noise_that_was_forgotten(monkeypatch: pytest.Monke
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower <= verified
     monkeypatch.setattr("fedpriv.example_level.add_normal", lambda value, sigma, noise: value)
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower > verified
+
+
+def test_a_training_audit_goes_into_the_runs_summary_and_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run("strategy=dpsgd")
+    assert main([f"run={folder}", "level=training"]) == 0
+    found = json.loads((folder / "summary.json").read_text())["privacy"]["training_audit"]
+    assert 0 <= found["audited_epsilon"] <= found["verified_epsilon"] and found["canaries"] > 100
+    shown = f"{found['correct']} of {found['guesses']} guesses right"
+    assert shown in capsys.readouterr().out and shown in (folder / "report.html").read_text()
 
 
 class NoSampling(DPSGDClient):

@@ -179,10 +179,10 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
 
 
 def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
-    """Audits at other scopes than the claim's, each beside the claim and the bound for that scope."""
+    """Audits at other scopes than the claim's, each beside the claim and the bound for that scope; then canaries."""
     found = privacy.get("audits")
     rows = [row for row in found[1:] if isinstance(row, Mapping)] if isinstance(found, list) else []
-    return [
+    figures = [
         Figure(
             "audited",
             figure(number(row.get("audited_epsilon"))),
@@ -192,6 +192,19 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
         )
         for row in rows
     ]
+    canaries = privacy.get("training_audit")
+    if isinstance(canaries, Mapping):
+        figures.append(
+            Figure(
+                "audited",
+                figure(number(canaries.get("audited_epsilon"))),
+                SCOPES["run"],
+                f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "
+                f"guesses right, {canaries.get('canaries')} canaries; verified for the same run "
+                f"{figure(number(canaries.get('verified_epsilon')))}",
+            )
+        )
+    return figures
 
 
 def reasons(privacy: Mapping[str, Any]) -> list[str]:
