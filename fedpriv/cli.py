@@ -292,6 +292,7 @@ def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.compose import compose
     from fedpriv.progress import figure
     from fedpriv.run import resolve
+    from fedpriv.worker import make_client
 
     own = [o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]
     config, worker, plan = resolve(compose(own), None)
@@ -312,7 +313,8 @@ def _plan(overrides: Sequence[str]) -> int:
         "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
     }
     if "noise_multiplier" in options:
-        rows["noise multiplier"] = f"{options['noise_multiplier']:.6g} (standard deviation / clip_norm)"
+        chosen = getattr(make_client(config), "noise_multiplier", None)
+        rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
     rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))

@@ -156,6 +156,7 @@ def test_the_message_of_an_error_without_a_value_has_no_equals_sign():
         ("privacy.target_epsilon=20",),
         ("privacy.variant=published", "strategy.client.obsolete_factor=0.4"),
         ("strategy=fedavg",),
+        ("strategy=nbafl", "local.epochs=1"),
     ],
     ids=" ".join,
 )
