@@ -36,7 +36,12 @@ class Distiller:
         self.images = normalise(pictures.images[rows], data.dataset.mean, data.dataset.std)
 
     def __call__(
-        self, teacher: FloatVector, student: FloatVector, trained: slice, options: DistillationOptions, server_round: int
+        self,
+        teacher: FloatVector,
+        student: FloatVector,
+        trained: slice,
+        options: DistillationOptions,
+        server_round: int,
     ) -> FloatVector:
         """The student (float32 [d]) after distillation from the teacher [d]; only the slice ``trained`` moves.
 
