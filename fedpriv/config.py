@@ -165,7 +165,29 @@ class GaussianClientOptions(ClientOptions):
     clip_norm: float = Field(gt=0, description="L2 bound C of a client's update")
 
 
-class FedCADClientOptions(GaussianClientOptions):
+class ClipRuleOptions(Options):
+    """What both halves of a method know of the rule that moves C."""
+
+    clipping: Literal["fixed", "quantile", "geometric", "adp"] = Field(description="how C moves from round to round")
+    norm_bound: float = Field(gt=0, description="B: largest C, and public bound of a reported norm")
+    floor: float = Field(gt=0, description="smallest C")
+    window: int = Field(ge=2, description="adp: S_w, norms in a client's window")
+
+
+class ClippingServerOptions(ClipRuleOptions, ServerOptions):
+    clip_norm: float = Field(gt=0, description="C of round 1 (the client's own)")
+    clip_lr: float = Field(ge=0, description="quantile: learning rate eta_C of C")
+    target_quantile: float = Field(ge=0, le=1, description="quantile: share of updates that C leaves alone")
+    decay: float = Field(gt=0, le=1, description="geometric: rho, factor of C in every round")
+    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
+
+
+class ClippingClientOptions(ClipRuleOptions, GaussianClientOptions):
+    count_noise: float | None = Field(gt=0, description="quantile: sigma_b on a client's bit; null: the default")
+    norm_noise: float | None = Field(gt=0, description="adp: z_n, noise / norm_bound on a norm; null: the default")
+
+
+class FedCADClientOptions(ClippingClientOptions):
     diff: float = Field(
         ge=1e-3, le=1 - 1e-3, description="initial Diff D_0: bound of the change between updates, in units of C"
     )
@@ -235,8 +257,8 @@ class NbAFLClientOptions(NbAFLOptions, ClientOptions):
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedavg": (ServerOptions, ClientOptions),
     "fedprox": (ServerOptions, FedProxClientOptions),
-    "fedldp": (ServerOptions, GaussianClientOptions),
-    "fedcad": (ServerOptions, FedCADClientOptions),
+    "fedldp": (ClippingServerOptions, ClippingClientOptions),
+    "fedcad": (ClippingServerOptions, FedCADClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),
     "anr": (ANRServerOptions, ANRClientOptions),
@@ -339,6 +361,21 @@ def _check_method(config: Config) -> None:
             raise _first_option_error(error, prefix=("strategy", half)) from None
     if issubclass(METHODS[config.strategy.name][1], ExampleLevelClientOptions):
         _check_example_level(config)
+    if issubclass(METHODS[config.strategy.name][1], ClippingClientOptions):
+        _check_clipping(config)
+
+
+def _check_clipping(config: Config) -> None:
+    """Both halves follow the same rule, and the first C lies between its bounds."""
+    server, client = config.server_options(), config.client_options()
+    for name in ("clip_norm", *ClipRuleOptions.model_fields):
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
+    least, first, most = client["floor"], client["clip_norm"], client["norm_bound"]
+    if client["clipping"] != "fixed" and not least <= first <= most:
+        raise OptionError(
+            "strategy.client.clip_norm", first, f"must be from strategy.server.floor={least} to norm_bound={most}"
+        )
 
 
 def _check_example_level(config: Config) -> None:
