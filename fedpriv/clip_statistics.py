@@ -42,7 +42,7 @@ class ClipStatistic:
     names: tuple[str, ...] = ()
     #: Standard deviation in units of the sensitivity; None where nothing is drawn.
     noise: float | None = None
-    #: The remark beside a paper's claim, which does not count the statistic.
+    #: For the remark beside a paper's claim, which does not count it; None where the event's own reason says enough.
     in_words: str | None = None
 
     def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
@@ -68,8 +68,8 @@ class NoisyBit(ClipStatistic):
     names = (CLIP_BIT,)
     in_words = "a noisy bit (was the update shorter than C?)"
 
-    def __init__(self, count_noise: float) -> None:
-        self.noise: float = count_noise
+    def __init__(self, noise: float) -> None:
+        self.noise: float = noise
 
     def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
         bit = (norm <= clip_norm).float()
@@ -91,8 +91,8 @@ class NoisyNorm(ClipStatistic):
     names = (CLIP_REPORTED_NORM,)
     in_words = "the noisy norm of the update"
 
-    def __init__(self, norm_noise: float, norm_bound: float) -> None:
-        self.noise: float = norm_noise
+    def __init__(self, noise: float, norm_bound: float) -> None:
+        self.noise: float = noise
         self.norm_bound = norm_bound
 
     def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
@@ -118,7 +118,6 @@ class ExactChange(ClipStatistic):
     """adp, published: s_i from the client's own window of raw norms, sent as it is."""
 
     names = (CLIP_CHANGE,)
-    in_words = "the exact change s_i of its norms"
 
     def __init__(self, window: int) -> None:
         self.window = window
