@@ -22,11 +22,12 @@ Where this departs from the print:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, GaussianClient, Neighbours, Release, Site
+from fedpriv.client import Charge, GaussianClient, Neighbours, Release
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
 from fedpriv.privacy import claimed
@@ -70,9 +71,9 @@ class FedCADClient(GaussianClient):
         diff_source: str = "clipped",
         sigma_diff: float | None = None,
         variant: str = "repaired",
-        site: Site | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(noise_multiplier=noise_multiplier, clip_norm=clip_norm, variant=variant, site=site)
+        super().__init__(noise_multiplier=noise_multiplier, clip_norm=clip_norm, variant=variant, **options)
         self.diff, self.obsolete_factor, self.diff_source = diff, obsolete_factor, diff_source
         self.repaired = variant == "repaired"
         if sigma_diff is None:
@@ -80,15 +81,21 @@ class FedCADClient(GaussianClient):
             sigma_diff = scale * noise_multiplier if self.repaired else 0.0
         self.sigma_diff = sigma_diff
         # Published, adaptive and without noise on the norm, no budget can be kept.
-        self.keeps_budget = self.repaired or obsolete_factor == 0 or sigma_diff > 0
+        self.keeps_budget &= self.repaired or obsolete_factor == 0 or sigma_diff > 0
 
     # --- the release -------------------------------------------------------------------------------------
 
     def release(self, update: Tensor, state: CorrelatedState | None, noise: NoiseSource) -> Release:
         clipped = clip(update, self.clip_norm)  # [Fed-CAD, Alg. 1 line 9]
-        if state is None or state.clip_norm != self.clip_norm:
+        if state is None or self._starts_anew(state):
             return self._first(clipped, noise)
         return self._later(clipped, state, noise)
+
+    def _starts_anew(self, state: CorrelatedState) -> bool:
+        """The analysis needs a constant C: x_prev must lie in the ball of C, and mu_prev have its variance v in units
+        of sigma^2 C^2. Under another C both are dropped, and D begins at D_0 again.
+        """
+        return state.clip_norm != self.clip_norm
 
     def _first(self, clipped: Tensor, noise: NoiseSource) -> Release:
         value = add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)  # [Fed-CAD, Alg. 1 line 10]
@@ -133,12 +140,16 @@ class FedCADClient(GaussianClient):
     # --- what it costs (unit client, replace-one, observer server) ---------------------------------------
 
     def charges(self, state: CorrelatedState | None) -> tuple[Charge, ...]:
-        first = state is None or state.clip_norm != self.clip_norm
         if self.obsolete_factor == 0 or self.repaired:
+            # A new start costs an update without a norm, so never more than a later participation. Where a rule moves
+            # C, earlier outputs decide who starts anew, and which rounds leave C as it is: what is charged must not
+            # depend on that, so everything behind the very first participation is charged as a later one. With a
+            # fixed C only another configuration starts anew, which is known before the run.
+            first = state is None or (self.clipping == "fixed" and self._starts_anew(state))
             return tuple(Charge(event) for event in self._constant_events(first))
         if self.sigma_diff == 0:
             return (Charge(NoBound(threat=self.threat, reason=NORM_WITHOUT_NOISE)),)
-        if state is None or first:
+        if state is None or self._starts_anew(state):
             return (Charge(Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2), adaptive=True),)
         # Published with noise on the norm: r can exceed 1, so only the realised path has a multiplier.
         multiplier = correlated_noise.replace_one_multiplier(
@@ -176,7 +187,7 @@ class FedCADClient(GaussianClient):
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.fedcad(self.noise_multiplier, participations, delta)
 
-    def planned_events(self, participations: int) -> list[Event]:
+    def planned_releases(self, participations: int) -> list[Event]:
         if participations == 0:
             return []
         if self.repaired or self.obsolete_factor == 0:

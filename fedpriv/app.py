@@ -17,7 +17,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv.client import BudgetSpent, StaleRequest, UnsafeNoise
+from fedpriv.client import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.config import Config
 from fedpriv.records import (
     ATTEMPT,
@@ -89,6 +89,8 @@ def _guarded(
         return refusal(Refusal.STALE, message, str(stale) if simulation else None)
     except UnsafeNoise as unsafe:
         return refusal(Refusal.UNSAFE_NOISE, message, str(unsafe) if simulation else None)
+    except UnsafeClipNorm as unsafe:
+        return refusal(Refusal.UNSAFE_CLIP_NORM, message, str(unsafe) if simulation else None)
     except Exception as error:
         log.debug("client %s: %s", context.node_config.get("partition-id"), traceback.format_exc())
         return refusal(Refusal.FAILED, message, f"{type(error).__name__}: {error}" if simulation else None)
@@ -102,11 +104,13 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     numpy_client = worker_for(config).client(client, _store(config, context))
     parameters = [unpack_vector(message.content)]
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
-    (release,), num_examples, diagnostics = numpy_client.fit(parameters, call)
+    (release, *beside), num_examples, diagnostics = numpy_client.fit(parameters, call)
+    statistics = dict(zip(numpy_client.statistic_names, beside[0].tolist(), strict=True)) if beside else {}
     if kind == "drop":
         return refusal(Refusal.LOST, message)
     simulation = config.privacy.rng == "seeded"
-    return Message(reply_content(release, num_examples, diagnostics if simulation else None), reply_to=message)
+    shown = diagnostics if simulation else None
+    return Message(reply_content(release, num_examples, shown, statistics), reply_to=message)
 
 
 def planned_fault(config: Config, server_round: int, client: int, exchange: str) -> str | None:

@@ -88,7 +88,9 @@ def audit_mechanism(
 
 
 def _sampler(client: Client, pair: Neighbours) -> Any:
-    """sample(world, n, seed) -> releases [n, participations * DIMENSION] of the client's own release code."""
+    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code: DIMENSION
+    coordinates, and every number that leaves beside them.
+    """
 
     def sample(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
         noise = SeededNoise(seed, int(world), "audit", pair.name)
@@ -97,6 +99,7 @@ def _sampler(client: Client, pair: Neighbours) -> Any:
             release = client.audit_release(length, state, (trials, DIMENSION), noise)
             state = release.state
             seen.append(release.value)
+            seen.extend(number.float().unsqueeze(1) for number in release.statistics.values())
         features: NDArray[np.float32] = torch.cat(seen, dim=1).numpy()
         return features
 

@@ -7,6 +7,7 @@ ledger entries, state and account in one write, then the reply.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -16,12 +17,13 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
+from fedpriv.clip_statistics import clip_statistic
 from fedpriv.errors import FedprivError
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
 from fedpriv.privacy.noise import NoiseSource, noise_source
-from fedpriv.records import ATTEMPT, ROUND
+from fedpriv.records import ATTEMPT, CLIP_NORM, ROUND
 from fedpriv.seeds import generator
 from fedpriv.state import Answer, ClientMemory, MemoryStore, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.training import LocalData, SequentialTrainer
@@ -37,6 +39,10 @@ class StaleRequest(FedprivError):
 
 class UnsafeNoise(FedprivError):
     """The server asked for less noise than the client's guarantee counts on; nothing was released."""
+
+
+class UnsafeClipNorm(FedprivError):
+    """The server announced a clip norm outside the public bounds; nothing was released."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,14 @@ class Charge:
 
 @dataclass(frozen=True)
 class Release:
-    """What leaves the client (value [..., d]), the state it keeps, and figures for the experimenter."""
+    """What leaves the client (value [..., d], and numbers [...] beside it by name), the state it keeps, and figures
+    for the experimenter.
+    """
 
     value: Tensor
     state: Any = None
     figures: dict[str, float] = field(default_factory=dict)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,8 @@ class Client(NumPyClient):
     needs_facts: ClassVar[bool] = False
     #: Batches of a participation; None: epochs over the client's data.
     batches_per_round: int | None = None
+    #: Names of the numbers that leave beside every release, in the order in which `fit` returns them.
+    statistic_names: tuple[str, ...] = ()
 
     def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
         self.variant, self.site = variant, site
@@ -137,6 +148,21 @@ class Client(NumPyClient):
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         """The vector [..., d] that leaves the client, from its update [..., d] and its state."""
         return Release(update, state)
+
+    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """All that leaves in a participation: the release, and what a base class sends beside it."""
+        return self.release(update, state, noise)
+
+    def prepare(self, request: Request) -> None:
+        """Takes from a request what this participation is to be done with. Raises where that is not safe."""
+
+    def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
+        """The state that `dump_state` gave, or None before the first participation."""
+        return tensors_to_state(self.State, tensors) if self.State else None
+
+    def dump_state(self, state: Any) -> dict[str, Tensor] | None:
+        """What the memory holds of a state."""
+        return state_to_tensors(state)
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """What the next release costs; depends on public values and on the client's own noisy history only."""
@@ -176,18 +202,23 @@ class Client(NumPyClient):
         """Why a release shows a function of the data without any noise; None where every coordinate has noise."""
         return "updates are sent without noise"
 
+    def keeps_answer(self) -> bool:
+        """Whether the last reply is kept for a repeated request: wherever a noise key must not meet a second update."""
+        return self.exact_leak() is None
+
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
         """The release code on trials ``shape`` = [trials, d] of one side of a pair of neighbours: here an update along
         the first axis, ``length`` clip norms long.
         """
         update = torch.zeros(shape)
         update[:, 0] = length * getattr(self, "clip_norm", 1.0)
-        return self.release(update, state, noise)
+        return self.respond(update, state, noise)
 
     # --- one participation -------------------------------------------------------------------------------
 
     def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        """Trains from the global parameters ``[theta]`` (float32 [d]) and returns ``[release]``.
+        """Trains from the global parameters ``[theta]`` (float32 [d]) and returns ``[release]``, or ``[release,
+        statistics]`` (float64 [k]) where the method has `statistic_names`.
 
         The returned count is the declared one. The dictionary holds diagnostics for the experimenter, which the
         adapter drops outside simulation. A repeated request gets the same bytes; an older one raises `StaleRequest`.
@@ -201,8 +232,9 @@ class Client(NumPyClient):
             memory.answer.round,
             memory.answer.attempt,
         ):
-            return [_repeated(memory.answer, request).numpy()], site.num_examples, {}
-        state = tensors_to_state(self.State, memory.state) if self.State else None
+            return _arrays(_repeated(memory.answer, request)), site.num_examples, {}
+        self.prepare(request)
+        state = self.load_state(memory.state)
         charges = self.price(state, request)
         self._check_budget(memory, charges)
 
@@ -212,10 +244,12 @@ class Client(NumPyClient):
             Entry(request.round, site.client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
             for sequence, charge in enumerate(charges, memory.account.next_sequence)
         ]
+        beside = [release.statistics[name].double() for name in self.statistic_names]
+        answer = Answer(request.round, request.attempt, release.value, torch.stack(beside) if beside else None)
         # A release without noise has no noise key to protect: nothing is kept of it.
-        answer = Answer(request.round, request.attempt, release.value) if self.exact_leak() is None else None
-        site.store.write(memory.after(state_to_tensors(release.state), entries, answer).to_bytes())
-        return [release.value.numpy()], site.num_examples, diagnostics
+        kept = answer if self.keeps_answer() else None
+        site.store.write(memory.after(self.dump_state(release.state), entries, kept).to_bytes())
+        return _arrays(answer), site.num_examples, diagnostics
 
     def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
         """Local training from ``theta`` [d] and the release that comes of it, with figures for the experimenter.
@@ -226,7 +260,7 @@ class Client(NumPyClient):
         rng = self._batch_generator(request.round, request.attempt)
         result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu)
         update = finite_or_zero(result.update)
-        release = self.release(update, state, self._noise(request, "release"))
+        release = self.respond(update, state, self._noise(request, "release"))
         return release, {"train_loss": result.loss, "update_norm": float(l2_norm(update)), **release.figures}
 
     def _noise(self, request: Request, purpose: str) -> NoiseSource:
@@ -266,30 +300,150 @@ class Client(NumPyClient):
         return self.site
 
 
-def _repeated(answer: Answer, request: Request) -> Tensor:
-    """The stored release for the very request that it answered."""
+def _arrays(answer: Answer) -> list[np.ndarray]:
+    parts = (answer.release, answer.statistics)
+    return [part.numpy() for part in parts if part is not None]
+
+
+def _repeated(answer: Answer, request: Request) -> Answer:
+    """The stored answer for the very request that it answered."""
     if (request.round, request.attempt) != (answer.round, answer.attempt):
         raise StaleRequest(
             f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
         )
-    return answer.release
+    return answer
+
+
+@dataclass(frozen=True)
+class WithNorms:
+    """State of a client that also remembers the norms of its own updates: the method's state, norms [..., n]."""
+
+    method: Any
+    norms: Tensor
+
+
+_NORMS = "own_norms"  # where a client's memory holds them, beside the method's own state
 
 
 class GaussianClient(Client):
     """Base of the clients that clip their update to ``clip_norm`` and add Gaussian noise.
 
-    noise_multiplier: the paper's sigma, standard deviation / clip_norm, per coordinate.
+    A method says what it releases at the C of this participation (`release`), what that costs (`charges`, and
+    `planned_releases` for a whole run). How C moves is the server's rule (`fedpriv.clip_server`); here is the client's
+    side of it: the announced C is checked and taken, and the rule's statistic leaves beside the release, with its own
+    price. Noise is always noise_multiplier * C, so C changes no event of the release.
+
+    noise_multiplier: the paper's sigma, standard deviation / clip_norm, per coordinate. clip_norm: the first C.
+    clipping: fixed | quantile | geometric | adp. floor, norm_bound: the smallest and largest C that is accepted;
+    norm_bound is also the B of a reported norm. count_noise: sigma_b. norm_noise: z_n. window: S_w.
     """
 
     def __init__(
-        self, *, noise_multiplier: float, clip_norm: float, variant: str = "repaired", site: Site | None = None
+        self,
+        *,
+        noise_multiplier: float,
+        clip_norm: float,
+        clipping: str = "fixed",
+        count_noise: float | None = None,
+        norm_noise: float | None = None,
+        norm_bound: float = 10.0,
+        floor: float = 1e-3,
+        window: int = 5,
+        variant: str = "repaired",
+        site: Site | None = None,
     ):
         super().__init__(variant=variant, site=site)
-        self.keeps_budget = True
-        self.noise_multiplier, self.clip_norm = noise_multiplier, clip_norm
+        self.noise_multiplier, self.clip_norm, self.first_clip_norm = noise_multiplier, clip_norm, clip_norm
+        self.clipping, self.floor, self.norm_bound = clipping, floor, norm_bound
+        self.statistic = clip_statistic(
+            clipping,
+            variant=variant,
+            noise_multiplier=noise_multiplier,
+            count_noise=count_noise,
+            norm_noise=norm_noise,
+            norm_bound=norm_bound,
+            window=window,
+        )
+        self.statistic_names = self.statistic.names
+        self.keeps_budget = self.statistic.exact_leak() is None
+
+    # --- the round's C -----------------------------------------------------------------------------------
+
+    def prepare(self, request: Request) -> None:
+        """Takes the announced C^t. Raises `UnsafeClipNorm` for anything outside the public bounds."""
+        announced = request.options.get(CLIP_NORM, self.first_clip_norm)
+        if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
+            raise UnsafeClipNorm(f"the server announces the clip norm {announced!r}")
+        fixed = self.clipping == "fixed"
+        least, most = (self.first_clip_norm,) * 2 if fixed else (self.floor, self.norm_bound)
+        if not least * (1 - 1e-9) <= announced <= most * (1 + 1e-9):
+            raise UnsafeClipNorm(
+                f"the server announces the clip norm {announced:g}, this client takes {least:g} to {most:g}"
+            )
+        self.clip_norm = self.first_clip_norm if fixed else float(announced)
+
+    # --- what leaves, and what it costs ------------------------------------------------------------------
+
+    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        method, norms = (state.method, state.norms) if isinstance(state, WithNorms) else (state, None)
+        release = self.release(update, method, noise)
+        measured = self.statistic.measure(l2_norm(update), self.clip_norm, norms, noise)
+        kept = release.state if measured.norms is None else WithNorms(release.state, measured.norms)
+        return replace(release, state=kept, statistics=measured.statistics)
+
+    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
+        method = state.method if isinstance(state, WithNorms) else state
+        return (*self.charges(method), *(Charge(event) for event in self.statistic.events(self.threat)))
+
+    def planned_releases(self, participations: int) -> list[Event]:
+        """The guarantee's events of the releases alone."""
+        return super().planned_events(participations)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        beside = self.statistic.events(self.threat) if participations else []
+        return [
+            *self.planned_releases(participations),
+            *(replace(event, count=participations * event.count) for event in beside),
+        ]
+
+    def remarks(self) -> tuple[str, ...]:
+        if self.statistic.in_words is None:
+            return ()
+        return (
+            f"clipping={self.clipping}: beside every update a client sends {self.statistic.in_words}, which the "
+            "guarantee counts and the paper's formula does not",
+        )
+
+    def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
+        if tensors is None or _NORMS not in tensors:
+            return super().load_state(tensors)
+        own = {name: tensor for name, tensor in tensors.items() if name != _NORMS}
+        return WithNorms(super().load_state(own or None), tensors[_NORMS])
+
+    def dump_state(self, state: Any) -> dict[str, Tensor] | None:
+        if not isinstance(state, WithNorms):
+            return super().dump_state(state)
+        return {**(super().dump_state(state.method) or {}), _NORMS: state.norms}
+
+    # --- what the auditor tries --------------------------------------------------------------------------
 
     def exact_leak(self) -> str | None:
-        return "noise_multiplier=0: the clipped update is sent as it is" if self.noise_multiplier == 0 else None
+        if self.noise_multiplier == 0:
+            return "noise_multiplier=0: the clipped update is sent as it is"
+        return self.statistic.exact_leak()
+
+    def keeps_answer(self) -> bool:
+        return self.noise_multiplier > 0 or bool(self.statistic.noise)
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        """Besides the pair that moves the update most, those that move the statistic most."""
+        return [
+            *super().worst_case_pairs(participations),
+            *(
+                Neighbours(name, (first,) * participations, (second,) * participations)
+                for name, first, second in self.statistic.pairs(self.clip_norm)
+            ),
+        ]
 
     @staticmethod
     def figures(clipped: Tensor, noise: Tensor, **others: Tensor | float) -> dict[str, float]:

@@ -100,7 +100,11 @@ def _compose_raw(overrides: list[str]) -> dict[str, Any]:
     except HydraException as error:
         raise _translated(str(error), overrides) from None
     except OmegaConfBaseException as error:
-        raise OptionError("configuration", "", str(error).splitlines()[0]) from None
+        first = str(error).splitlines()[0]
+        for key, given in map(_split, overrides):  # a group that is no mapping lacks what others point at
+            if f"node `{key}` is not a container" in first:
+                raise OptionError(key, given, "must be a mapping, {option: value, ...}") from None
+        raise OptionError("configuration", "", first) from None
     assert isinstance(raw, dict)
     return {str(key): value for key, value in raw.items()}
 

@@ -165,7 +165,30 @@ class GaussianClientOptions(ClientOptions):
     clip_norm: float = Field(gt=0, description="L2 bound C of a client's update")
 
 
-class FedCADClientOptions(GaussianClientOptions):
+class ClippingServerOptions(ServerOptions):
+    clipping: Literal["fixed", "quantile", "geometric", "adp"] = Field(description="how C moves from round to round")
+    clip_norm: float = Field(gt=0, description="C of round 1 (the client's own)")
+    clip_lr: float = Field(ge=0, description="quantile: learning rate eta_C of C")
+    target_quantile: float = Field(ge=0, le=1, description="quantile: share of updates that C leaves alone")
+    decay: float = Field(gt=0, le=1, description="geometric: rho, factor of C in every round")
+    window: int = Field(ge=2, description="adp: S_w, norms in a client's window")
+    floor: float = Field(gt=0, description="smallest C")
+    norm_bound: float = Field(gt=0, description="B: largest C, and public bound of a reported norm")
+    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
+
+
+class ClippingClientOptions(GaussianClientOptions):
+    """Of a client whose server may move C. What both halves must agree on has its range in the server's options."""
+
+    clipping: Any = Field(description="as strategy.server.clipping")
+    window: Any = Field(description="as strategy.server.window")
+    floor: Any = Field(description="as strategy.server.floor")
+    norm_bound: Any = Field(description="as strategy.server.norm_bound")
+    count_noise: float | None = Field(gt=0, description="quantile: sigma_b on a client's bit; null: the default")
+    norm_noise: float | None = Field(gt=0, description="adp: z_n, noise / norm_bound on a norm; null: the default")
+
+
+class FedCADClientOptions(ClippingClientOptions):
     diff: float = Field(
         ge=1e-3, le=1 - 1e-3, description="initial Diff D_0: bound of the change between updates, in units of C"
     )
@@ -235,8 +258,8 @@ class NbAFLClientOptions(NbAFLOptions, ClientOptions):
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedavg": (ServerOptions, ClientOptions),
     "fedprox": (ServerOptions, FedProxClientOptions),
-    "fedldp": (ServerOptions, GaussianClientOptions),
-    "fedcad": (ServerOptions, FedCADClientOptions),
+    "fedldp": (ClippingServerOptions, ClippingClientOptions),
+    "fedcad": (ClippingServerOptions, FedCADClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),
     "anr": (ANRServerOptions, ANRClientOptions),
@@ -344,6 +367,24 @@ def _check_method(config: Config) -> None:
             raise _first_option_error(error, prefix=("strategy", half)) from None
     if issubclass(METHODS[config.strategy.name][1], ExampleLevelClientOptions):
         _check_example_level(config)
+    if issubclass(METHODS[config.strategy.name][1], ClippingClientOptions):
+        _check_clipping(config)
+
+
+def _check_clipping(config: Config) -> None:
+    """Both halves follow the same rule, and the first C lies between its bounds."""
+    server, client = config.server_options(), config.client_options()
+    if server["clip_norm"] != client["clip_norm"]:
+        allowed = f"must be strategy.client.clip_norm={client['clip_norm']}"
+        raise OptionError("strategy.server.clip_norm", server["clip_norm"], allowed)
+    for name in ("clipping", "window", "floor", "norm_bound"):
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={server[name]}")
+    least, first, most = client["floor"], client["clip_norm"], client["norm_bound"]
+    if client["clipping"] != "fixed" and not least <= first <= most:
+        raise OptionError(
+            "strategy.client.clip_norm", first, f"must be from strategy.server.floor={least} to norm_bound={most}"
+        )
 
 
 def _check_example_level(config: Config) -> None:

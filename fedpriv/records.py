@@ -6,10 +6,13 @@ because a message comes from another machine.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,9 @@ ARRAYS, CONFIG, METRICS, DIAGNOSTICS = "arrays", "config", "metrics", "diagnosti
 VECTOR = "vector"  # the one array of an ArrayRecord
 ROUND, ATTEMPT = "round", "attempt"
 SIGMA = "noise_multiplier"  # the round's sigma_t, in a train message's options
+CLIP_NORM = "clip_norm"  # the round's C^t, in a train message's options where it moves
+#: Beside a release, so that C can move: a noisy 1[norm <= C], a noisy norm, or s_i without noise (published ADP-FL).
+CLIP_BIT, CLIP_REPORTED_NORM, CLIP_CHANGE = "clip-bit", "clip-norm", "clip-change"
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
 
 
@@ -34,6 +40,7 @@ class Refusal(IntEnum):
     WORKER_LOST = 103  # the process that ran the client died twice
     STALE = 104  # an older round than the last one answered
     UNSAFE_NOISE = 105  # the server asked for less noise than the client's guarantee counts on
+    UNSAFE_CLIP_NORM = 106  # the server announced a clip norm outside the public bounds
 
 
 class MalformedMessage(ValueError):
@@ -58,6 +65,7 @@ class Reply:
     num_examples: int
     diagnostics: dict[str, float]
     num_bytes: int
+    statistics: dict[str, float] = field(default_factory=dict)  # by the names that the server asked for; finite
 
 
 def pack_vector(vector: FloatVector) -> ArrayRecord:
@@ -117,16 +125,25 @@ def read_instructions(content: RecordDict) -> Instructions:
     return Instructions(int(number), int(attempt), options)  # type: ignore[call-overload]
 
 
-def reply_content(release: FloatVector, num_examples: int, diagnostics: dict[str, float] | None) -> RecordDict:
-    """Content of a train reply. ``diagnostics`` exist in simulation only (privacy.rng=seeded)."""
-    content = RecordDict({ARRAYS: pack_vector(release), METRICS: MetricRecord({NUM_EXAMPLES: num_examples})})
+def reply_content(
+    release: FloatVector,
+    num_examples: int,
+    diagnostics: dict[str, float] | None,
+    statistics: Mapping[str, float] = MappingProxyType({}),
+) -> RecordDict:
+    """Content of a train reply. ``diagnostics`` exist in simulation only (privacy.rng=seeded); ``statistics`` are
+    releases, with an event of their own in the client's ledger.
+    """
+    metrics = MetricRecord({NUM_EXAMPLES: num_examples, **statistics})
+    content = RecordDict({ARRAYS: pack_vector(release), METRICS: metrics})
     if diagnostics is not None:
         content[DIAGNOSTICS] = MetricRecord({key: float(value) for key, value in diagnostics.items()})
     return content
 
 
-def read_reply(message: Message, client: int, size: int, num_examples: int) -> Reply:
-    """A train reply of ``client``; raises `MalformedMessage` for a wrong shape or dtype, NaN or infinite values.
+def read_reply(message: Message, client: int, size: int, num_examples: int, statistics: Sequence[str] = ()) -> Reply:
+    """A train reply of ``client`` with these ``statistics``; raises `MalformedMessage` for a wrong shape or dtype, a
+    missing statistic, NaN or infinite values.
 
     The declared ``num_examples`` is used, whatever the reply says.
     """
@@ -137,7 +154,15 @@ def read_reply(message: Message, client: int, size: int, num_examples: int) -> R
     diagnostics = {}
     if DIAGNOSTICS in content:
         diagnostics = {key: float(value) for key, value in _get(content, DIAGNOSTICS, MetricRecord).items()}  # type: ignore[arg-type]
-    return Reply(client, release, num_examples, diagnostics, num_bytes(content))
+    found = {name: _finite(content, name) for name in statistics}
+    return Reply(client, release, num_examples, diagnostics, num_bytes(content), found)
+
+
+def _finite(content: RecordDict, name: str) -> float:
+    value = _get(content, METRICS, MetricRecord).get(name)
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise MalformedMessage(f"{METRICS}.{name}: expected a finite number, got {value!r}")
+    return value
 
 
 def identity_content(client: int) -> RecordDict:

@@ -27,7 +27,7 @@ from fedpriv.models import resolve_model
 from fedpriv.planning import Plan, make_plan, with_target
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified, compose_clients, threats, verify
-from fedpriv.privacy.events import Entry, Event, Threat
+from fedpriv.privacy.events import Entry, Event, NoBound, Threat
 from fedpriv.progress import RunProgress
 from fedpriv.records import pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
@@ -92,7 +92,7 @@ def check_budget(config: Config) -> None:
     """A budget is refused where no release has a finite price."""
     client = make_client(config)
     if config.privacy.max_epsilon is not None and not client.keeps_budget:
-        reasons = [getattr(event, "reason", "") for event in client.planned_events(1)]
+        reasons = [event.reason for event in client.planned_events(1) if isinstance(event, NoBound)] or ["no noise"]
         raise OptionError("privacy.max_epsilon", config.privacy.max_epsilon, f"no budget can be kept: {reasons[0]}")
 
 

@@ -77,6 +77,8 @@ class FederatedStrategy(Strategy):
     #: Whether `public_loss` is wanted: the loss of theta on public pictures that are not reported on.
     needs_public_loss: ClassVar[bool] = False
     public_loss: Callable[[FloatVector], float] | None = None
+    #: Numbers that every reply must hold beside its release; a reply without them is refused.
+    statistics: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -239,7 +241,7 @@ class FederatedStrategy(Strategy):
                 continue
             try:
                 examples = self.population.num_examples(client)
-                accepted[client] = read_reply(message, client, current.theta.size, examples)
+                accepted[client] = read_reply(message, client, current.theta.size, examples, self.statistics)
             except MalformedMessage as error:
                 current.errors[client] = f"refused: {error}"
         current.stopped.sort()

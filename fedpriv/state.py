@@ -26,7 +26,7 @@ from fedpriv.privacy.ledger import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
-_ANSWERED, _RELEASE = "answered", "release"
+_ANSWERED, _RELEASE, _STATISTICS = "answered", "release", "statistics"
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Answer:
     round: int
     attempt: int
     release: Tensor  # float32 [d]
+    statistics: Tensor | None = None  # float64 [k] that left beside it
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class ClientMemory:
         if self.answer is not None:
             arrays[_ANSWERED] = np.array([self.answer.round, self.answer.attempt])
             arrays[_RELEASE] = np.ascontiguousarray(self.answer.release.numpy())
+            if self.answer.statistics is not None:
+                arrays[_STATISTICS] = self.answer.statistics.numpy()
         for name, value in (self.state or {}).items():
             arrays[f"state.{name}"] = np.asarray(value.contiguous().numpy())
         return save(arrays)
@@ -85,7 +88,9 @@ class ClientMemory:
         answer = None
         if _ANSWERED in arrays:
             server_round, attempt = arrays.pop(_ANSWERED).tolist()
-            answer = Answer(server_round, attempt, torch.from_numpy(arrays.pop(_RELEASE)))
+            release, statistics = arrays.pop(_RELEASE), arrays.pop(_STATISTICS, None)
+            beside = None if statistics is None else torch.from_numpy(statistics)
+            answer = Answer(server_round, attempt, torch.from_numpy(release), beside)
         state = {name.removeprefix("state."): torch.from_numpy(value) for name, value in arrays.items()}
         return cls(state or None, account, tuple(entry_from_json(entry) for entry in uncollected), answer)
 

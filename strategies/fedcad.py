@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedpriv.clip_server import ClippingServer
 from fedpriv.records import Reply
-from fedpriv.server import FederatedStrategy
 
 
-class FedCAD(FederatedStrategy):
+class FedCAD(ClippingServer):
     """theta <- theta + mean of the noisy updates that arrived.  # [Fed-CAD, Alg. 2 line 8]"""
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
 """
 
-from fedpriv.server import FederatedStrategy
+from fedpriv.clip_server import ClippingServer
 
 
-class FedLDP(FederatedStrategy):
+class FedLDP(ClippingServer):
     """theta <- theta + mean of the noisy updates that arrived."""

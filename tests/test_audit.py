@@ -54,8 +54,14 @@ def cases() -> list[tuple[str, ...]]:
                 "strategy.client.sigma_diff=5",
             )
         )
+        for rule in ("quantile", "geometric", "adp"):
+            clipping = (f"privacy.variant={variant}", f"strategy.server.clipping={rule}")
+            found.append(("strategy=fedldp", *clipping))
+            found.append(("strategy=fedcad", *clipping, "strategy.client.obsolete_factor=0.4"))
         for name in ("agn", "dpfl_agn"):
             found.append((f"strategy={name}", f"privacy.variant={variant}", "strategy.client.clipping=adaptive"))
+    for noise in (("quantile", "count_noise=0.7"), ("adp", "norm_noise=0.7")):  # the statistic tells most
+        found.append(("strategy=fedldp", f"strategy.server.clipping={noise[0]}", f"strategy.client.{noise[1]}"))
     return found
 
 

@@ -24,7 +24,7 @@ FOR_PAPERS = {
     "state",
     "training",
 }
-FOR_SERVERS = FOR_PAPERS | {"noise_server", "server"}
+FOR_SERVERS = FOR_PAPERS | {"clip_server", "noise_server", "server"}
 #: The Ray engine: its grid, and the pool of actors that can start before the grid is imported.
 RAY_ENGINE = ("fedpriv.engines.ray", "fedpriv.engines.ray_pool")
 

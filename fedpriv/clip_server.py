@@ -1,0 +1,176 @@
+"""How the server moves the clip norm C from round to round: one small class per rule, and the server half that uses it.
+
+A rule sees what the clients sent for it (`fedpriv.clip_statistics`) and nothing else; every C that it announces is
+post-processing of that. Clients accept a C between two public bounds only, so it is kept there.
+
+Symbols: C^t -> clip_norm, C^0 -> first, eta_C -> clip_lr, rho -> decay, S_w -> window, B -> most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
+from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Reply
+from fedpriv.server import FederatedStrategy, Population
+
+
+class ClipRule:
+    """Base, and the rule ``fixed``: C never moves, and nothing is announced. first: C of round 1."""
+
+    #: What clients must send for it.
+    statistics: tuple[str, ...] = ()
+    moves = False
+
+    def __init__(self, first: float, floor: float = 0.0, most: float = math.inf) -> None:
+        self.first, self.floor, self.most = first, floor, most
+        self.clip_norm = first
+        self.floor_held = False  # whether the rule wanted less than the floor
+
+    def begin(self, server_round: int) -> None:
+        """Before the round's C is announced."""
+
+    def learn(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        """After a round: the next C, and the figures that it came from."""
+        return {}
+
+    def set(self, wanted: float) -> None:
+        self.floor_held = wanted < self.floor
+        self.clip_norm = min(self.most, max(self.floor, wanted))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"clip_norm": self.clip_norm, "floor_held": self.floor_held}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.clip_norm, self.floor_held = state["clip_norm"], state["floor_held"]
+
+
+class Quantile(ClipRule):
+    """C follows a quantile of the clients' norms, by their noisy bits 1[norm <= C]."""
+
+    statistics = (CLIP_BIT,)
+    moves = True
+
+    def __init__(self, first: float, floor: float, most: float, *, clip_lr: float, target: float) -> None:
+        super().__init__(first, floor, most)
+        self.clip_lr, self.target = clip_lr, target
+
+    def learn(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        share_within = math.fsum(reply.statistics[CLIP_BIT] / len(replies) for reply in replies)
+        self.set(quantile_step(self.clip_norm, share_within, self.clip_lr, self.target))
+        return {"share_within_clip": share_within}
+
+
+class Geometric(ClipRule):
+    """C^t = C^0 rho^t. It counts rounds, not the replies in them."""
+
+    moves = True
+
+    def __init__(self, first: float, floor: float, most: float, *, decay: float) -> None:
+        super().__init__(first, floor, most)
+        self.decay = decay
+
+    def begin(self, server_round: int) -> None:
+        self.set(geometric(self.first, self.decay, server_round - 1))
+
+
+class AdaptiveWindow(ClipRule):
+    """ADP-FL's rule on what clients report of their norms: C falls by the mean of s_i over those who reported.
+
+    Here the server keeps the last S_w noisy norms of each client, clamped to [0, B].
+    """
+
+    statistics = (CLIP_REPORTED_NORM,)
+    moves = True
+
+    def __init__(self, first: float, floor: float, most: float, *, window: int) -> None:
+        super().__init__(first, floor, most)
+        self.window = window
+        self.norms: dict[int, list[float]] = {}
+
+    def learn(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        changes = [self.change(reply) for reply in replies]
+        self.set(adp_step(self.clip_norm, changes))
+        return {"norm_changes": changes}
+
+    def change(self, reply: Reply) -> float:
+        """s_i of one client, whose window takes in what it just reported."""
+        reported = min(self.most, max(0.0, reply.statistics[CLIP_REPORTED_NORM]))
+        earlier = torch.tensor(self.norms.get(reply.client, []), dtype=torch.float64)
+        norms = push(earlier, torch.tensor(reported, dtype=torch.float64), self.window)
+        self.norms[reply.client] = norms.tolist()
+        return float(window_change(norms, self.clip_norm, self.window))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "norms": {str(client): norms for client, norms in self.norms.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.norms = {int(client): list(norms) for client, norms in state["norms"].items()}
+
+
+class PublishedWindow(AdaptiveWindow):
+    """As printed: clients keep their windows of raw norms themselves and send s_i as it is."""
+
+    statistics = (CLIP_CHANGE,)
+
+    def change(self, reply: Reply) -> float:
+        return reply.statistics[CLIP_CHANGE]
+
+
+class ClippingServer(FederatedStrategy):
+    """theta <- theta + mean of the releases; C^t travels in every train message, unless it is fixed.
+
+    clip_norm: C of round 1. clipping: fixed | quantile | geometric | adp. floor, norm_bound: smallest and largest C.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        clipping: str = "fixed",
+        clip_norm: float = 1.0,
+        clip_lr: float = 0.2,
+        target_quantile: float = 0.5,
+        decay: float = 0.99,
+        window: int = 5,
+        floor: float = 1e-3,
+        norm_bound: float = 10.0,
+        variant: str = "repaired",
+        **options: Any,
+    ) -> None:
+        super().__init__(population, **options)
+        public = (clip_norm, floor, norm_bound)
+        if clipping == "quantile":
+            self.rule: ClipRule = Quantile(*public, clip_lr=clip_lr, target=target_quantile)
+        elif clipping == "geometric":
+            self.rule = Geometric(*public, decay=decay)
+        elif clipping == "adp":
+            self.rule = (PublishedWindow if variant == "published" else AdaptiveWindow)(*public, window=window)
+        else:
+            self.rule = ClipRule(clip_norm)
+        self.statistics = self.rule.statistics
+
+    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+        options = super().train_options(server_round)
+        if not self.rule.moves:
+            return options
+        self.rule.begin(server_round)
+        self.current.figures |= {"clip_norm": self.rule.clip_norm, "clip_floor_held": self.rule.floor_held}
+        return options | {CLIP_NORM: self.rule.clip_norm}
+
+    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        self.current.figures |= self.rule.learn(replies)
+        return super().aggregate(theta, replies)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | ({"clipping": self.rule.state_dict()} if self.rule.moves else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.rule.moves:
+            self.rule.load_state_dict(state["clipping"])

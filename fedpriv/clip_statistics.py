@@ -1,0 +1,155 @@
+"""What a client sends beside its release so that the server can move the clip norm C, and what that costs.
+
+One class per rule of `strategy.server.clipping`. A statistic is a release of its own: it has its noise, its event in
+the ledger, and pairs of neighbours with which the auditor reaches it. Unit client, replace-one.
+
+Symbols: sigma_b -> count_noise, z_n -> norm_noise, B -> norm_bound, S_w -> window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedpriv.mechanisms.clip_thresholds import push, window_change
+from fedpriv.mechanisms.clipping import ROUNDING
+from fedpriv.privacy.events import Event, Gaussian, NoBound, Threat
+from fedpriv.privacy.noise import NoiseSource, add_normal
+from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
+
+#: Where the noise of a statistic is null: in units of noise_multiplier, so that it costs at most a tenth of what the
+#: release costs (multiplier noise_multiplier / 2).
+NOISE_SHARE = 1.6
+
+EXACT_CHANGE = (
+    "clipping=adp as published: each client sends s_i, an exact function of its updates' norms, without noise"
+)
+
+
+class Measured(NamedTuple):
+    """The statistics [...] by their names in the reply, and what the client remembers of its norms [..., n], if so."""
+
+    statistics: dict[str, Tensor]
+    norms: Tensor | None = None
+
+
+class ClipStatistic:
+    """Base, and all that ``fixed`` and ``geometric`` need: nothing is sent."""
+
+    names: tuple[str, ...] = ()
+    #: Standard deviation in units of the sensitivity; None where nothing is drawn.
+    noise: float | None = None
+    #: For the remark beside a paper's claim, which does not count it; None where the event's own reason says enough.
+    in_words: str | None = None
+
+    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        """From the norm [...] of the whole update (float64), the round's C, and the window of earlier norms."""
+        return Measured({})
+
+    def events(self, threat: Threat) -> list[Event]:
+        """The price of one participation's statistic, the same whatever the data and C are."""
+        return []
+
+    def exact_leak(self) -> str | None:
+        """Why it shows a function of the data without noise; None where it does not."""
+        return None
+
+    def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
+        """(name, length in world 0, length in world 1), in units of C, that move the statistic most."""
+        return ()
+
+
+class NoisyBit(ClipStatistic):
+    """quantile: 1[norm <= C] + N(0, sigma_b^2). One client moves its bit by 1."""
+
+    names = (CLIP_BIT,)
+    in_words = "a noisy bit (was the update shorter than C?)"
+
+    def __init__(self, noise: float) -> None:
+        self.noise: float = noise
+
+    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        bit = (norm <= clip_norm).float()
+        return Measured({CLIP_BIT: add_normal(bit, self.noise, noise)})  # [Andrew et al. 2021, section 2.1]
+
+    def events(self, threat: Threat) -> list[Event]:
+        return [Gaussian(threat=threat, multiplier=self.noise)]
+
+    def exact_leak(self) -> str | None:
+        return "count_noise=0: whether the update was clipped is sent as it is" if self.noise == 0 else None
+
+    def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
+        return [("opposite updates, one within C and one beyond", 1 - ROUNDING, -3.0)]
+
+
+class NoisyNorm(ClipStatistic):
+    """adp, repaired: n_i = min(norm, B) + N(0, (z_n B)^2). One client moves its norm by B."""
+
+    names = (CLIP_REPORTED_NORM,)
+    in_words = "the noisy norm of the update"
+
+    def __init__(self, noise: float, norm_bound: float) -> None:
+        self.noise: float = noise
+        self.norm_bound = norm_bound
+
+    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        # In units of B: a share is at most 1 in float32 too, and B times a noisy share is post-processing.
+        share = torch.clamp(norm / self.norm_bound, max=1.0).float()
+        return Measured({CLIP_REPORTED_NORM: self.norm_bound * add_normal(share, self.noise, noise)})
+
+    def events(self, threat: Threat) -> list[Event]:
+        return [Gaussian(threat=threat, multiplier=self.noise)]
+
+    def exact_leak(self) -> str | None:
+        return "norm_noise=0: the norm of the update is sent as it is" if self.noise == 0 else None
+
+    def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
+        longest = self.norm_bound / clip_norm
+        return [
+            ("no update against the longest", 0.0, longest),
+            ("opposite updates, one of the longest", 1.0, -longest),
+        ]
+
+
+class ExactChange(ClipStatistic):
+    """adp, published: s_i from the client's own window of raw norms, sent as it is."""
+
+    names = (CLIP_CHANGE,)
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+
+    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        earlier = norm.new_zeros((*norm.shape, 0)) if norms is None else norms
+        filled = push(earlier, norm, self.window)
+        return Measured({CLIP_CHANGE: window_change(filled, clip_norm, self.window)}, filled)
+
+    def events(self, threat: Threat) -> list[Event]:
+        return [NoBound(threat=threat, reason=EXACT_CHANGE)]
+
+    def exact_leak(self) -> str | None:
+        return EXACT_CHANGE
+
+
+def clip_statistic(
+    clipping: str,
+    *,
+    variant: str,
+    noise_multiplier: float,
+    count_noise: float | None,
+    norm_noise: float | None,
+    norm_bound: float,
+    window: int,
+) -> ClipStatistic:
+    """The statistic of a rule; a noise that is None costs at most a tenth of the release."""
+    default = NOISE_SHARE * noise_multiplier
+    if clipping == "quantile":
+        return NoisyBit(default if count_noise is None else count_noise)
+    if clipping == "adp" and variant == "published":
+        return ExactChange(window)
+    if clipping == "adp":
+        return NoisyNorm(default if norm_noise is None else norm_noise, norm_bound)
+    return ClipStatistic()
