@@ -15,6 +15,7 @@ Where this departs from the print:
 - Diff is kept in [1e-3, 1 - 1e-3]; outside [0, 1] the mechanism fails.
 - Line 25 prints no noise on the norm, V-B adds some without a value: published defaults to none (and is then not
   private at all), repaired to an amount whose cost is at most a tenth of the update's.
+- C is constant in the paper. Where the server's rule moves it, the client starts anew, as at a first participation.
 - Repaired: reuse is capped at 1 and Diff never exceeds its initial value, so that every release keeps the
   multiplier sigma/2 whatever path Diff takes. Published, a rising Diff makes reuse exceed 1.
 """

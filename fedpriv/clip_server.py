@@ -1,7 +1,11 @@
 """How the server moves the clip norm C from round to round: one small class per rule, and the server half that uses it.
 
 A rule sees what the clients sent for it (`fedpriv.clip_statistics`) and nothing else; every C that it announces is
-post-processing of that. Clients accept a C between two public bounds only, so it is kept there.
+post-processing of that, so nobody needs to be trusted: the client adds the noise (published ADP-FL excepted, which
+trusts a clipping server). Clients accept a C between two public bounds only, so it is kept there.
+
+What the clients measured in a round decides the C of the next one: the statistic travels beside the release. ADP-FL
+itself has an exchange of its own for it, before the release of the same round.
 
 Symbols: C^t -> clip_norm, C^0 -> first, eta_C -> clip_lr, rho -> decay, S_w -> window, B -> most.
 """

@@ -3,7 +3,8 @@
 B. Zhu, S. Chang, G. Liang, H. Zhu, J. Xu (Algorithm 2).
 
 The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
-The server publishes C, sigma, the initial Diff and gamma with the configuration; all else is the client's.
+The server publishes C, sigma, the initial Diff and gamma with the configuration; all else is the client's. Where a
+clipping rule moves C, it is announced with every round.
 """
 
 from __future__ import annotations

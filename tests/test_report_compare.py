@@ -10,7 +10,7 @@ import yaml
 from report_runs import LEAKS, NO_PRIVACY, make_run, privacy
 
 from fedpriv.report.__main__ import main
-from fedpriv.report.compare import WARNING, compare, mean_curve, spread
+from fedpriv.report.compare import WARNING, _differing_options, compare, mean_curve, spread
 from fedpriv.report.folder import read_run
 from fedpriv.report.tables import comparison_tables, plain_table
 
@@ -205,3 +205,15 @@ def test_nothing_to_report_is_one_line_and_exit_code_2(tmp_path, capsys, broken)
     with pytest.raises(SystemExit) as stop:
         main([])
     assert stop.value.code == 2
+
+
+def test_an_option_that_both_halves_have_is_shown_once() -> None:
+    halves = [
+        {"strategy.server.clipping": rule, "strategy.client.clipping": rule, "strategy.server.decay": decay}
+        for rule, decay in (("fixed", 0.9), ("adp", 0.8))
+    ]
+    assert [list(one) for one in _differing_options(halves)] == [
+        ["strategy.client.clipping", "strategy.server.decay"]
+    ] * 2
+    halves[0]["strategy.client.clipping"] = "quantile"  # no longer the same
+    assert "strategy.server.clipping" in _differing_options(halves)[0]

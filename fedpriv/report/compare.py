@@ -186,7 +186,7 @@ def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, s
     An option that only some methods have is shown where its values differ among those; that it is there at all
     is shown only where the rest does not tell two configurations apart.
     """
-    names = list(dict.fromkeys(chain.from_iterable(configs)))
+    names = [name for name in dict.fromkeys(chain.from_iterable(configs)) if not _repeats_another(name, configs)]
 
     def seen(name: str) -> list[str]:
         return [json.dumps(config[name], default=str) for config in configs if name in config]
@@ -196,6 +196,18 @@ def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, s
         differing = [name for name in names if len(set(seen(name))) > 1 or len(seen(name)) < len(configs)]
     differing.sort(key=lambda name: name != "strategy.name")
     return [{name: _shown(config, name) for name in differing} for config in configs]
+
+
+def _repeats_another(name: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a server option says only what the client's, or `privacy`'s, option of the same name says."""
+    half, _, option = name.rpartition(".")
+    if half != "strategy.server":
+        return False
+    having = [config for config in configs if name in config]
+    return any(
+        all(twin in config and config[twin] == config[name] for config in having)
+        for twin in (f"strategy.client.{option}", f"privacy.{option}")
+    )
 
 
 def _shown(config: Mapping[str, Any], name: str) -> str:
