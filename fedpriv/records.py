@@ -23,6 +23,7 @@ VECTOR = "vector"  # the one array of an ArrayRecord
 ROUND, ATTEMPT = "round", "attempt"
 SIGMA = "noise_multiplier"  # the round's sigma_t, in a train message's options
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
+LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
 
 
 class Refusal(IntEnum):
