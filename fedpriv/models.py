@@ -73,7 +73,9 @@ class Layout:
         if count >= blocks:
             words = ", ".join(block.name for block in self.blocks)
             raise OptionError(
-                option, count, f"the model has {blocks} named block{'s' * (blocks != 1)} ({words}): at most {blocks - 1}"
+                option,
+                count,
+                f"the model has {blocks} named block{'s' * (blocks != 1)} ({words}): at most {blocks - 1}",
             )
         return slice(self.blocks[-count].start, self.num_parameters)
 

@@ -16,6 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 
 from fedpriv.app import make_apps
+from fedpriv.client_accuracy import PERSONAL, round_figures, summary_figures
 from fedpriv.compose import read_config
 from fedpriv.config import Config
 from fedpriv.data import FederatedData
@@ -360,7 +361,12 @@ class Session:
             "num_clients": config.num_clients,
             "clients_per_round": config.clients_per_round,
             "num_parameters": self.worker.model.layout.num_parameters,
-            "accuracy": {"final": score.accuracy, "best_on_test": self.best or score.accuracy, "personalised": None},
+            "num_shared": int(self.theta.size),
+            "accuracy": {
+                "final": score.accuracy,
+                "best_on_test": self.best or score.accuracy,
+                **summary_figures(rows),
+            },
             "loss": {"final": score.loss},
             "privacy": self._privacy(),
             "timing": {
@@ -449,6 +455,13 @@ def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str
         "accuracy": score.accuracy if score else None,
         "loss": score.loss if score else None,
         "train_loss": mean("train_loss"),
+        PERSONAL: round_figures(
+            {
+                reply.client: reply.diagnostics[LOCAL_ACCURACY]
+                for reply in current.replies
+                if LOCAL_ACCURACY in reply.diagnostics
+            }
+        ),
         "participants": len(current.replies),
         "dropped": len(current.lost),
         "stopped": len(current.stopped),

@@ -74,7 +74,9 @@ class SequentialTrainer:
         model.module.eval()
         with torch.inference_mode():
             batches = zip(data.images.split(batch_size), data.labels.split(batch_size), strict=True)
-            right = [(model(images.to(model.theta.device)).argmax(1).cpu() == labels).sum() for images, labels in batches]
+            right = [
+                (model(images.to(model.theta.device)).argmax(1).cpu() == labels).sum() for images, labels in batches
+            ]
         return int(sum(right)) / len(data)
 
     def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:

@@ -107,7 +107,7 @@ class Worker:
 
     @cached_property
     def model(self) -> FlatModel:
-        """The model that everything in this process trains and evaluates; its parameters are whatever was loaded last."""
+        """The model that this process trains and evaluates; its parameters are what was loaded last."""
         config, dataset = self.config, self.data.dataset
         chosen = resolve_model(config.model, dataset.shape, client_class(config).keeps_layers)
         module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed)

@@ -19,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
+from fedpriv.client_accuracy import last_known, spread_over_clients
 from fedpriv.report.words import figure as in_figures
 from fedpriv.report.words import number, percent
 
@@ -52,9 +53,10 @@ class Band:
 
 
 def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
-    """Draws what the rounds have values for: accuracy.png, loss.png, epsilon.png, noise.png in ``folder``."""
+    """Draws what the rounds have values for: accuracy, clients, loss, epsilon and noise.png in ``folder``."""
     pictures = (
         draw_accuracy(rounds, folder),
+        draw_clients(rounds, folder),
         draw_loss(rounds, folder),
         draw_epsilon(rounds, privacy, folder),
         draw_noise(rounds, folder),
@@ -76,6 +78,42 @@ def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
     )  # fmt: skip
     alt = f"Line plot of test accuracy over rounds: {percent(y[0])} in round {x[0]}, {percent(y[-1])} in round {x[-1]}."
     return _save(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
+
+
+def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    """Every client's own model on its own test pictures, the worst first, with mean and worst decile as levels."""
+    known = last_known(rounds)
+    if not known:
+        return None
+    spread = spread_over_clients(known)
+    order = sorted(known, key=lambda client: (known[client], client))
+    figure, axes = _figure("Each client's own model on its own test pictures")
+    many = len(order) > 40
+    axes.bar(range(len(order)), [known[client] for client in order], width=1.0 if many else 0.8, color=SKY)
+    axes.axhline(spread["mean"], color=BLUE, lw=2, label=f"mean {percent(spread['mean'])}")
+    axes.axhline(
+        spread["worst_decile"], color=VERMILLION, lw=2, ls=(0, (5, 2)),
+        label=f"worst decile {percent(spread['worst_decile'])}",
+    )  # fmt: skip
+    axes.set_ylim(0, 1.04)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.set_xlabel("client, lowest accuracy first", color=INK)
+    axes.set_xlim(-0.6, len(order) - 0.4)
+    if len(order) <= 20:
+        axes.set_xticks(range(len(order)), [str(client) for client in order])
+    else:
+        axes.set_xticks([])
+        axes.set_xlabel(f"{len(order)} clients, lowest accuracy first", color=INK)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=9, ncols=2)
+    alt = (
+        f"Bar chart of accuracy by client, ascending, for {len(order)} clients: mean {percent(spread['mean'])}, "
+        f"worst decile {percent(spread['worst_decile'])}."
+    )
+    caption = (
+        "After local training, before upload, at each client's last participation. Worst decile: mean over the tenth "
+        "of the clients, at least one, that does worst."
+    )
+    return _save(figure, folder, Picture("clients.png", alt, caption))
 
 
 def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:
