@@ -87,26 +87,26 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
         return None
     spread = spread_over_clients(known)
     order = sorted(known, key=lambda client: (known[client], client))
-    figure, axes = _figure("Each client's own model on its own test pictures")
-    many = len(order) > 40
-    axes.bar(range(len(order)), [known[client] for client in order], width=1.0 if many else 0.8, color=SKY)
-    axes.axhline(spread["mean"], color=BLUE, lw=2, label=f"mean {percent(spread['mean'])}")
-    axes.axhline(
-        spread["worst_decile"], color=VERMILLION, lw=2, ls=(0, (5, 2)),
-        label=f"worst decile {percent(spread['worst_decile'])}",
+    figure, axes = _figure("Each client's own model, own test pictures")
+    axes.plot(
+        range(len(order)), [known[client] for client in order], "o", color=INK, ms=6 if len(order) <= 40 else 3,
+        label=f"{len(order)} client{'s' * (len(order) != 1)}",
     )  # fmt: skip
-    axes.set_ylim(0, 1.04)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    for (name, words), color, style in zip(
+        {"mean": "mean", "worst_decile": "worst decile"}.items(), (BLUE, VERMILLION), ("-", (0, (5, 2))), strict=True
+    ):
+        axes.axhline(spread[name], color=color, ls=style, lw=2, label=f"{words} {percent(spread[name])}", zorder=1)
+    room = 0.15 * max(1 - known[order[0]], 0.05)
+    low = max(-0.02, known[order[0]] - room)
+    ticks = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(low, 1)
+    axes.set_yticks([tick for tick in ticks if low <= tick < 1.0001])
+    axes.set_ylim(low, 1 + room)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     axes.set_xlabel("client, lowest accuracy first", color=INK)
-    axes.set_xlim(-0.6, len(order) - 0.4)
-    if len(order) <= 20:
-        axes.set_xticks(range(len(order)), [str(client) for client in order])
-    else:
-        axes.set_xticks([])
-        axes.set_xlabel(f"{len(order)} clients, lowest accuracy first", color=INK)
-    figure.legend(loc="outside lower left", frameon=False, fontsize=9, ncols=2)
+    axes.set_xticks(range(len(order)) if len(order) <= 20 else [], map(str, order) if len(order) <= 20 else [])
+    _legend(axes)
     alt = (
-        f"Bar chart of accuracy by client, ascending, for {len(order)} clients: mean {percent(spread['mean'])}, "
+        f"Plot of accuracy by client, ascending, number of clients {len(order)}: mean {percent(spread['mean'])}, "
         f"worst decile {percent(spread['worst_decile'])}."
     )
     caption = (

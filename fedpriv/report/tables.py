@@ -145,13 +145,14 @@ def _comparison_header(comparison: Comparison, row: Row) -> list[str]:
 
 def _comparison_row(row: Row, personalised: bool) -> list[str]:
     accuracy, n = row.figures["accuracy"], len(row.group.runs)
+    partial = any(untrained_layers(run.summary) for run in row.group.runs)
     claimed = _mean_and_std(row.figures["claimed_epsilon"], n, "no claim")
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
     return [
         *row.group.options.values(),
         str(n),
-        _accuracy(accuracy),
+        _accuracy(accuracy) + (" (global part)" if partial else ""),
         _interval(accuracy),
         *([_accuracy(row.figures["personalised"])] if personalised else []),
         claimed,
