@@ -99,7 +99,7 @@ class NbAFLClient(Client):
         update = finite_or_zero(result.update)
         noisy = self.release(start + update, state, self._noise(request, "release"))
         diagnostics = {"train_loss": result.loss, "update_norm": float(l2_norm(update)), **noisy.figures}
-        return replace(noisy, value=noisy.value - start), diagnostics
+        return replace(noisy, value=noisy.value - start, local=start + update), diagnostics
 
     # --- what it costs (unit example, add-or-remove-one; observers server and public) --------------------
 

@@ -32,7 +32,7 @@ from fedpriv.run import make_strategy
 from fedpriv.server import BudgetsSpent
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, LocalResult
-from fedpriv.worker import Worker, adopt, client_class
+from fedpriv.worker import Worker, adopt, client_class, make_client
 
 #: A canary's update is this many clip norms long, so that skipped clipping shows.
 LENGTH = 10.0
@@ -58,7 +58,7 @@ class CanaryWorker(Worker):
     def client(self, client: int, store: MemoryStore) -> Client:
         real = super().client(client, store)
         assert real.site is not None
-        real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client]))  # type: ignore[arg-type]
+        real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client]), test=None)  # type: ignore[arg-type]
         return real
 
 
@@ -91,13 +91,14 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
 
 def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
     """Clients that were never asked get the score 0."""
-    model = Worker(config).model
-    size = model.layout.num_parameters
+    layout = Worker(config).model.layout
+    up = make_client(config).exchange(layout, 1).up
+    size = up.stop - up.start
     clip_norm = float(config.client_options().get("clip_norm", 1.0))
     coordinates = torch.arange(config.num_clients) % size
     coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins"))
     signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)
-    updates = dirac_updates(coordinates, size, LENGTH * clip_norm) * signs
+    updates = dirac_updates(up.start + coordinates, layout.num_parameters, LENGTH * clip_norm) * signs
 
     worker = CanaryWorker(config, updates)
     adopt(config, worker)

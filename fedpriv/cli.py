@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import FedprivError, OptionError, RunFailed
+
+if TYPE_CHECKING:
+    from fedpriv.worker import Worker
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -288,6 +291,12 @@ def _rerun(folder: str, overrides: Sequence[str]) -> int:
     return DONE
 
 
+def _parameters(worker: Worker) -> str:
+    size, shared = worker.model.layout.num_parameters, worker.shared
+    held = shared.stop - shared.start
+    return str(size) if held == size else f"{size}, of which {held} are shared"
+
+
 def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.compose import compose
     from fedpriv.progress import figure
@@ -304,7 +313,7 @@ def _plan(overrides: Sequence[str]) -> int:
         "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
         "rounds": f"{config.num_rounds}, {config.clients_per_round} of {config.num_clients} clients each; "
         f"a client takes part {min(plan.participations)} to {max(plan.participations)} times",
-        "parameters": str(worker.model.layout.num_parameters),
+        "parameters": _parameters(worker),
         "claimed epsilon": claimed,
         "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
         f"{plan.accountant})",

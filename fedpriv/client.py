@@ -20,6 +20,7 @@ from torch import Tensor
 from fedpriv.clip_statistics import clip_statistic
 from fedpriv.errors import FedprivError
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
+from fedpriv.models import Exchange, Layout
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
 from fedpriv.privacy.noise import NoiseSource, noise_source
@@ -84,12 +85,15 @@ class Charge:
 class Release:
     """What leaves the client (value [..., d], and numbers [...] beside it by name), the state it keeps, and figures
     for the experimenter.
+
+    local: the client's own model [d] after training, which stays with it; None where a release has none.
     """
 
     value: Tensor
     state: Any = None
     figures: dict[str, float] = field(default_factory=dict)
     statistics: dict[str, Tensor] = field(default_factory=dict)
+    local: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,11 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Site:
-    """A client's own machine, real or simulated: its data, its memory, its source of randomness."""
+    """A client's own machine, real or simulated: its data, its memory, its source of randomness.
+
+    layout, initial: of the whole model, and its common parameters theta^0 [d]; needed by clients that keep layers.
+    test: figures of a model [d] on the client's own test pictures; None where it has none, and outside simulation.
+    """
 
     client: int
     num_examples: int  # declared once, public
@@ -116,6 +124,9 @@ class Site:
     rng: str  # seeded | secure
     delta: float
     max_epsilon: float | None
+    layout: Layout | None = None
+    initial: Tensor | None = None
+    test: Callable[[Tensor], dict[str, float]] | None = None
 
 
 class Client(NumPyClient):
@@ -139,6 +150,8 @@ class Client(NumPyClient):
     batches_per_round: int | None = None
     #: Names of the numbers that leave beside every release, in the order in which `fit` returns them.
     statistic_names: tuple[str, ...] = ()
+    #: Whether some layers of the model stay with the client: then `exchange` and `shared` say which travel.
+    keeps_layers: ClassVar[bool] = False
 
     def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
         self.variant, self.site = variant, site
@@ -214,10 +227,47 @@ class Client(NumPyClient):
         update[:, 0] = length * getattr(self, "clip_norm", 1.0)
         return self.respond(update, state, noise)
 
+    # --- which layers travel ---------------------------------------------------------------------------------
+
+    def shared(self, layout: Layout) -> slice:
+        """The part of the model's flat vector [d] that the server holds: its theta."""
+        return slice(0, layout.num_parameters)
+
+    def exchange(self, layout: Layout, server_round: int) -> Exchange:
+        """What travels in a round, as slices of [d]. The client's own rule, which no message can change."""
+        whole = slice(0, layout.num_parameters)
+        return Exchange(whole, whole, slice(0, 0))
+
+    def outgoing(self, start: Tensor, update: Tensor, exchange: Exchange) -> Tensor:
+        """What of a finished training is up for `release`: by default the update [d] cut to ``exchange.up``."""
+        return update[exchange.up]
+
+    def _starting_model(self, received: Tensor, kept: Tensor | None, exchange: Exchange) -> Tensor:
+        """The model [d] that local training starts from: what came down, the client's own layers, and theta^0 where
+        it has trained none yet.
+        """
+        initial = self._site().initial
+        assert initial is not None, "a client that keeps layers needs the initial model"
+        start = initial.clone()
+        if kept is not None:
+            start[exchange.kept] = kept
+        if received.shape != start[exchange.down].shape:
+            raise ValueError(f"{received.numel()} parameters came down, expected {start[exchange.down].numel()}")
+        start[exchange.down] = received
+        return start
+
+    def _exchange(self, request: Request) -> Exchange | None:
+        """None where all layers travel."""
+        if not self.keeps_layers:
+            return None
+        layout = self._site().layout
+        assert layout is not None, "a client that keeps layers needs the model's layout"
+        return self.exchange(layout, request.round)
+
     # --- one participation -------------------------------------------------------------------------------
 
     def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        """Trains from the global parameters ``[theta]`` (float32 [d]) and returns ``[release]``, or ``[release,
+        """Trains from the parameters that came down, ``[theta]`` (float32), and returns ``[release]``, or ``[release,
         statistics]`` (float64 [k]) where the method has `statistic_names`.
 
         The returned count is the declared one. The dictionary holds diagnostics for the experimenter, which the
@@ -238,7 +288,16 @@ class Client(NumPyClient):
         charges = self.price(state, request)
         self._check_budget(memory, charges)
 
-        release, diagnostics = self.work(torch.from_numpy(parameters[0]), state, request)
+        theta, exchange = torch.from_numpy(parameters[0]), self._exchange(request)
+        if exchange is not None:
+            theta = self._starting_model(theta, memory.kept, exchange)
+        release, diagnostics = self.work(theta, state, request)
+        local, kept = release.local, None
+        if exchange is not None:
+            assert local is not None, "`work` of a client that keeps layers returns its local model"
+            kept = local[exchange.kept].clone()
+        if site.test is not None and local is not None:
+            diagnostics |= site.test(local)
 
         entries = [
             Entry(request.round, site.client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
@@ -247,21 +306,25 @@ class Client(NumPyClient):
         beside = [release.statistics[name].double() for name in self.statistic_names]
         answer = Answer(request.round, request.attempt, release.value, torch.stack(beside) if beside else None)
         # A release without noise has no noise key to protect: nothing is kept of it.
-        kept = answer if self.keeps_answer() else None
-        site.store.write(memory.after(self.dump_state(release.state), entries, kept).to_bytes())
+        remembered = answer if self.keeps_answer() else None
+        site.store.write(memory.after(self.dump_state(release.state), entries, remembered, kept).to_bytes())
         return _arrays(answer), site.num_examples, diagnostics
 
     def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
         """Local training from ``theta`` [d] and the release that comes of it, with figures for the experimenter.
 
-        A method whose noise is inside local training overrides this instead of `release`.
+        theta is a whole model, also where only a part of it came down. A method whose noise is inside local training
+        overrides this instead of `release`.
         """
         site = self._site()
         rng = self._batch_generator(request.round, request.attempt)
         result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu)
         update = finite_or_zero(result.update)
-        release = self.respond(update, state, self._noise(request, "release"))
-        return release, {"train_loss": result.loss, "update_norm": float(l2_norm(update)), **release.figures}
+        exchange = self._exchange(request)
+        sent = update if exchange is None else self.outgoing(theta, update, exchange)
+        release = replace(self.respond(sent, state, self._noise(request, "release")), local=theta + update)
+        norm = float(l2_norm(update if exchange is None else update[exchange.up]))
+        return release, {"train_loss": result.loss, "update_norm": norm, **release.figures}
 
     def _noise(self, request: Request, purpose: str) -> NoiseSource:
         """The one source of this release's noise."""

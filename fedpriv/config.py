@@ -133,6 +133,9 @@ class PrivacyConfig(Options):
 class EvaluateConfig(Options):
     every: int = Field(ge=0, description="evaluate the global model every n rounds (0: at the end only)")
     batch_size: int = Field(ge=1, description="test pictures per batch of the evaluation")
+    clients: bool = Field(
+        default=True, description="clients with a local test set (partition.test_fraction) test their own models"
+    )
 
 
 class CheckpointConfig(Options):
@@ -158,6 +161,18 @@ class ClientOptions(Options):
 
 class FedProxClientOptions(ClientOptions):
     proximal_mu: float = Field(ge=0, description="mu of the proximal term mu/2 * ||w - w_global||^2")
+
+
+class FedPerClientOptions(ClientOptions):
+    personal_layers: int | None = Field(ge=1, description="last blocks that stay local; null: 2, of two blocks 1")
+
+
+class HeadClientOptions(ClientOptions):
+    head_layers: int | None = Field(ge=1, description="last blocks that are the head; null: 2, of two blocks 1")
+
+
+class FedVFClientOptions(HeadClientOptions):
+    head_period: int = Field(ge=1, description="P: the heads are averaged in rounds P, 2P, ...")
 
 
 class GaussianClientOptions(ClientOptions):
@@ -258,6 +273,9 @@ class NbAFLClientOptions(NbAFLOptions, ClientOptions):
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedavg": (ServerOptions, ClientOptions),
     "fedprox": (ServerOptions, FedProxClientOptions),
+    "fedper": (ServerOptions, FedPerClientOptions),
+    "lgfedavg": (ServerOptions, HeadClientOptions),
+    "fedvf": (ServerOptions, FedVFClientOptions),
     "fedldp": (ClippingServerOptions, ClippingClientOptions),
     "fedcad": (ClippingServerOptions, FedCADClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),

@@ -168,7 +168,7 @@ class ExampleLevelClient(Client):
             "noise_norm": sigma * float(state.clip_norm) * math.sqrt(len(theta)) / self.facts.batch_size,
             "theta_clip": float(state.clip_norm),
         }
-        return Release(update, state), diagnostics
+        return Release(update, state, local=theta + update), diagnostics
 
     def sigma(self, request: Request) -> float:
         """The round's sigma_t as the server announces it (its own sigma_0 where it announces none).

@@ -34,6 +34,24 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """Slices of a flat vector: what comes down to a client in a round, what goes up, and what it keeps between its
+    participations. What is kept and does not come down is known to the client alone.
+    """
+
+    down: slice
+    up: slice
+    kept: slice
+
+    def seen_from(self, start: int) -> Exchange:
+        """The same slices of a vector that begins at ``start`` of this one; what lies before it is cut off."""
+        down, up, kept = (
+            slice(max(0, part.start - start), max(0, part.stop - start)) for part in (self.down, self.up, self.kept)
+        )
+        return Exchange(down, up, kept)
+
+
+@dataclass(frozen=True)
 class Layout:
     """How a model's parameters lie in the flat vector: the blocks in order, and every tensor's place."""
 
@@ -44,6 +62,22 @@ class Layout:
     @property
     def num_parameters(self) -> int:
         return self.blocks[-1].stop if self.blocks else 0
+
+    def last_blocks(self, count: int | None, option: str) -> slice:
+        """The slice of the last ``count`` blocks; None: two, or one of a model that has only two.
+
+        Raises `OptionError` for ``option`` where no block would be left before them.
+        """
+        blocks = len(self.blocks)
+        count = max(1, min(2, blocks - 1)) if count is None else count
+        if count >= blocks:
+            words = ", ".join(block.name for block in self.blocks)
+            raise OptionError(
+                option,
+                count,
+                f"the model has {blocks} named block{'s' * (blocks != 1)} ({words}): at most {blocks - 1}",
+            )
+        return slice(self.blocks[-count].start, self.num_parameters)
 
     def split(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         """(name, view into ``flat`` [d] in the parameter's own shape) in the model's order."""
@@ -103,11 +137,12 @@ class FlatModel:
         self.theta.copy_(theta)
 
 
-def resolve_model(config: ModelConfig, shape: Shape) -> ModelConfig:
-    """Replaces ``auto`` by the model it stands for on pictures of this shape."""
+def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False) -> ModelConfig:
+    """Replaces ``auto`` by the model it stands for on pictures of this shape; ``divided``: of two blocks or more."""
     if config.name != "auto":
         return config
-    name = "cnn" if min(shape[1:]) >= SMALLEST_CNN_SIDE else "linear"
+    small = "mlp" if divided else "linear"
+    name = "cnn" if min(shape[1:]) >= SMALLEST_CNN_SIDE else small
     return config.model_copy(update={"name": name})
 
 

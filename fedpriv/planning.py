@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from fedpriv.client import Client
 from fedpriv.config import Config
 from fedpriv.errors import OptionError
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose_clients
 from fedpriv.privacy.events import Event, Threat
-from fedpriv.seeds import participations
+from fedpriv.seeds import draw_cohort, participations
 from fedpriv.worker import Worker, client_class, example_counts, make_client
 
 
@@ -52,7 +53,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
     counts = schedule(config)
     client = make_client(config)
     found = compose_clients(planned_histories(config, counts), config.privacy.delta)
-    vector_bytes = 4 * worker.model.layout.num_parameters
+    bytes_down, bytes_up = payload(config, worker, client)
     maximum, accountant, reasons = found.maximum, found.accountant, found.reasons
     median = found.median
     limit = config.privacy.max_epsilon
@@ -67,10 +68,28 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         median,
         accountant,
         (*reasons, *client.remarks()),
-        vector_bytes * sum(counts),
-        vector_bytes * sum(counts),
+        bytes_up,
+        bytes_down,
         estimate_seconds(config, worker, counts),
     )
+
+
+def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
+    """Bytes (down, up) of all float32 vectors of the run."""
+    down = up = 0
+    for server_round, size in enumerate(cohort_sizes(config), 1):
+        exchange = client.exchange(worker.model.layout, server_round)
+        down += 4 * size * (exchange.down.stop - exchange.down.start)
+        up += 4 * size * (exchange.up.stop - exchange.up.start)
+    return down, up
+
+
+def cohort_sizes(config: Config) -> list[int]:
+    """How many clients are asked in each round."""
+    size, numbers = config.clients_per_round, range(1, config.num_rounds + 1)
+    if config.strategy.server.get("client_sampling", "fixed") == "fixed":
+        return [size] * config.num_rounds
+    return [len(draw_cohort(config.seed, number, config.num_clients, size, "poisson")) for number in numbers]
 
 
 def planned_histories(config: Config, counts: list[int]) -> dict[int, list[Event]]:

@@ -29,6 +29,7 @@ CLIP_NORM = "clip_norm"  # the round's C^t, in a train message's options where i
 #: Beside a release, so that C can move: a noisy 1[norm <= C], a noisy norm, or s_i without noise (published ADP-FL).
 CLIP_BIT, CLIP_REPORTED_NORM, CLIP_CHANGE = "clip-bit", "clip-norm", "clip-change"
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
+LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
 
 
 class Refusal(IntEnum):

@@ -16,6 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 
 from fedpriv.app import make_apps
+from fedpriv.client_accuracy import PERSONAL, round_figures, summary_figures
 from fedpriv.compose import read_config
 from fedpriv.config import Config
 from fedpriv.data import FederatedData
@@ -29,7 +30,7 @@ from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified, compose_clients, threats, verify
 from fedpriv.privacy.events import Entry, Event, NoBound, Threat
 from fedpriv.progress import RunProgress
-from fedpriv.records import pack_vector
+from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
 from fedpriv.server import BudgetsSpent, FederatedStrategy, Population, Round
 from fedpriv.state import charged
@@ -45,7 +46,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
 
     server_class(config)  # refused before anything is written
     worker = Worker(config)
-    model = resolve_model(config.model, worker.data.dataset.shape)
+    model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).keeps_layers)
     engine = config.engine.model_copy(update={"trainer": "sequential"})
     config = with_target(
         config.model_copy(update={"model": model, "engine": engine, "run_dir": str(folder) if folder else None})
@@ -72,6 +73,8 @@ def server_class(config: Config) -> type[FederatedStrategy]:
 
 def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> FederatedStrategy:
     """The method's server half with its options, and what it needs of data."""
+    client, layout = make_client(config), worker.model.layout
+    start = client.shared(layout).start
     population = Population(
         config.seed,
         config.num_clients,
@@ -80,11 +83,12 @@ def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> Federated
         config.engine.round_timeout,
         config.privacy.rng,
         attempt,
+        (lambda number: client.exchange(layout, number).seen_from(start)) if client.keeps_layers else None,
     )
     strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
     if strategy.needs_public_loss:
         public = Evaluator(worker, auxiliary=True)
-        strategy.public_loss = lambda theta: public(theta).loss
+        strategy.public_loss = lambda theta: public(worker.whole_model(theta)).loss
     return strategy
 
 
@@ -296,7 +300,7 @@ class Session:
         self._collect(current)
         config, last = self.config, current.number == self.config.num_rounds
         every = config.evaluate.every
-        score = self.evaluate(current.theta) if last or (every and current.number % every == 0) else None
+        score = self._evaluate(current.theta) if last or (every and current.number % every == 0) else None
         self.score = score  # None: what finish() reports belongs to the last round and to no earlier one
         if score:
             self.best = max(score.accuracy, self.best or 0.0)
@@ -305,6 +309,9 @@ class Session:
         self.progress.round(current.number, score.accuracy if score else None, epsilon, current.seconds)
         if config.checkpoint.every and current.number % config.checkpoint.every == 0 and not last:
             self._save_checkpoint(current)
+
+    def _evaluate(self, theta: FloatVector) -> Score:
+        return self.evaluate(self.worker.whole_model(theta))
 
     def _epsilon_so_far(self) -> float:
         began = time.perf_counter()
@@ -326,7 +333,7 @@ class Session:
     def finish(self) -> dict[str, Any]:
         """Model, summary and report."""
         if self.score is None:
-            self.score = self.evaluate(self.theta)
+            self.score = self._evaluate(self.theta)
         self._save_model()
         summary = self._summary(self.score)
         self.folder.write_summary(summary)  # from here on the run counts as finished
@@ -334,7 +341,7 @@ class Session:
         return summary
 
     def _save_model(self) -> None:
-        self.folder.save_model(self.theta, self.worker.model.layout)
+        self.folder.save_model(self.worker.whole_model(self.theta), self.worker.model.layout)
         self.folder.save_facts(self.worker.data.dataset)
 
     def _report(self) -> None:
@@ -354,7 +361,12 @@ class Session:
             "num_clients": config.num_clients,
             "clients_per_round": config.clients_per_round,
             "num_parameters": self.worker.model.layout.num_parameters,
-            "accuracy": {"final": score.accuracy, "best_on_test": self.best or score.accuracy, "personalised": None},
+            "num_shared": int(self.theta.size),
+            "accuracy": {
+                "final": score.accuracy,
+                "best_on_test": self.best or score.accuracy,
+                **summary_figures(rows),
+            },
             "loss": {"final": score.loss},
             "privacy": self._privacy(),
             "timing": {
@@ -443,6 +455,13 @@ def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str
         "accuracy": score.accuracy if score else None,
         "loss": score.loss if score else None,
         "train_loss": mean("train_loss"),
+        PERSONAL: round_figures(
+            {
+                reply.client: reply.diagnostics[LOCAL_ACCURACY]
+                for reply in current.replies
+                if LOCAL_ACCURACY in reply.diagnostics
+            }
+        ),
         "participants": len(current.replies),
         "dropped": len(current.lost),
         "stopped": len(current.stopped),

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedpriv.errors import FedprivError, OptionError, RunFailed
+from fedpriv.models import Exchange
 from fedpriv.records import (
     FloatVector,
     Instructions,
@@ -35,7 +36,10 @@ from fedpriv.seeds import draw_cohort
 
 @dataclass(frozen=True)
 class Population:
-    """The public facts about clients and rounds that a strategy works with."""
+    """The public facts about clients and rounds that a strategy works with.
+
+    exchange: which slices of theta travel in a round; None: all of it, in every round.
+    """
 
     seed: int
     num_clients: int
@@ -44,6 +48,7 @@ class Population:
     round_timeout: float = 3600.0
     rng: str = "seeded"  # where a server that adds noise takes it from
     attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
+    exchange: Callable[[int], Exchange] | None = None
 
 
 @dataclass
@@ -102,7 +107,9 @@ class FederatedStrategy(Strategy):
         return {}
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        """theta + weighted mean of the releases (float32 [d]); replies are sorted by client."""
+        """theta + weighted mean of the releases (float32 [d]); replies are sorted by client. Where only a part of theta
+        goes up in this round, theta is that part.
+        """
         weights = self.weights(replies)
         step = np.zeros(theta.size, np.float64)
         for weight, reply in zip(weights, replies, strict=True):
@@ -140,6 +147,7 @@ class FederatedStrategy(Strategy):
             self.client_sampling,
         )
         self.current = Round(server_round, unpack_vector(arrays), cohort)
+        arrays = self._coming_down(arrays)
         instructions = Instructions(server_round, self.population.attempt, self.train_options(server_round))
         nodes = self.nodes(grid)
         messages = [
@@ -164,10 +172,23 @@ class FederatedStrategy(Strategy):
             self._give_up(len(accepted))
         if not accepted:  # an empty Poisson cohort: nothing happened
             return pack_vector(current.theta), None
-        current.theta = self.aggregate(current.theta, accepted)
+        up, theta = self._goes_up(), current.theta.copy()
+        theta[up] = self.aggregate(current.theta[up], accepted)
+        current.theta = theta
         current.bytes_up += sum(reply.num_bytes for reply in accepted)
         current.figures |= self.figures(accepted)
         return pack_vector(current.theta), None
+
+    def _coming_down(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The part of theta that the clients of this round receive."""
+        if self.population.exchange is None:
+            return arrays
+        return pack_vector(self.current.theta[self.population.exchange(self.current.number).down])
+
+    def _goes_up(self) -> slice:
+        """The part of theta that the replies of this round are about."""
+        exchange = self.population.exchange
+        return slice(0, self.current.theta.size) if exchange is None else exchange(self.current.number).up
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -241,7 +262,8 @@ class FederatedStrategy(Strategy):
                 continue
             try:
                 examples = self.population.num_examples(client)
-                accepted[client] = read_reply(message, client, current.theta.size, examples, self.statistics)
+                size = current.theta[self._goes_up()].size
+                accepted[client] = read_reply(message, client, size, examples, self.statistics)
             except MalformedMessage as error:
                 current.errors[client] = f"refused: {error}"
         current.stopped.sort()

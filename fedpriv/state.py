@@ -26,7 +26,7 @@ from fedpriv.privacy.ledger import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
-_ANSWERED, _RELEASE, _STATISTICS = "answered", "release", "statistics"
+_ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,28 @@ class ClientMemory:
 
     state: tensors by name (float32 [d] vectors, float64 scalars) of the method's own state, None before the first
     participation. account: everything released so far. uncollected: entries that the run's ledger has not merged yet.
-    answer: the last release, None before the first participation.
+    answer: the last release, None before the first participation. kept: the layers of the model that stay with the
+    client (float32 [d_kept]), None before the first participation and for methods that share all layers.
     """
 
     state: dict[str, Tensor] | None = None
     account: Account = field(default_factory=Account)
     uncollected: tuple[Entry, ...] = ()
     answer: Answer | None = None
+    kept: Tensor | None = None
 
     def after(
-        self, state: dict[str, Tensor] | None, entries: Sequence[Entry], answer: Answer | None = None
+        self,
+        state: dict[str, Tensor] | None,
+        entries: Sequence[Entry],
+        answer: Answer | None = None,
+        kept: Tensor | None = None,
     ) -> ClientMemory:
         """The memory after one more release with these ledger entries."""
         account = self.account.copy()
         for entry in entries:
             account.charge(entry)
-        return ClientMemory(state, account, (*self.uncollected, *entries), answer)
+        return ClientMemory(state, account, (*self.uncollected, *entries), answer, kept)
 
     def collected(self) -> ClientMemory:
         return replace(self, uncollected=())
@@ -76,6 +82,8 @@ class ClientMemory:
             arrays[_RELEASE] = np.ascontiguousarray(self.answer.release.numpy())
             if self.answer.statistics is not None:
                 arrays[_STATISTICS] = self.answer.statistics.numpy()
+        if self.kept is not None:
+            arrays[_KEPT] = np.ascontiguousarray(self.kept.numpy())
         for name, value in (self.state or {}).items():
             arrays[f"state.{name}"] = np.asarray(value.contiguous().numpy())
         return save(arrays)
@@ -91,8 +99,9 @@ class ClientMemory:
             release, statistics = arrays.pop(_RELEASE), arrays.pop(_STATISTICS, None)
             beside = None if statistics is None else torch.from_numpy(statistics)
             answer = Answer(server_round, attempt, torch.from_numpy(release), beside)
+        kept = torch.from_numpy(arrays.pop(_KEPT)) if _KEPT in arrays else None
         state = {name.removeprefix("state."): torch.from_numpy(value) for name, value in arrays.items()}
-        return cls(state or None, account, tuple(entry_from_json(entry) for entry in uncollected), answer)
+        return cls(state or None, account, tuple(entry_from_json(entry) for entry in uncollected), answer, kept)
 
 
 def _as_array(text: bytes) -> NDArray[np.generic]:

@@ -67,6 +67,18 @@ class SequentialTrainer:
         found = self._per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen)
         return replace(found, total=found.total.cpu())
 
+    def accuracy(self, theta: Tensor, data: LocalData, batch_size: int) -> float:
+        """Share of the pictures (at least one) that the model ``theta`` [d] gets right."""
+        model = self.model
+        model.load(theta.to(model.theta.device))
+        model.module.eval()
+        with torch.inference_mode():
+            batches = zip(data.images.split(batch_size), data.labels.split(batch_size), strict=True)
+            right = [
+                (model(images.to(model.theta.device)).argmax(1).cpu() == labels).sum() for images, labels in batches
+            ]
+        return int(sum(right)) / len(data)
+
     def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
         """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx).
 

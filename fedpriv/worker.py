@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from fedpriv.client import Client, PublicFacts, Site
 from fedpriv.config import Config
 from fedpriv.data import FederatedData, load_federated, normalise
 from fedpriv.errors import OptionError
-from fedpriv.models import FlatModel, build_model
-from fedpriv.records import FloatVector
+from fedpriv.models import FlatModel, build_model, resolve_model
+from fedpriv.records import LOCAL_ACCURACY, FloatVector
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, SequentialTrainer
 
@@ -107,26 +107,53 @@ class Worker:
 
     @cached_property
     def model(self) -> FlatModel:
-        """The freshly initialised global model, the same in every process."""
+        """The model that this process trains and evaluates; its parameters are what was loaded last."""
         config, dataset = self.config, self.data.dataset
-        module = build_model(config.model, dataset.shape, len(dataset.classes), config.seed)
-        return FlatModel(module, resolve_device(config.engine.device))
+        chosen = resolve_model(config.model, dataset.shape, client_class(config).keeps_layers)
+        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed)
+        model = FlatModel(module, resolve_device(config.engine.device))
+        self._initial = model.theta.detach().cpu().clone()
+        return model
+
+    @property
+    def initial_model(self) -> torch.Tensor:
+        """All parameters of the freshly initialised model (float32 [d]), the same in every process."""
+        _ = self.model
+        return self._initial
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
         return SequentialTrainer(self.model, self.config.local)
 
+    @cached_property
+    def shared(self) -> slice:
+        """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
+        return make_client(self.config).shared(self.model.layout)
+
     def initial_parameters(self) -> FloatVector:
-        """theta^0 (float32 [d])."""
-        vector: FloatVector = self.model.theta.detach().cpu().numpy().copy()
+        """theta^0 (float32): of the layers that the server holds."""
+        vector: FloatVector = self.initial_model[self.shared].numpy().copy()
         return vector
+
+    def whole_model(self, theta: FloatVector) -> FloatVector:
+        """The server's theta as a whole model [d]: layers that only clients have are the initial ones."""
+        vector: FloatVector = self.initial_model.numpy().copy()
+        vector[self.shared] = theta
+        return vector
+
+    def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
+        """Accuracy of a model [d] on a client's own test pictures, of which there is at least one: diagnostics."""
+        data = self._normalised(self.data.test_indices(client))
+        return {LOCAL_ACCURACY: self.trainer.accuracy(theta, data, self.config.evaluate.batch_size)}
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
         """A client's training pictures, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
         memory map is read in order.
         """
         rows = self.data.train_indices(client)
-        rows = rows if chosen is None else rows[chosen]
+        return self._normalised(rows if chosen is None else rows[chosen])
+
+    def _normalised(self, rows: np.ndarray) -> LocalData:
         dataset = self.data.dataset
         images = normalise(dataset.train.images[rows], dataset.mean, dataset.std)
         return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows], dtype=np.int64)))
@@ -134,6 +161,9 @@ class Worker:
     def client(self, client: int, store: MemoryStore) -> Client:
         """The client half of partition ``client`` with its own memory."""
         privacy = self.config.privacy
+        # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
+        tested = self.config.evaluate.clients and privacy.rng == "seeded" and self.data.test_indices(client).size > 0
+        keeps_layers = client_class(self.config).keeps_layers
         site = Site(
             client=client,
             num_examples=self.data.num_examples(client),
@@ -144,6 +174,9 @@ class Worker:
             rng=privacy.rng,
             delta=privacy.delta,
             max_epsilon=privacy.max_epsilon,
+            layout=self.model.layout if keeps_layers else None,
+            initial=self.initial_model if keeps_layers else None,
+            test=partial(self.test_locally, client) if tested else None,
         )
         return make_client(self.config, site, examples=site.num_examples)
 

@@ -18,6 +18,7 @@ FOR_PAPERS = {
     "example_level",
     "mechanisms",
     "models",
+    "personal",
     "privacy",
     "records",
     "seeds",

@@ -22,7 +22,7 @@ NOT_COMPARED = ("seed", "run_dir", "engine")
 
 #: Figures of a row; the epsilons are those of the row's threat model.
 EPSILONS = ("claimed_epsilon", "verified_epsilon", "audited_epsilon")
-FIGURES = ("accuracy", *EPSILONS, "time_s")
+FIGURES = ("accuracy", "personalised", *EPSILONS, "time_s")
 
 WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
 
@@ -234,6 +234,7 @@ def _by_threat(runs: Sequence[RunFolder]) -> dict[str, list[tuple[RunFolder, Map
 def _row(group: Group, privacies: Sequence[tuple[RunFolder, Mapping[str, Any]]]) -> Row:
     figures = {
         "accuracy": spread(number(pick(run.summary, "accuracy", "final")) for run, _ in privacies),
+        "personalised": spread(number(pick(run.summary, "accuracy", "personalised")) for run, _ in privacies),
         "time_s": spread(number(pick(run.summary, "timing", "total_s")) for run, _ in privacies),
     }
     figures |= {name: spread(number(privacy.get(name)) for _, privacy in privacies) for name in EPSILONS}

@@ -37,6 +37,7 @@ from fedpriv.report.words import (
     threat_short,
     threat_table,
     three_figures,
+    untrained_layers,
 )
 
 _PAGES = Environment(
@@ -50,6 +51,7 @@ ASSUMPTIONS = (
     "The number of examples of each client is public by assumption: it is declared once and never computed again.",
     "Training loss, norms and noise norms are diagnostics addressed to the experimenter. They exist in simulation only "
     "and are outside the ledger: whoever sees this page sees more than the observer of the threat model.",
+    "Accuracies of clients on their own test pictures are such diagnostics too: in a deployment they are off.",
     "Accuracy and loss on the test set are computed for the experimenter and are outside the ledger as well.",
 )
 SECURE_SUM = "Secure summation is assumed, not implemented."
@@ -74,7 +76,7 @@ def write_report(folder: Path) -> Path:
         privacy=_privacy_section(privacy) if privacy else None,
         others=[_privacy_section(other) for other in other_threats(privacy or {})],
         assumptions=_assumptions(privacy or {}),
-        learning=[picture for picture in drawn if picture.file in ("accuracy.png", "loss.png")],
+        learning=[picture for picture in drawn if picture.file in ("accuracy.png", "clients.png", "loss.png")],
         spending=[picture for picture in drawn if picture.file in ("epsilon.png", "noise.png")],
         releases=[_release_row(row) for row in releases],
         audit=_existing(folder, Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")),
@@ -157,8 +159,10 @@ def _privacy(run: RunFolder) -> dict[str, Any] | None:
 def _tiles(run: RunFolder, privacy: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     done, planned = len(run.rounds), pick(run.config, "num_rounds")
     personalised = number(pick(run.summary, "accuracy", "personalised"))
-    clients = "global model, test set" if personalised is None else f"personalised: {percent(personalised)}"
-    tiles = [_tile("accuracy", percent(_accuracy(run)), clients)]
+    tiles = [_tile("accuracy", percent(_accuracy(run)), "global model, test set")]
+    if personalised is not None:
+        worst = percent(number(pick(run.summary, "accuracy", "personalised_worst_decile")), "unknown")
+        tiles.append(_tile("personalised", percent(personalised), f"clients' own tests; worst decile {worst}"))
     if privacy is None:
         spent = number(run.rounds[-1].get("epsilon_so_far")) if run.rounds else None
         tiles.append(_tile("epsilon spent so far", figure(spent), "an odometer reading, not a guarantee", "verified"))
@@ -193,6 +197,8 @@ def _boxes(run: RunFolder, privacy: Mapping[str, Any] | None, problems: Mapping[
     if audited is not None and verified is not None and audited > verified:
         text = f"The audit measured {figure(audited)}, more than the bound {figure(verified)}: do not trust this run."
         boxes.append({"title": "The verified bound is wrong.", "text": text, "lines": []})
+    if (layers := untrained_layers(run.summary)) is not None:
+        boxes.append({"title": "Clients keep layers.", "text": layers, "lines": []})
     if run.summary is None and "summary.json" not in problems:
         text = f"{_many(len(run.rounds), 'round')} of {pick(run.config, 'num_rounds') or 'an unknown number'} so far."
         boxes.append({"title": "This run is not finished.", "text": text, "lines": []})

@@ -19,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
+from fedpriv.client_accuracy import last_known, spread_over_clients
 from fedpriv.report.words import figure as in_figures
 from fedpriv.report.words import number, percent
 
@@ -52,9 +53,10 @@ class Band:
 
 
 def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
-    """Draws what the rounds have values for: accuracy.png, loss.png, epsilon.png, noise.png in ``folder``."""
+    """Draws what the rounds have values for: accuracy, clients, loss, epsilon and noise.png in ``folder``."""
     pictures = (
         draw_accuracy(rounds, folder),
+        draw_clients(rounds, folder),
         draw_loss(rounds, folder),
         draw_epsilon(rounds, privacy, folder),
         draw_noise(rounds, folder),
@@ -76,6 +78,42 @@ def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
     )  # fmt: skip
     alt = f"Line plot of test accuracy over rounds: {percent(y[0])} in round {x[0]}, {percent(y[-1])} in round {x[-1]}."
     return _save(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
+
+
+def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    """Every client's own model on its own test pictures, the worst first, with mean and worst decile as levels."""
+    known = last_known(rounds)
+    if not known:
+        return None
+    spread = spread_over_clients(known)
+    order = sorted(known, key=lambda client: (known[client], client))
+    figure, axes = _figure("Each client's own model, own test pictures")
+    axes.plot(
+        range(len(order)), [known[client] for client in order], "o", color=INK, ms=6 if len(order) <= 40 else 3,
+        label=f"{len(order)} client{'s' * (len(order) != 1)}",
+    )  # fmt: skip
+    for (name, words), color, style in zip(
+        {"mean": "mean", "worst_decile": "worst decile"}.items(), (BLUE, VERMILLION), ("-", (0, (5, 2))), strict=True
+    ):
+        axes.axhline(spread[name], color=color, ls=style, lw=2, label=f"{words} {percent(spread[name])}", zorder=1)
+    room = 0.15 * max(1 - known[order[0]], 0.05)
+    low = max(-0.02, known[order[0]] - room)
+    ticks = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(low, 1)
+    axes.set_yticks([tick for tick in ticks if low <= tick < 1.0001])
+    axes.set_ylim(low, 1 + room)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.set_xlabel("client, lowest accuracy first", color=INK)
+    axes.set_xticks(range(len(order)) if len(order) <= 20 else [], map(str, order) if len(order) <= 20 else [])
+    _legend(axes)
+    alt = (
+        f"Plot of accuracy by client, ascending, number of clients {len(order)}: mean {percent(spread['mean'])}, "
+        f"worst decile {percent(spread['worst_decile'])}."
+    )
+    caption = (
+        "After local training, before upload, at each client's last participation. Worst decile: mean over the tenth "
+        "of the clients, at least one, that does worst."
+    )
+    return _save(figure, folder, Picture("clients.png", alt, caption))
 
 
 def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:

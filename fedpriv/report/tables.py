@@ -22,6 +22,7 @@ from fedpriv.report.words import (
     threat_sentence,
     threat_short,
     three_figures,
+    untrained_layers,
 )
 
 COMPARISON_NOTE = (
@@ -86,11 +87,20 @@ def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         for f in three_figures(privacy)
     ]
     rounds = seconds(number(pick(summary, "timing", "median_round_s")))
+    model = "global part with untrained personal layers" if untrained_layers(summary) else "global model"
     return [
-        ("accuracy", percent(number(pick(summary, "accuracy", "final"))), "global model, test set"),
+        ("accuracy", percent(number(pick(summary, "accuracy", "final"))), f"{model}, test set"),
+        *_personalised_rows(summary),
         *figures,
         ("time", seconds(number(pick(summary, "timing", "total_s"))), f"{rounds} per round (median)"),
     ]
+
+
+def _personalised_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    mean, worst = (number(pick(summary, "accuracy", name)) for name in ("personalised", "personalised_worst_decile"))
+    if mean is None:
+        return []
+    return [("personalised", percent(mean), f"clients' own models and tests, mean; worst decile {percent(worst)}")]
 
 
 def _caption(summary: Mapping[str, Any]) -> str:
@@ -110,8 +120,8 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
         TextTable(
             threat_short(threat),
             threat_sentence(threat),
-            [*rows[0].group.short_names, "seeds", "accuracy", "95% interval", *_EPSILON_HEADER, "time"],
-            [_comparison_row(row) for row in rows],
+            _comparison_header(comparison, rows[0]),
+            [_comparison_row(row, _personalised(comparison)) for row in rows],
             _reasons(rows),
         )
         for threat, rows in comparison.tables
@@ -121,16 +131,30 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
 _EPSILON_HEADER = ("claimed ε", "verified ε", "audited ε")
 
 
-def _comparison_row(row: Row) -> list[str]:
+def _personalised(comparison: Comparison) -> bool:
+    """Whether any run knows how its clients' own models do."""
+    return any(row.figures["personalised"].n for _, rows in comparison.tables for row in rows)
+
+
+def _comparison_header(comparison: Comparison, row: Row) -> list[str]:
+    personalised = ["personalised"] if _personalised(comparison) else []
+    return [
+        *row.group.short_names, "seeds", "accuracy", "95% interval", *personalised, *_EPSILON_HEADER, "time",
+    ]  # fmt: skip
+
+
+def _comparison_row(row: Row, personalised: bool) -> list[str]:
     accuracy, n = row.figures["accuracy"], len(row.group.runs)
+    partial = any(untrained_layers(run.summary) for run in row.group.runs)
     claimed = _mean_and_std(row.figures["claimed_epsilon"], n, "no claim")
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
     return [
         *row.group.options.values(),
         str(n),
-        _accuracy(accuracy),
+        _accuracy(accuracy) + (" (global part)" if partial else ""),
         _interval(accuracy),
+        *([_accuracy(row.figures["personalised"])] if personalised else []),
         claimed,
         _mean_and_std(row.figures["verified_epsilon"], n, "not computed"),
         _mean_and_std(row.figures["audited_epsilon"], n, "not audited"),

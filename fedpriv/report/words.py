@@ -57,6 +57,18 @@ def pick(mapping: Any, *keys: str) -> Any:
     return mapping
 
 
+def untrained_layers(summary: Any) -> str | None:
+    """What the saved model of a run is not, where clients keep layers that the server never sees; else None."""
+    shared, size = number(pick(summary, "num_shared")), number(pick(summary, "num_parameters"))
+    if shared is None or size is None or shared >= size:
+        return None
+    return (
+        f"The server has {shared:,.0f} of the model's {size:,.0f} parameters. model.safetensors, and the accuracy on "
+        "the test set, are of this global part with untrained personal layers: those of the initial model. How well "
+        "the method does is the personalised accuracy."
+    )
+
+
 def figure(value: float | None, absent: str = "–") -> str:
     """Three significant digits, ∞ for infinite."""
     if value is None:

@@ -1,0 +1,54 @@
+"""FedVF, client half.
+
+Y. Mei, B. Guo, D. Xiao, W. Wu: FedVF: Personalized Federated Learning Based on Layer-wise Parameter Updates with
+Variable Frequency. IPCCC 2021.
+
+Nobody adds noise; the server sees every update of the base, and every ``head_period`` rounds the heads, as they are.
+
+Our reading, from what ADP-FL says of it: base blocks are aggregated in every round, head blocks in rounds P, 2P, ...
+and local in between. The mean of the heads comes down in the round after, to those who take part in it; a client that
+misses that round goes on with its own head. With P = 1 this is FedAvg.
+
+Symbols: P -> head_period.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedpriv.client import Site
+from fedpriv.models import Exchange, Layout
+from fedpriv.personal import PersonalClient
+
+
+class FedVFClient(PersonalClient):
+    """The last ``head_layers`` named blocks (None: two, or one of a model of two) are the head."""
+
+    def __init__(
+        self,
+        *,
+        head_period: int,
+        head_layers: int | None = None,
+        variant: str = "repaired",
+        site: Site | None = None,
+    ) -> None:
+        super().__init__(variant=variant, site=site)
+        self.head_period, self.head_layers = head_period, head_layers
+
+    def shared(self, layout: Layout) -> slice:
+        """The server holds both parts."""
+        return slice(0, layout.num_parameters)
+
+    def exchange(self, layout: Layout, server_round: int) -> Exchange:
+        """The head goes up in rounds P, 2P, ..., and comes down in rounds P + 1, 2P + 1, ..."""
+        head = layout.last_blocks(self.head_layers, "strategy.client.head_layers")
+        base, whole = slice(0, head.start), self.shared(layout)
+        head_down = server_round > 1 and (server_round - 1) % self.head_period == 0
+        head_up = server_round % self.head_period == 0
+        return Exchange(whole if head_down else base, whole if head_up else base, head)
+
+    def outgoing(self, start: Tensor, update: Tensor, exchange: Exchange) -> Tensor:
+        """The base's update; of the head its values, because local heads have no common start."""
+        sent = update.clone()
+        sent[exchange.kept] += start[exchange.kept]
+        return sent[exchange.up]

@@ -1,0 +1,29 @@
+"""The shared base of clients that keep some layers of the model for themselves.
+
+The model is an ordered list of named blocks over one flat vector [d]. Only the shared part is ever in a message; the
+rest starts at the common initial model, is trained with every participation, and stays in the client's memory.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from fedpriv.client import Client
+from fedpriv.models import Exchange, Layout
+
+
+class PersonalClient(Client):
+    """Releases the update of the shared layers as it is (no privacy)."""
+
+    keeps_layers: ClassVar[bool] = True
+
+    @abstractmethod
+    def shared(self, layout: Layout) -> slice:
+        """The blocks that travel: the first or the last ones. Raises `OptionError` where none would be left."""
+
+    def exchange(self, layout: Layout, server_round: int) -> Exchange:
+        """The shared blocks down and up in every round; all others are kept."""
+        shared, size = self.shared(layout), layout.num_parameters
+        kept = slice(shared.stop, size) if shared.start == 0 else slice(0, shared.start)
+        return Exchange(shared, shared, kept)
