@@ -105,6 +105,24 @@ def interrupted(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 @pytest.mark.slow
+def test_what_a_ray_worker_hands_back_unbegun_is_done_all_the_same(
+    cluster: str, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """A turn of no length: of every batch one message is answered, the others wait for the next call."""
+    sizes, submit = [], RayGrid._submit
+
+    def watched(grid: RayGrid, actor: Any, batch: list[Any], shared: dict[int, Any]) -> Any:
+        sizes.append(len(batch))
+        return submit(grid, actor, batch, shared)
+
+    monkeypatch.setattr(RayGrid, "_submit", watched)
+    monkeypatch.setattr("fedpriv.engines.ray.TURN", 0.0)
+    many = ("num_clients=12", "clients_per_round=12", "num_rounds=2")
+    folder = run(*many, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
+    assert max(sizes) == 6 and len(sizes) == 24  # batches of several messages, one answer to each call
+    assert result_of(folder)["model"] == result_of(run(*many))["model"]
+
+
 def test_ray_with_one_worker_and_an_interruption(cluster: str, interrupted: Callable[..., Path], whole: Path):
     folder = interrupted("engine=ray", f"engine.address={cluster}", "engine.workers=1")
     resume_run(folder)

@@ -25,6 +25,7 @@ from fedpriv.engines.ray_pool import take_pool
 from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, refusal
 
 RETRIES = 1  # run.ATTEMPTS_PER_START leaves room for these attempt numbers
+TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a deadline
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class RayGrid(LocalGrid):
         contexts = [self.context_of(client_of(errand.message)) for errand in batch]
         # Ray would pickle with cloudpickle, a Python call per object; messages need nothing but C's.
         parcel = pickle.dumps([(errand.light(), context) for errand, context in zip(batch, contexts, strict=True)])
-        return actor.handle.remote(parcel, shared.get(id(arrays)))
+        return actor.handle.remote(parcel, shared.get(id(arrays)), TURN)
 
     def worker_pids(self) -> list[int]:
         """Process ids of all actors that were started, for tests that kill one."""

@@ -23,7 +23,6 @@ import ray
 from fedpriv.config import EngineConfig
 from fedpriv.errors import OptionError, RunFailed
 
-TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a deadline
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -44,18 +43,18 @@ class ClientActor:
         _, self.app = make_apps(validate(raw_config))
         return os.getpid()
 
-    def handle(self, parcel: bytes, arrays: Any) -> bytes:
+    def handle(self, parcel: bytes, arrays: Any, turn: float) -> bytes:
         """Lets clients answer one after the other: pickled (message, context) pairs become pickled (reply, context)
         pairs. ``arrays`` come from the object store.
 
-        After `TURN` seconds no further one begins: the answers so far go back, and the rest waits for any idle actor.
+        After ``turn`` seconds no further one begins: the answers so far go back, and the rest waits for any idle actor.
         """
         began, answers = time.monotonic(), []
         for message, context in pickle.loads(parcel):
             if arrays is not None:
                 message.content["arrays"] = arrays
             answers.append((self.app(message, context), context))
-            if time.monotonic() - began > TURN:
+            if time.monotonic() - began > turn:
                 break
         return pickle.dumps(answers)
 
