@@ -344,33 +344,20 @@ def test_the_ledger_against_opacus(sigma: float, q: float, steps: int) -> None:
     assert ours.epsilon <= rdp.get_epsilon(DELTA) * 1.01
 
 
-def test_a_decaying_noise_against_a_direct_composition() -> None:
+@pytest.mark.parametrize(("rounds", "decay", "slack"), [(40, 0.98, 1e-3), (120, 0.995, 0.01)])
+def test_a_decaying_noise_against_a_direct_composition(rounds: int, decay: float, slack: float) -> None:
+    """120 different sigmas are more than are composed one by one: they are rounded down in groups."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    facts = PublicFacts(600, 600, 60, 40, 1)
-    client = ANRClient(noise_multiplier=2.0, clip_norm=1.0, decay=0.98, floor=0.5, facts=facts, variant="published")
+    facts = PublicFacts(600, 600, 60, rounds, 1)
+    client = ANRClient(noise_multiplier=2.0, clip_norm=1.0, decay=decay, floor=0.5, facts=facts, variant="published")
     accountant = PLDAccountant(value_discretization_interval=1e-3)
-    for t in range(40):
-        gaussian = dp_accounting.GaussianDpEvent(2.0 * 0.98**t)
+    for t in range(rounds):
+        gaussian = dp_accounting.GaussianDpEvent(2.0 * decay**t)
         accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, gaussian))
-    ours, direct = compose_events(client.planned_events(40), DELTA).epsilon, accountant.get_epsilon(DELTA)
-    assert direct <= ours * 1.0001 and ours == pytest.approx(direct, rel=1e-3)
-
-
-def test_many_sigmas_in_groups_against_a_direct_composition() -> None:
-    """More different sigmas than are composed one by one: groups are rounded down and cost less than 1%."""
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    facts = PublicFacts(600, 600, 60, 120, 1)
-    client = ANRClient(noise_multiplier=2.0, clip_norm=1.0, decay=0.995, floor=0.5, facts=facts, variant="published")
-    accountant = PLDAccountant(value_discretization_interval=1e-3)
-    for t in range(120):
-        gaussian = dp_accounting.GaussianDpEvent(2.0 * 0.995**t)
-        accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, gaussian))
-    ours, direct = compose_events(client.planned_events(120), DELTA).epsilon, accountant.get_epsilon(DELTA)
-    assert direct * 0.999 <= ours <= direct * 1.01
+    ours, direct = compose_events(client.planned_events(rounds), DELTA).epsilon, accountant.get_epsilon(DELTA)
+    assert direct * 0.999 <= ours <= direct * (1 + slack)
 
 
 def test_the_pages_own_figures() -> None:
@@ -393,7 +380,7 @@ def test_the_report_says_what_a_literal_decay_does(run: Run) -> None:
     options = ("strategy=anr", "strategy.client.decay=0.001", "privacy.variant=published", "dataset.auxiliary=50")
     folder = run(*options)
     privacy = json.loads((folder / "summary.json").read_text())["privacy"]
-    assert privacy["claimed_epsilon"] < privacy["verified_epsilon"] if privacy["verified_epsilon"] != "inf" else True
+    assert float(privacy["claimed_epsilon"]) < float(privacy["verified_epsilon"])
     words = "decay 0.001, so by round 3 the noise multiplier may have fallen to 4e-06"
     assert any(words in reason for reason in privacy["reasons"])
     assert words in (folder / "report.html").read_text()
