@@ -28,12 +28,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, GaussianClient, Neighbours, Release
+from fedpriv.client import Charge, Neighbours, Release
+from fedpriv.gaussian_client import GaussianClient
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, Gaussian, NoBound
-from fedpriv.privacy.noise import NoiseSource, add_normal
+from fedpriv.privacy.noise import NoiseSource, add_normal, add_normal_each
 
 SMALLEST_DIFF = 1e-3
 
@@ -115,7 +116,7 @@ class FedCADClient(GaussianClient):
         # x + mu_i with mu_i = fresh noise + r mu_{i-1}  [Fed-CAD, Alg. 1 lines 16, 17]; the same sum, ordered as the
         # auxiliary function of V-A: noise meets x_i - r x_{i-1} alone, the rest is the last release, which is public.
         # So the bound on that vector holds for the very numbers that are released, rounding included.
-        fresh_part = _add_normal(x - r * state.x, fresh * self.noise_multiplier * self.clip_norm, noise)
+        fresh_part = add_normal_each(x - r * state.x, fresh * self.noise_multiplier * self.clip_norm, noise)
         value = fresh_part + r * state.released
         next_diff = self._next_diff(clipped if self.diff_source == "unclipped" else x, state, noise)
         return Release(
@@ -197,10 +198,3 @@ class FedCADClient(GaussianClient):
         if self.sigma_diff == 0:
             return [NoBound(threat=self.threat, reason=NORM_WITHOUT_NOISE, count=participations)]
         return [NoBound(threat=self.threat, reason=RISING_DIFF, count=participations)]
-
-
-def _add_normal(values: Tensor, std: Tensor, noise: NoiseSource) -> Tensor:
-    """values [..., d] plus noise of standard deviation std [...]."""
-    if std.ndim == 0:
-        return add_normal(values, float(std), noise)
-    return values + noise.normal(tuple(values.shape)) * std.to(values.dtype).unsqueeze(-1)

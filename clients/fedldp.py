@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpriv.client import Charge, GaussianClient, Release
+from fedpriv.client import Charge, Release
+from fedpriv.gaussian_client import GaussianClient
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian

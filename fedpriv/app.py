@@ -21,12 +21,16 @@ from fedpriv.client import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNois
 from fedpriv.config import Config
 from fedpriv.records import (
     ATTEMPT,
+    EXCHANGE,
     ROUND,
+    STATISTICS,
+    TRAIN,
     Refusal,
     identity_content,
     read_instructions,
     refusal,
     reply_content,
+    statistics_content,
     unpack_vector,
 )
 from fedpriv.state import ContextStore, FileStore, MemoryStore
@@ -98,16 +102,24 @@ def _guarded(
 
 def _train(config: Config, message: Message, context: Context) -> Message:
     client, instructions = _partition(context), read_instructions(message.content)
-    kind = planned_fault(config, instructions.round, client, "train")
+    exchange = str(instructions.options.get(EXCHANGE, TRAIN))
+    kind = planned_fault(config, instructions.round, client, exchange)
     if kind == "raise" and instructions.attempt == 0:
         raise PlannedFault(f"engine.faults: client {client} raises in round {instructions.round}")
     numpy_client = worker_for(config).client(client, _store(config, context))
-    parameters = [unpack_vector(message.content)]
+    if exchange not in numpy_client.exchanges:
+        raise ValueError(f"{config.strategy.name} has no exchange {exchange!r}")
+    # The first exchange of a round brings the parameters.
+    parameters = [unpack_vector(message.content)] if exchange == numpy_client.exchanges[0] else []
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
-    (release, *beside), num_examples, diagnostics = numpy_client.fit(parameters, call)
-    statistics = dict(zip(numpy_client.statistic_names, beside[0].tolist(), strict=True)) if beside else {}
+    answer, num_examples, diagnostics = numpy_client.fit(parameters, call)
     if kind == "drop":
         return refusal(Refusal.LOST, message)
+    names = numpy_client.statistic_names
+    if exchange == STATISTICS:
+        return Message(statistics_content(dict(zip(names, answer[0].tolist(), strict=True))), reply_to=message)
+    release, *beside = answer
+    statistics = dict(zip(names, beside[0].tolist(), strict=True)) if beside else {}
     simulation = config.privacy.rng == "seeded"
     shown = diagnostics if simulation else None
     return Message(reply_content(release, num_examples, shown, statistics), reply_to=message)

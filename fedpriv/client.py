@@ -7,7 +7,6 @@ ledger entries, state and account in one write, then the reply.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,14 +16,13 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
-from fedpriv.clip_statistics import clip_statistic
 from fedpriv.errors import FedprivError
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.models import Exchange, Layout
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
 from fedpriv.privacy.noise import NoiseSource, noise_source
-from fedpriv.records import ATTEMPT, CLIP_NORM, ROUND
+from fedpriv.records import ATTEMPT, ROUND, TRAIN
 from fedpriv.seeds import generator
 from fedpriv.state import Answer, ClientMemory, MemoryStore, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.training import LocalData, SequentialTrainer
@@ -97,6 +95,15 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """After local training. sent: what of the update is up for release [d_up]; local: the client's own model [d]."""
+
+    sent: Tensor
+    local: Tensor
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Neighbours:
     """Two sequences of updates that one client's data could cause, one number per participation: the length along a
     fixed direction, in units of the clip norm, in world 0 and in world 1.
@@ -152,6 +159,8 @@ class Client(NumPyClient):
     statistic_names: tuple[str, ...] = ()
     #: Whether some layers of the model stay with the client: then `exchange` and `shared` say which travel.
     keeps_layers: ClassVar[bool] = False
+    #: What a round asks of the client, in order.
+    exchanges: ClassVar[tuple[str, ...]] = (TRAIN,)
 
     def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
         self.variant, self.site = variant, site
@@ -274,41 +283,25 @@ class Client(NumPyClient):
         adapter drops outside simulation. A repeated request gets the same bytes; an older one raises `StaleRequest`.
         Raises `BudgetSpent`.
         """
-        site = self._site()
-        options = {key: value for key, value in config.items() if key not in (ROUND, ATTEMPT)}
-        request = Request(int(config[ROUND]), int(config[ATTEMPT]), options)
+        site, request = self._site(), read_request(config)
         memory = read_memory(site.store)
-        if memory.answer is not None and (request.round, request.attempt) <= (
-            memory.answer.round,
-            memory.answer.attempt,
-        ):
-            return _arrays(_repeated(memory.answer, request)), site.num_examples, {}
+        if (answer := repeated_answer(memory, request)) is not None:
+            return arrays_of(answer), site.num_examples, {}
         self.prepare(request)
         state = self.load_state(memory.state)
         charges = self.price(state, request)
         self._check_budget(memory, charges)
 
-        theta, exchange = torch.from_numpy(parameters[0]), self._exchange(request)
-        if exchange is not None:
-            theta = self._starting_model(theta, memory.kept, exchange)
-        release, diagnostics = self.work(theta, state, request)
-        local, kept = release.local, None
-        if exchange is not None:
-            assert local is not None, "`work` of a client that keeps layers returns its local model"
-            kept = local[exchange.kept].clone()
-        if site.test is not None and local is not None:
-            diagnostics |= site.test(local)
-
-        entries = [
-            Entry(request.round, site.client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
-            for sequence, charge in enumerate(charges, memory.account.next_sequence)
-        ]
+        release, diagnostics = self.work(self._start(parameters[0], memory, request), state, request)
+        diagnostics |= self._tested(release.local)
         beside = [release.statistics[name].double() for name in self.statistic_names]
         answer = Answer(request.round, request.attempt, release.value, torch.stack(beside) if beside else None)
         # A release without noise has no noise key to protect: nothing is kept of it.
         remembered = answer if self.keeps_answer() else None
+        kept = self._kept(release.local, request)
+        entries = self._entries(memory, request, charges)
         site.store.write(memory.after(self.dump_state(release.state), entries, remembered, kept).to_bytes())
-        return _arrays(answer), site.num_examples, diagnostics
+        return arrays_of(answer), site.num_examples, diagnostics
 
     def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
         """Local training from ``theta`` [d] and the release that comes of it, with figures for the experimenter.
@@ -316,15 +309,46 @@ class Client(NumPyClient):
         theta is a whole model, also where only a part of it came down. A method whose noise is inside local training
         overrides this instead of `release`.
         """
+        trained = self.train_locally(theta, request)
+        release = self.respond(trained.sent, state, self._noise(request, "release"))
+        return replace(release, local=trained.local), {**trained.figures, **release.figures}
+
+    def train_locally(self, theta: Tensor, request: Request) -> Trained:
+        """Local training from ``theta`` [d], a whole model."""
         site = self._site()
         rng = self._batch_generator(request.round, request.attempt)
         result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu)
         update = finite_or_zero(result.update)
         exchange = self._exchange(request)
         sent = update if exchange is None else self.outgoing(theta, update, exchange)
-        release = replace(self.respond(sent, state, self._noise(request, "release")), local=theta + update)
         norm = float(l2_norm(update if exchange is None else update[exchange.up]))
-        return release, {"train_loss": result.loss, "update_norm": norm, **release.figures}
+        return Trained(sent, theta + update, {"train_loss": result.loss, "update_norm": norm})
+
+    def _start(self, received: np.ndarray, memory: ClientMemory, request: Request) -> Tensor:
+        """The whole model [d] that this participation starts from."""
+        theta, exchange = torch.from_numpy(received), self._exchange(request)
+        return theta if exchange is None else self._starting_model(theta, memory.kept, exchange)
+
+    def _kept(self, local: Tensor | None, request: Request) -> Tensor | None:
+        """The client's own layers of its model after training; None where all layers travel."""
+        exchange = self._exchange(request)
+        if exchange is None:
+            return None
+        assert local is not None, "`work` of a client that keeps layers returns its local model"
+        return local[exchange.kept].clone()
+
+    def _tested(self, local: Tensor | None) -> dict[str, float]:
+        """Figures of the client's own model on its own test pictures, in simulation."""
+        site = self._site()
+        return site.test(local) if site.test is not None and local is not None else {}
+
+    def _entries(self, memory: ClientMemory, request: Request, charges: Sequence[Charge]) -> list[Entry]:
+        """The ledger's lines for these charges, after those of earlier releases."""
+        site = self._site()
+        return [
+            Entry(request.round, site.client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
+            for sequence, charge in enumerate(charges, memory.account.next_sequence)
+        ]
 
     def _noise(self, request: Request, purpose: str) -> NoiseSource:
         """The one source of this release's noise."""
@@ -363,155 +387,25 @@ class Client(NumPyClient):
         return self.site
 
 
-def _arrays(answer: Answer) -> list[np.ndarray]:
+def read_request(config: dict[str, Any]) -> Request:
+    """What the adapter hands to `fit`: round, attempt, and what the method's server half added."""
+    options = {key: value for key, value in config.items() if key not in (ROUND, ATTEMPT)}
+    return Request(int(config[ROUND]), int(config[ATTEMPT]), options)
+
+
+def arrays_of(answer: Answer) -> list[np.ndarray]:
+    """``[release]``, or ``[release, statistics]``."""
     parts = (answer.release, answer.statistics)
     return [part.numpy() for part in parts if part is not None]
 
 
-def _repeated(answer: Answer, request: Request) -> Answer:
-    """The stored answer for the very request that it answered."""
+def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
+    """The stored answer for the very request that it answered; None for a newer request. Raises `StaleRequest`."""
+    answer = memory.answer
+    if answer is None or (request.round, request.attempt) > (answer.round, answer.attempt):
+        return None
     if (request.round, request.attempt) != (answer.round, answer.attempt):
         raise StaleRequest(
             f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
         )
     return answer
-
-
-@dataclass(frozen=True)
-class WithNorms:
-    """State of a client that also remembers the norms of its own updates: the method's state, norms [..., n]."""
-
-    method: Any
-    norms: Tensor
-
-
-_NORMS = "own_norms"  # where a client's memory holds them, beside the method's own state
-
-
-class GaussianClient(Client):
-    """Base of the clients that clip their update to ``clip_norm`` and add Gaussian noise.
-
-    A method says what it releases at the C of this participation (`release`), what that costs (`charges`, and
-    `planned_releases` for a whole run). How C moves is the server's rule (`fedpriv.clip_server`); here is the client's
-    side of it: the announced C is checked and taken, and the rule's statistic leaves beside the release, with its own
-    price. Noise is always noise_multiplier * C, so C changes no event of the release.
-
-    noise_multiplier: the paper's sigma, standard deviation / clip_norm, per coordinate. clip_norm: the first C.
-    clipping: fixed | quantile | geometric | adp. floor, norm_bound: the smallest and largest C that is accepted;
-    norm_bound is also the B of a reported norm. count_noise: sigma_b. norm_noise: z_n. window: S_w.
-    """
-
-    def __init__(
-        self,
-        *,
-        noise_multiplier: float,
-        clip_norm: float,
-        clipping: str = "fixed",
-        count_noise: float | None = None,
-        norm_noise: float | None = None,
-        norm_bound: float = 10.0,
-        floor: float = 1e-3,
-        window: int = 5,
-        variant: str = "repaired",
-        site: Site | None = None,
-    ):
-        super().__init__(variant=variant, site=site)
-        self.noise_multiplier, self.clip_norm, self.first_clip_norm = noise_multiplier, clip_norm, clip_norm
-        self.clipping, self.floor, self.norm_bound = clipping, floor, norm_bound
-        self.statistic = clip_statistic(
-            clipping,
-            variant=variant,
-            noise_multiplier=noise_multiplier,
-            count_noise=count_noise,
-            norm_noise=norm_noise,
-            norm_bound=norm_bound,
-            window=window,
-        )
-        self.statistic_names = self.statistic.names
-        self.keeps_budget = self.statistic.exact_leak() is None
-
-    # --- the round's C -----------------------------------------------------------------------------------
-
-    def prepare(self, request: Request) -> None:
-        """Takes the announced C^t. Raises `UnsafeClipNorm` for anything outside the public bounds."""
-        announced = request.options.get(CLIP_NORM, self.first_clip_norm)
-        if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
-            raise UnsafeClipNorm(f"the server announces the clip norm {announced!r}")
-        fixed = self.clipping == "fixed"
-        least, most = (self.first_clip_norm,) * 2 if fixed else (self.floor, self.norm_bound)
-        if not least * (1 - 1e-9) <= announced <= most * (1 + 1e-9):
-            raise UnsafeClipNorm(
-                f"the server announces the clip norm {announced:g}, this client takes {least:g} to {most:g}"
-            )
-        self.clip_norm = self.first_clip_norm if fixed else float(announced)
-
-    # --- what leaves, and what it costs ------------------------------------------------------------------
-
-    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        method, norms = (state.method, state.norms) if isinstance(state, WithNorms) else (state, None)
-        release = self.release(update, method, noise)
-        measured = self.statistic.measure(l2_norm(update), self.clip_norm, norms, noise)
-        kept = release.state if measured.norms is None else WithNorms(release.state, measured.norms)
-        return replace(release, state=kept, statistics=measured.statistics)
-
-    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
-        method = state.method if isinstance(state, WithNorms) else state
-        return (*self.charges(method), *(Charge(event) for event in self.statistic.events(self.threat)))
-
-    def planned_releases(self, participations: int) -> list[Event]:
-        """The guarantee's events of the releases alone."""
-        return super().planned_events(participations)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        beside = self.statistic.events(self.threat) if participations else []
-        return [
-            *self.planned_releases(participations),
-            *(replace(event, count=participations * event.count) for event in beside),
-        ]
-
-    def remarks(self) -> tuple[str, ...]:
-        if self.statistic.in_words is None:
-            return ()
-        return (
-            f"clipping={self.clipping}: beside every update a client sends {self.statistic.in_words}, which the "
-            "guarantee counts and the paper's formula does not",
-        )
-
-    def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
-        if tensors is None or _NORMS not in tensors:
-            return super().load_state(tensors)
-        own = {name: tensor for name, tensor in tensors.items() if name != _NORMS}
-        return WithNorms(super().load_state(own or None), tensors[_NORMS])
-
-    def dump_state(self, state: Any) -> dict[str, Tensor] | None:
-        if not isinstance(state, WithNorms):
-            return super().dump_state(state)
-        return {**(super().dump_state(state.method) or {}), _NORMS: state.norms}
-
-    # --- what the auditor tries --------------------------------------------------------------------------
-
-    def exact_leak(self) -> str | None:
-        if self.noise_multiplier == 0:
-            return "noise_multiplier=0: the clipped update is sent as it is"
-        return self.statistic.exact_leak()
-
-    def keeps_answer(self) -> bool:
-        return self.noise_multiplier > 0 or bool(self.statistic.noise)
-
-    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
-        """Besides the pair that moves the update most, those that move the statistic most."""
-        return [
-            *super().worst_case_pairs(participations),
-            *(
-                Neighbours(name, (first,) * participations, (second,) * participations)
-                for name, first, second in self.statistic.pairs(self.clip_norm)
-            ),
-        ]
-
-    @staticmethod
-    def figures(clipped: Tensor, noise: Tensor, **others: Tensor | float) -> dict[str, float]:
-        """Diagnostics of a single release; empty for a batch of trials, where nobody reads them."""
-        if clipped.ndim > 1:
-            return {}
-        norms = {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(noise))}
-        return norms | {name: float(value) for name, value in others.items()}

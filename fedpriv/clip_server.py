@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
-from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Reply
+from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Reply, Reported
 from fedpriv.server import FederatedStrategy, Population
 
 
@@ -38,7 +38,7 @@ class ClipRule:
     def begin(self, server_round: int) -> None:
         """Before the round's C is announced."""
 
-    def learn(self, replies: Sequence[Reply]) -> dict[str, Any]:
+    def learn(self, replies: Sequence[Reported]) -> dict[str, Any]:
         """After a round: the next C, and the figures that it came from."""
         return {}
 
@@ -63,7 +63,7 @@ class Quantile(ClipRule):
         super().__init__(first, floor, most)
         self.clip_lr, self.target = clip_lr, target
 
-    def learn(self, replies: Sequence[Reply]) -> dict[str, Any]:
+    def learn(self, replies: Sequence[Reported]) -> dict[str, Any]:
         share_within = math.fsum(reply.statistics[CLIP_BIT] / len(replies) for reply in replies)
         self.set(quantile_step(self.clip_norm, share_within, self.clip_lr, self.target))
         return {"share_within_clip": share_within}
@@ -96,12 +96,12 @@ class AdaptiveWindow(ClipRule):
         self.window = window
         self.norms: dict[int, list[float]] = {}
 
-    def learn(self, replies: Sequence[Reply]) -> dict[str, Any]:
+    def learn(self, replies: Sequence[Reported]) -> dict[str, Any]:
         changes = [self.change(reply) for reply in replies]
         self.set(adp_step(self.clip_norm, changes))
         return {"norm_changes": changes}
 
-    def change(self, reply: Reply) -> float:
+    def change(self, reply: Reported) -> float:
         """s_i of one client, whose window takes in what it just reported."""
         reported = min(self.most, max(0.0, reply.statistics[CLIP_REPORTED_NORM]))
         earlier = torch.tensor(self.norms.get(reply.client, []), dtype=torch.float64)
@@ -122,8 +122,31 @@ class PublishedWindow(AdaptiveWindow):
 
     statistics = (CLIP_CHANGE,)
 
-    def change(self, reply: Reply) -> float:
+    def change(self, reply: Reported) -> float:
         return reply.statistics[CLIP_CHANGE]
+
+
+def make_rule(
+    clipping: str,
+    variant: str,
+    *,
+    clip_norm: float,
+    clip_lr: float,
+    target_quantile: float,
+    decay: float,
+    window: int,
+    floor: float,
+    norm_bound: float,
+) -> ClipRule:
+    """The rule of `strategy.server.clipping`: fixed | quantile | geometric | adp."""
+    public = (clip_norm, floor, norm_bound)
+    if clipping == "quantile":
+        return Quantile(*public, clip_lr=clip_lr, target=target_quantile)
+    if clipping == "geometric":
+        return Geometric(*public, decay=decay)
+    if clipping == "adp":
+        return (PublishedWindow if variant == "published" else AdaptiveWindow)(*public, window=window)
+    return ClipRule(clip_norm)
 
 
 class ClippingServer(FederatedStrategy):
@@ -148,15 +171,17 @@ class ClippingServer(FederatedStrategy):
         **options: Any,
     ) -> None:
         super().__init__(population, **options)
-        public = (clip_norm, floor, norm_bound)
-        if clipping == "quantile":
-            self.rule: ClipRule = Quantile(*public, clip_lr=clip_lr, target=target_quantile)
-        elif clipping == "geometric":
-            self.rule = Geometric(*public, decay=decay)
-        elif clipping == "adp":
-            self.rule = (PublishedWindow if variant == "published" else AdaptiveWindow)(*public, window=window)
-        else:
-            self.rule = ClipRule(clip_norm)
+        self.rule = make_rule(
+            clipping,
+            variant,
+            clip_norm=clip_norm,
+            clip_lr=clip_lr,
+            target_quantile=target_quantile,
+            decay=decay,
+            window=window,
+            floor=floor,
+            norm_bound=norm_bound,
+        )
         self.statistics = self.rule.statistics
 
     def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:

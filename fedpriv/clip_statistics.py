@@ -27,6 +27,7 @@ NOISE_SHARE = 1.6
 EXACT_CHANGE = (
     "clipping=adp as published: each client sends s_i, an exact function of its updates' norms, without noise"
 )
+EXACT_NORM = "as published: each client sends the norm of its update, without noise"
 
 
 class Measured(NamedTuple):
@@ -134,6 +135,48 @@ class ExactChange(ClipStatistic):
         return EXACT_CHANGE
 
 
+class ExactNorm(ClipStatistic):
+    """The norm as it is: what published ADP-FL needs beside any rule, to divide a round's budget."""
+
+    names = (CLIP_REPORTED_NORM,)
+
+    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        return Measured({CLIP_REPORTED_NORM: norm})
+
+    def events(self, threat: Threat) -> list[Event]:
+        return [NoBound(threat=threat, reason=EXACT_NORM)]
+
+    def exact_leak(self) -> str | None:
+        return EXACT_NORM
+
+
+class Together(ClipStatistic):
+    """Two statistics of one update, one after the other, each at its own price."""
+
+    def __init__(self, first: ClipStatistic, second: ClipStatistic) -> None:
+        self.parts = (first, second)
+        self.names = (*first.names, *second.names)
+        self.noise = max((part.noise for part in self.parts if part.noise is not None), default=None)
+        self.in_words = " and ".join(part.in_words for part in self.parts if part.in_words) or None
+
+    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        found, window = dict[str, Tensor](), None
+        for part in self.parts:
+            measured = part.measure(norm, clip_norm, norms, noise)
+            found |= measured.statistics
+            window = measured.norms if window is None else window
+        return Measured(found, window)
+
+    def events(self, threat: Threat) -> list[Event]:
+        return [event for part in self.parts for event in part.events(threat)]
+
+    def exact_leak(self) -> str | None:
+        return next((leak for part in self.parts if (leak := part.exact_leak()) is not None), None)
+
+    def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
+        return [pair for part in self.parts for pair in part.pairs(clip_norm)]
+
+
 def clip_statistic(
     clipping: str,
     *,
@@ -143,13 +186,20 @@ def clip_statistic(
     norm_noise: float | None,
     norm_bound: float,
     window: int,
+    reports_norm: bool = False,
 ) -> ClipStatistic:
-    """The statistic of a rule; a noise that is None costs at most a tenth of the release."""
+    """The statistic of a rule; a noise that is None costs at most a tenth of the release.
+
+    reports_norm: the norm is needed as well, whatever the rule needs.
+    """
     default = NOISE_SHARE * noise_multiplier
+    noisy_norm = NoisyNorm(default if norm_noise is None else norm_noise, norm_bound)
     if clipping == "quantile":
-        return NoisyBit(default if count_noise is None else count_noise)
-    if clipping == "adp" and variant == "published":
-        return ExactChange(window)
-    if clipping == "adp":
-        return NoisyNorm(default if norm_noise is None else norm_noise, norm_bound)
-    return ClipStatistic()
+        rule: ClipStatistic = NoisyBit(default if count_noise is None else count_noise)
+    elif clipping == "adp":
+        rule = ExactChange(window) if variant == "published" else noisy_norm
+    else:
+        rule = ClipStatistic()
+    if not reports_norm or CLIP_REPORTED_NORM in rule.names:
+        return rule
+    return Together(rule, ExactNorm() if variant == "published" else noisy_norm)

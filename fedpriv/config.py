@@ -106,7 +106,7 @@ class Fault(Options):
 
     round: int = Field(ge=1)
     client: int = Field(ge=0)
-    exchange: Literal["train"] = "train"
+    exchange: Literal["train", "statistics"] = "train"
     kind: Literal["drop", "raise"]
 
 
@@ -175,6 +175,18 @@ class FedVFClientOptions(HeadClientOptions):
     head_period: int = Field(ge=1, description="P: the heads are averaged in rounds P, 2P, ...")
 
 
+class DistillationServerOptions(Options):
+    distillation_epochs: int = Field(ge=0, description="passes over the auxiliary pictures; 0: no distillation")
+    distillation_batch_size: int = Field(ge=1, description="auxiliary pictures in a batch")
+    distillation_lr: float = Field(gt=0, description="learning rate of the server's SGD")
+    distillation_loss: Literal["kl", "mse"] = Field(description="distance of the student's logits from the teacher's")
+    temperature: float = Field(gt=0, description="kl: temperature of the softened logits")
+
+
+class PFLServerOptions(DistillationServerOptions, ServerOptions):
+    pass
+
+
 class GaussianClientOptions(ClientOptions):
     noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm, per coordinate")
     clip_norm: float = Field(gt=0, description="L2 bound C of a client's update")
@@ -210,6 +222,21 @@ class FedCADClientOptions(ClippingClientOptions):
     obsolete_factor: float = Field(ge=0, le=1, description="gamma: weight of the newest change in Diff; 0 = constant")
     diff_source: Literal["clipped", "unclipped"] = Field(description="which difference the adaptive Diff follows")
     sigma_diff: float | None = Field(ge=0, description="noise on the norm in Diff, in units of C; null: the default")
+
+
+class ADPFLServerOptions(DistillationServerOptions, ClippingServerOptions):
+    allocation: Any = Field(description="as strategy.client.allocation")
+
+
+class ADPFLClientOptions(FedPerClientOptions, ClippingClientOptions):
+    epsilon: float = Field(gt=0, description="eps: claimed for one round, by equation 16")
+    claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
+    noise_multiplier: float | None = Field(  # type: ignore[assignment]
+        ge=0, description="noise standard deviation / C; null: by equation 16 from epsilon"
+    )
+    base_share: float = Field(gt=0, le=1, description="a: share of eps that a clipped update gets")
+    allocation: Literal["adaptive", "fixed"] = Field(description="a round's eps_i: by equation 12, or eps")
+    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
 
 
 class ExampleLevelClientOptions(GaussianClientOptions):
@@ -276,6 +303,8 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedper": (ServerOptions, FedPerClientOptions),
     "lgfedavg": (ServerOptions, HeadClientOptions),
     "fedvf": (ServerOptions, FedVFClientOptions),
+    "pfl": (PFLServerOptions, FedPerClientOptions),
+    "adpfl": (ADPFLServerOptions, ADPFLClientOptions),
     "fedldp": (ClippingServerOptions, ClippingClientOptions),
     "fedcad": (ClippingServerOptions, FedCADClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),

@@ -7,7 +7,7 @@ rest starts at the common initial model, is trained with every participation, an
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedpriv.client import Client
 from fedpriv.models import Exchange, Layout
@@ -27,3 +27,14 @@ class PersonalClient(Client):
         shared, size = self.shared(layout), layout.num_parameters
         kept = slice(shared.stop, size) if shared.start == 0 else slice(0, shared.start)
         return Exchange(shared, shared, kept)
+
+
+class LastBlocksStay(PersonalClient):
+    """The last ``personal_layers`` named blocks stay local (None: two, or one of a model of two)."""
+
+    def __init__(self, *, personal_layers: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.personal_layers = personal_layers
+
+    def shared(self, layout: Layout) -> slice:
+        return slice(0, layout.last_blocks(self.personal_layers, "strategy.client.personal_layers").start)

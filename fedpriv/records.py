@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import lru_cache
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -24,10 +24,13 @@ FloatVector = NDArray[np.float32]
 ARRAYS, CONFIG, METRICS, DIAGNOSTICS = "arrays", "config", "metrics", "diagnostics"
 VECTOR = "vector"  # the one array of an ArrayRecord
 ROUND, ATTEMPT = "round", "attempt"
+#: Which exchange of a round a train message belongs to, in its options; without the key it is TRAIN.
+EXCHANGE, TRAIN, STATISTICS = "exchange", "train", "statistics"
 SIGMA = "noise_multiplier"  # the round's sigma_t, in a train message's options
 CLIP_NORM = "clip_norm"  # the round's C^t, in a train message's options where it moves
 #: Beside a release, so that C can move: a noisy 1[norm <= C], a noisy norm, or s_i without noise (published ADP-FL).
 CLIP_BIT, CLIP_REPORTED_NORM, CLIP_CHANGE = "clip-bit", "clip-norm", "clip-change"
+LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
 LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
 
@@ -55,6 +58,25 @@ class Instructions:
     round: int
     attempt: int = 0
     options: dict[str, float | int | str | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A client's statistics by name, all finite, where they travel in an exchange of their own."""
+
+    client: int
+    statistics: dict[str, float]
+    num_bytes: int
+
+
+class Reported(Protocol):
+    """What a clipping rule may know of a client: a `Reply` or a `Report`."""
+
+    @property
+    def client(self) -> int: ...
+
+    @property
+    def statistics(self) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -109,10 +131,12 @@ def _header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return dtype, shape
 
 
-def train_content(arrays: ArrayRecord, instructions: Instructions) -> RecordDict:
-    """Content of a train message; ``arrays`` is shared by all messages of a round, not copied."""
+def train_content(arrays: ArrayRecord | None, instructions: Instructions) -> RecordDict:
+    """Content of a train message; ``arrays`` is shared by all messages of a round, not copied. None: this exchange
+    goes on with what the client keeps of an earlier one.
+    """
     config = ConfigRecord({ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options})
-    return RecordDict({ARRAYS: arrays, CONFIG: config})
+    return RecordDict({CONFIG: config} if arrays is None else {ARRAYS: arrays, CONFIG: config})
 
 
 def read_instructions(content: RecordDict) -> Instructions:
@@ -159,10 +183,22 @@ def read_reply(message: Message, client: int, size: int, num_examples: int, stat
     return Reply(client, release, num_examples, diagnostics, num_bytes(content), found)
 
 
-def _finite(content: RecordDict, name: str) -> float:
-    value = _get(content, METRICS, MetricRecord).get(name)
+def statistics_content(statistics: Mapping[str, float]) -> RecordDict:
+    """Content of a reply that holds statistics and nothing else."""
+    return RecordDict({STATISTICS: MetricRecord(dict(statistics))})
+
+
+def read_report(message: Message, client: int, names: Sequence[str]) -> Report:
+    """The statistics of ``client``; raises `MalformedMessage` for a missing one, NaN or infinite values."""
+    found = {name: _finite(message.content, name, STATISTICS) for name in names}
+    _get(message.content, STATISTICS, MetricRecord)
+    return Report(client, found, num_bytes(message.content))
+
+
+def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
+    value = _get(content, record, MetricRecord).get(name)
     if not isinstance(value, float) or not math.isfinite(value):
-        raise MalformedMessage(f"{METRICS}.{name}: expected a finite number, got {value!r}")
+        raise MalformedMessage(f"{record}.{name}: expected a finite number, got {value!r}")
     return value
 
 

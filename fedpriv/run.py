@@ -20,6 +20,8 @@ from fedpriv.client_accuracy import PERSONAL, round_figures, summary_figures
 from fedpriv.compose import read_config
 from fedpriv.config import Config
 from fedpriv.data import FederatedData
+from fedpriv.distillation import DistillationOptions, Distiller
+from fedpriv.distilling_server import Distil, DistillingServer
 from fedpriv.engines import resolve_engine
 from fedpriv.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.evaluation import Evaluator, Score
@@ -89,7 +91,22 @@ def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> Federated
     if strategy.needs_public_loss:
         public = Evaluator(worker, auxiliary=True)
         strategy.public_loss = lambda theta: public(worker.whole_model(theta)).loss
+    if isinstance(strategy, DistillingServer) and strategy.distillation_epochs:
+        strategy.distil = _distil(strategy, worker)
     return strategy
+
+
+def _distil(strategy: DistillingServer, worker: Worker) -> Distil:
+    """Distillation of the layers that the server holds; all others are its own copy of the initial ones."""
+    options = DistillationOptions(
+        strategy.distillation_epochs,
+        strategy.distillation_batch_size,
+        strategy.distillation_lr,
+        strategy.distillation_loss,
+        strategy.temperature,
+    )
+    distiller, whole, shared = Distiller(worker, options), worker.whole_model, worker.shared
+    return lambda teacher, student, number: distiller(whole(teacher), whole(student), shared, number)[shared]
 
 
 def check_budget(config: Config) -> None:

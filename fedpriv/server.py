@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -32,6 +32,9 @@ from fedpriv.records import (
     unpack_vector,
 )
 from fedpriv.seeds import draw_cohort
+
+#: What one exchange makes of a reply.
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Round:
     number: int
     theta: FloatVector
     cohort: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)  # in the exchange that is going on
     replies: list[Reply] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
     lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
@@ -147,15 +151,36 @@ class FederatedStrategy(Strategy):
             self.client_sampling,
         )
         self.current = Round(server_round, unpack_vector(arrays), cohort)
-        arrays = self._coming_down(arrays)
-        instructions = Instructions(server_round, self.population.attempt, self.train_options(server_round))
+        return self.messages(grid, cohort, self._coming_down(arrays), self.train_options(server_round))
+
+    def messages(
+        self,
+        grid: Grid,
+        clients: Sequence[int],
+        arrays: ArrayRecord | None,
+        options: dict[str, float | int | str | bool],
+    ) -> list[Message]:
+        """The train messages of one exchange; a reply of anybody else will be ignored."""
+        instructions = Instructions(self.current.number, self.population.attempt, options)
         nodes = self.nodes(grid)
         messages = [
-            Message(train_content(arrays, instructions), nodes[client], "train", group_id=str(server_round))
-            for client in cohort
+            Message(train_content(arrays, instructions), nodes[client], "train", group_id=str(self.current.number))
+            for client in clients
         ]
+        self.current.asked = list(clients)
         self.current.bytes_down += sum(num_bytes(message.content) for message in messages[:1]) * len(messages)
         return messages
+
+    def ask(self, grid: Grid, messages: Sequence[Message], read: Callable[[Message, int], Answer]) -> list[Answer]:
+        """A further exchange within `configure_train`: the usable answers, sorted by client."""
+        return self._usable(grid.send_and_receive(messages, timeout=self.population.round_timeout), read)
+
+    def require(self, usable: int) -> None:
+        """Ends the run where fewer than ``min_replies`` clients can still take part in the round."""
+        current = self.current
+        if current.cohort and usable < self.min_replies:
+            current.lost = sorted(set(current.cohort) - set(current.stopped))
+            self._give_up(usable)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -242,8 +267,20 @@ class FederatedStrategy(Strategy):
 
     def _accept(self, messages: Iterable[Message]) -> list[Reply]:
         """Usable replies sorted by client; the others are counted in the round with what was wrong."""
-        current, asked = self.current, set(self.current.cohort)
-        accepted: dict[int, Reply] = {}
+        current, size = self.current, self.current.theta[self._goes_up()].size
+
+        def read(message: Message, client: int) -> Reply:
+            return read_reply(message, client, size, self.population.num_examples(client), self.statistics)
+
+        accepted = self._usable(messages, read)
+        replied = {reply.client for reply in accepted}
+        current.lost = sorted(set(current.cohort) - replied - set(current.stopped))
+        return accepted
+
+    def _usable(self, messages: Iterable[Message], read: Callable[[Message, int], Answer]) -> list[Answer]:
+        """What ``read`` makes of the replies of one exchange, sorted by client; it refuses by `MalformedMessage`."""
+        current, asked = self.current, set(self.current.asked)
+        accepted: dict[int, Answer] = {}
         answered: set[int] = set()
         for message, client in self._with_clients(messages):
             if client not in asked or client in answered:
@@ -261,15 +298,12 @@ class FederatedStrategy(Strategy):
                     current.errors[client] = str(message.error.reason)
                 continue
             try:
-                examples = self.population.num_examples(client)
-                size = current.theta[self._goes_up()].size
-                accepted[client] = read_reply(message, client, size, examples, self.statistics)
+                accepted[client] = read(message, client)
             except MalformedMessage as error:
                 current.errors[client] = f"refused: {error}"
         current.stopped.sort()
         if asked - answered:  # the clock, not the seed, decided who is in this round
             self.on_disturbance()
-        current.lost = sorted(asked - accepted.keys() - set(current.stopped))
         return [accepted[client] for client in sorted(accepted)]
 
     def _with_clients(self, messages: Iterable[Message]) -> Iterable[tuple[Message, int]]:

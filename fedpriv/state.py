@@ -26,6 +26,7 @@ from fedpriv.privacy.ledger import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
+_WAITING, _UPDATE, _REPORTED = "waiting", "update", "reported"
 _ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
 
 
@@ -42,13 +43,25 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """A trained update between the two exchanges of a round: what was reported of it has left, the update has not."""
+
+    round: int
+    attempt: int
+    update: Tensor  # float32 [d_up], raw
+    statistics: Tensor  # float64 [k] that have left
+    figures: dict[str, float]  # for the experimenter
+
+
+@dataclass(frozen=True)
 class ClientMemory:
     """One client's memory.
 
     state: tensors by name (float32 [d] vectors, float64 scalars) of the method's own state, None before the first
     participation. account: everything released so far. uncollected: entries that the run's ledger has not merged yet.
     answer: the last release, None before the first participation. kept: the layers of the model that stay with the
-    client (float32 [d_kept]), None before the first participation and for methods that share all layers.
+    client (float32 [d_kept]), None before the first participation and for methods that share all layers. waiting: what
+    the second exchange of a round needs of the first.
     """
 
     state: dict[str, Tensor] | None = None
@@ -56,6 +69,7 @@ class ClientMemory:
     uncollected: tuple[Entry, ...] = ()
     answer: Answer | None = None
     kept: Tensor | None = None
+    waiting: Waiting | None = None
 
     def after(
         self,
@@ -63,12 +77,13 @@ class ClientMemory:
         entries: Sequence[Entry],
         answer: Answer | None = None,
         kept: Tensor | None = None,
+        waiting: Waiting | None = None,
     ) -> ClientMemory:
         """The memory after one more release with these ledger entries."""
         account = self.account.copy()
         for entry in entries:
             account.charge(entry)
-        return ClientMemory(state, account, (*self.uncollected, *entries), answer, kept)
+        return ClientMemory(state, account, (*self.uncollected, *entries), answer, kept, waiting)
 
     def collected(self) -> ClientMemory:
         return replace(self, uncollected=())
@@ -84,6 +99,11 @@ class ClientMemory:
                 arrays[_STATISTICS] = self.answer.statistics.numpy()
         if self.kept is not None:
             arrays[_KEPT] = np.ascontiguousarray(self.kept.numpy())
+        if self.waiting is not None:
+            place = {"round": self.waiting.round, "attempt": self.waiting.attempt, "figures": self.waiting.figures}
+            arrays[_WAITING] = _as_array(json.dumps(place).encode())
+            arrays[_UPDATE] = np.ascontiguousarray(self.waiting.update.numpy())
+            arrays[_REPORTED] = self.waiting.statistics.numpy()
         for name, value in (self.state or {}).items():
             arrays[f"state.{name}"] = np.asarray(value.contiguous().numpy())
         return save(arrays)
@@ -100,8 +120,14 @@ class ClientMemory:
             beside = None if statistics is None else torch.from_numpy(statistics)
             answer = Answer(server_round, attempt, torch.from_numpy(release), beside)
         kept = torch.from_numpy(arrays.pop(_KEPT)) if _KEPT in arrays else None
+        waiting = None
+        if _WAITING in arrays:
+            place = json.loads(arrays.pop(_WAITING).tobytes())
+            update, reported = (torch.from_numpy(arrays.pop(name)) for name in (_UPDATE, _REPORTED))
+            waiting = Waiting(place["round"], place["attempt"], update, reported, place["figures"])
         state = {name.removeprefix("state."): torch.from_numpy(value) for name, value in arrays.items()}
-        return cls(state or None, account, tuple(entry_from_json(entry) for entry in uncollected), answer, kept)
+        entries = tuple(entry_from_json(entry) for entry in uncollected)
+        return cls(state or None, account, entries, answer, kept, waiting)
 
 
 def _as_array(text: bytes) -> NDArray[np.generic]:

@@ -82,16 +82,22 @@ def resolve_device(name: str) -> torch.device:
 
 
 #: An auxiliary split larger than this says no more about a loss that is read every round.
-MOST_AUXILIARY = 1000
+MOST_FOR_LOSS = 1000
 
 
 def auxiliary_pictures(config: Config) -> int:
-    """Public pictures that the method's server half needs: none, or `dataset.auxiliary`, at most a thousand."""
-    kind = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
-    needed = getattr(kind, "needs_public_loss", False)
-    if needed and config.dataset.auxiliary == 0:
-        raise OptionError("dataset.auxiliary", 0, f"{config.strategy.name} follows a loss on public pictures")
-    return min(MOST_AUXILIARY, config.dataset.auxiliary) if needed else 0
+    """Public pictures that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
+    them for a public loss, otherwise none. Raises `OptionError` where it needs some and there are none.
+    """
+    kind, wanted = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_"), 0
+    purpose = None
+    if getattr(kind, "needs_public_loss", False):
+        purpose, wanted = "follows a loss on public pictures", min(MOST_FOR_LOSS, config.dataset.auxiliary)
+    if config.strategy.server.get("distillation_epochs", 0) > 0:
+        purpose, wanted = "distils on public pictures (strategy.server.distillation_epochs)", config.dataset.auxiliary
+    if purpose is not None and wanted == 0:
+        raise OptionError("dataset.auxiliary", 0, f"{config.strategy.name} {purpose}: at least 1")
+    return wanted
 
 
 class Worker:

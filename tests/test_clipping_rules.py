@@ -25,11 +25,12 @@ from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv import run as run_module
 from fedpriv.audit import DIMENSION, audit_mechanism
-from fedpriv.client import BudgetSpent, Client, GaussianClient, Request, UnsafeClipNorm
+from fedpriv.client import BudgetSpent, Client, Request, UnsafeClipNorm
 from fedpriv.clip_server import AdaptiveWindow, ClippingServer, Geometric, PublishedWindow, Quantile
 from fedpriv.clip_statistics import EXACT_CHANGE, NoisyBit, NoisyNorm
 from fedpriv.compose import compose, compose_remote
 from fedpriv.errors import OptionError, RunFailed
+from fedpriv.gaussian_client import GaussianClient
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
 from fedpriv.planning import make_plan, with_target
 from fedpriv.privacy.auditor import audit

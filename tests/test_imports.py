@@ -16,6 +16,7 @@ FOR_PAPERS = {
     "client",
     "errors",
     "example_level",
+    "gaussian_client",
     "mechanisms",
     "models",
     "personal",
@@ -24,8 +25,9 @@ FOR_PAPERS = {
     "seeds",
     "state",
     "training",
+    "two_exchanges",
 }
-FOR_SERVERS = FOR_PAPERS | {"clip_server", "noise_server", "server"}
+FOR_SERVERS = FOR_PAPERS | {"clip_server", "distilling_server", "noise_server", "server", "trusted_clipping"}
 #: The Ray engine: its grid, and the pool of actors that can start before the grid is imported.
 RAY_ENGINE = ("fedpriv.engines.ray", "fedpriv.engines.ray_pool")
 

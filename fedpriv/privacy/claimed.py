@@ -74,6 +74,8 @@ def adpfl(epsilons: Sequence[float], delta: float) -> Claim:
 def adpfl_noise(epsilon: float, delta: float) -> float:
     """sigma_s of ADP-FL's eq. 16: noise standard deviation / S for a round of this epsilon."""
     # [ADP-FL, eq. 16]
+    if math.isinf(epsilon):
+        return 0.0
     return math.sqrt(epsilon + 2 * math.log(1 / delta)) / epsilon
 
 

@@ -47,6 +47,15 @@ def add_normal(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Te
     return _onto_grid(values, grid_step(std)) + noise.normal(values.shape, std)
 
 
+def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource) -> torch.Tensor:
+    """values [..., d] plus noise of standard deviation std [...], for many trials at once; without a grid where std
+    differs between them.
+    """
+    if std.ndim == 0:
+        return add_normal(values, float(std), noise)
+    return values + noise.normal(tuple(values.shape)) * std.to(values.dtype).unsqueeze(-1)
+
+
 def add_laplace(values: torch.Tensor, scale: float, noise: NoiseSource) -> torch.Tensor:
     """`values + Laplace(scale)` as float32, on a grid as in `add_normal` (steps of scale / 2^16)."""
     return _onto_grid(values, grid_step(scale, LAPLACE_BITS)) + noise.laplace(values.shape, scale)

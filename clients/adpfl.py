@@ -1,0 +1,160 @@
+"""ADP-FL, client half: adaptive clipping, a budget per client and round, personalised layers.
+
+Federated Learning Based on Adaptive Differential Privacy, Algorithms 1 to 3, equations 7 to 16.
+
+The client adds the noise; the aggregation server sees each noisy update; published, a clipping server is trusted with
+exact norms, repaired with nothing.
+
+Symbols: Delta_i -> update, C^t -> clip_norm, eps -> epsilon (of one round), a -> base_share, eps_i -> round_epsilon,
+sigma_s -> `noise_scale`, S -> sensitivity * clip_norm, S_w -> window, L -> personal_layers, N -> clients_per_round,
+z_n -> norm_noise, B -> norm_bound.
+
+Where this departs from the print:
+- Delta_i, its norm, clip and noise are of the base layers alone: Algorithm 1 line 13 differences the whole model, which
+  line 26 (only the base comes back) makes impossible after round 1.
+- Equation 12 is followed; line 3 of Algorithm 3 prints eps for a eps.
+- Noise is N(0, (S sigma_s)^2) with S = 2 C^t / N (equation 13 and its text); equation 8 and line 18 multiply by C^t
+  once more, which S already contains. Under Poisson cohorts N is the expected number.
+- C^t is kept between a floor and B, which the paper does not have: it would become negative.
+- Repaired: an upload moves by 2 C^t, not by 2 C^t / N (what one client sends is no mean), so S = 2 C^t. Norms carry the
+  client's own noise, and everything else (windows, s_i, C^t, min_j, eps_i) comes from the noisy ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.client import Charge, PublicFacts, Release, Request, UnsafeClipNorm
+from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
+from fedpriv.mechanisms.clipping import clip
+from fedpriv.personal import LastBlocksStay
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, Gaussian, NoBound, Threat
+from fedpriv.privacy.noise import NoiseSource, add_normal_each
+from fedpriv.records import CLIP_REPORTED_NORM, LEAST_NORM
+from fedpriv.two_exchanges import TwoExchangeClient
+
+SECURE_SUM = Threat("client", "replace-one", "secure-sum")
+NOISE_SHOWS_NORM = (
+    "the noise's standard deviation, readable from the coordinates of one release, gives eps_i and so the exact norm"
+)
+
+
+class ADPFLClient(LastBlocksStay, TwoExchangeClient):
+    """Clip to C^t, add N(0, (S sigma_s(eps_i))^2 I).
+
+    epsilon: of one round. base_share: a. allocation: adaptive (equation 12) | fixed (eps_i = eps). claimed_delta: of
+    equation 16. noise_multiplier: S sigma_s(eps) / C^t, which decides epsilon; None: from epsilon. min_replies: the
+    fewest uploads that a secure sum would add up.
+    """
+
+    needs_facts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        facts: PublicFacts,
+        epsilon: float,
+        base_share: float,
+        allocation: str,
+        claimed_delta: float,
+        noise_multiplier: float | None = None,
+        min_replies: int = 1,
+        variant: str = "repaired",
+        **options: Any,
+    ) -> None:
+        self.repaired = variant == "repaired"
+        self.sensitivity = 2.0 if self.repaired else 2.0 / facts.clients_per_round  # S / C^t  [ADP-FL, eq. 13]
+        if noise_multiplier is None:
+            noise_multiplier = self.sensitivity * claimed.adpfl_noise(epsilon, claimed_delta)
+        else:
+            epsilon = claimed.adpfl_epsilon(noise_multiplier / self.sensitivity, claimed_delta)
+        adaptive = allocation == "adaptive"
+        super().__init__(noise_multiplier=noise_multiplier, reports_norm=adaptive, variant=variant, **options)
+        self.facts, self.epsilon, self.base_share, self.adaptive = facts, epsilon, base_share, adaptive
+        self.claimed_delta, self.min_replies, self.least_norm = claimed_delta, min_replies, 0.0
+        self.reported: dict[str, Tensor] = {}
+
+    # --- the release -------------------------------------------------------------------------------------
+
+    def prepare(self, request: Request) -> None:
+        """Takes C^t and, in the second exchange, min_j. Raises `UnsafeClipNorm`."""
+        super().prepare(request)
+        least = request.options.get(LEAST_NORM, 0.0)
+        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least < math.inf:
+            raise UnsafeClipNorm(f"the server announces the least norm {least!r}")
+        self.least_norm = float(least)
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        clipped = clip(update, self.clip_norm)  # [ADP-FL, Alg. 1 line 17]
+        if self.noise_multiplier == 0:
+            return Release(clipped, None, self.figures(clipped, clipped - clipped))
+        epsilon = self.round_epsilon()  # [ADP-FL, Alg. 1 line 16]
+        std = self.sensitivity * self.clip_norm * noise_scale(epsilon, self.claimed_delta)
+        value = add_normal_each(clipped, std, noise)
+        return Release(value, None, self.figures(clipped, value - clipped, round_epsilon=epsilon))
+
+    def round_epsilon(self) -> Tensor:
+        """eps_i [...] of what was reported. Repaired, it never exceeds eps, whatever the server announces."""
+        if not self.adaptive:
+            return torch.tensor(self.epsilon, dtype=torch.float64)
+        norm = self.reported[CLIP_REPORTED_NORM].double()
+        if not self.repaired:
+            return allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.base_share)
+        norm = torch.clamp(norm, 0.0, self.norm_bound)
+        found = allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.base_share)
+        return torch.clamp(found, self.base_share * self.epsilon, self.epsilon)
+
+    # --- what it costs (unit client, replace-one, observer server; beside it: a secure sum) --------------
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """An upload moves by 2 C^t under replace-one, whatever S is called: multiplier noise_multiplier / 2 at eps,
+        the largest eps_i. A secure sum of at least min_replies uploads carries all their noises.
+        """
+        if self.adaptive and not self.repaired:
+            leaks = (NoBound(threat=threat, reason=NOISE_SHOWS_NORM) for threat in (self.threat, SECURE_SUM))
+            return tuple(Charge(event) for event in leaks)
+        multiplier, realised = self.noise_multiplier / 2, None
+        if self.reported and multiplier > 0:
+            taken = float(self.sensitivity * noise_scale(self.round_epsilon(), self.claimed_delta) / 2)
+            realised = Gaussian(threat=self.threat, multiplier=max(multiplier, taken))
+        in_sum = Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(self.min_replies) * multiplier)
+        return Charge(Gaussian(threat=self.threat, multiplier=multiplier), realised), Charge(in_sum)
+
+    def statistic_charges(self) -> tuple[Charge, ...]:
+        """What is reported goes to the clipping server one by one, whether or not uploads are summed in secret."""
+        return (*super().statistic_charges(), *(Charge(event) for event in self.statistic.events(SECURE_SUM)))
+
+    def planned_releases(self, participations: int) -> list[Event]:
+        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        return claimed.adpfl([self.epsilon], self.claimed_delta)
+
+    def remarks(self) -> tuple[str, ...]:
+        words = "the paper adds nothing up over rounds: its epsilon is of one round"
+        if self.repaired:
+            return (*super().remarks(), words)
+        return (words, self._gaussian_part())
+
+    def _gaussian_part(self) -> str:
+        """What the published noise would be worth if nothing else were told."""
+        from fedpriv.privacy.composition import compose  # loads the accountants
+
+        rounds = self.facts.num_rounds
+
+        def epsilon(uploads: int) -> float:
+            multiplier = math.sqrt(uploads) * self.noise_multiplier / 2
+            event = Gaussian(threat=self.threat, multiplier=multiplier, count=rounds)
+            return compose([event], self.claimed_delta).epsilon
+
+        return (
+            f"as if every C^t and eps_i were public, the noise alone would give epsilon {epsilon(1):.0f} over {rounds} "
+            f"rounds (an upload moves by 2 C^t, not by 2 C^t / N), and {epsilon(self.min_replies):.0f} to whoever sees "
+            f"only sums of {self.min_replies} uploads (min_replies)"
+        )

@@ -1,0 +1,105 @@
+"""The shared base of clients that are asked twice in a round: for statistics of their update, then for its release.
+
+Between the two exchanges the raw update stays in the client's own memory. What was reported is booked when it leaves,
+so a client that drops out before its release is charged for its statistics alone; in its next round it trains anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.client import Release, Request, StaleRequest, arrays_of, read_request, repeated_answer
+from fedpriv.gaussian_client import GaussianClient, joined_state, split_state
+from fedpriv.privacy.noise import NoiseSource
+from fedpriv.records import EXCHANGE, STATISTICS, TRAIN
+from fedpriv.state import Answer, ClientMemory, Waiting, read_memory
+
+
+class TwoExchangeClient(GaussianClient):
+    """Statistics first (`measure`), then the release of the same update (`release`), whose noise may depend on what
+    was reported (``reported``, by name; [] or [...] for trials).
+    """
+
+    exchanges: ClassVar[tuple[str, ...]] = (STATISTICS, TRAIN)
+    #: What this client reported in the first exchange.
+    reported: dict[str, Tensor]
+
+    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
+        """The exchange ``statistics`` trains from ``[theta]`` and returns ``[statistics]`` (float64 [k]); the exchange
+        ``train`` takes no parameters and returns ``[release]`` (float32 [d_up]) with the diagnostics of both.
+
+        A repeated request gets the same bytes. Raises `StaleRequest` for an older one, and for a release before its
+        statistics; `BudgetSpent`.
+        """
+        request = read_request(config)
+        memory = read_memory(self._site().store)
+        if request.options.get(EXCHANGE) == STATISTICS:
+            return self._report(parameters[0], memory, request)
+        return self._release(memory, request)
+
+    def _report(
+        self, theta: np.ndarray, memory: ClientMemory, request: Request
+    ) -> tuple[list[np.ndarray], int, dict[str, Any]]:
+        site, waiting = self._site(), memory.waiting
+        if repeated_answer(memory, request) is not None:
+            raise StaleRequest(f"round {request.round} (attempt {request.attempt}) was answered already")
+        asked = (request.round, request.attempt)
+        if waiting is not None and asked <= (waiting.round, waiting.attempt):
+            if asked < (waiting.round, waiting.attempt):
+                raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
+            return [waiting.statistics.numpy()], site.num_examples, {}
+        self.prepare(request)
+        method, norms = split_state(self.load_state(memory.state))
+        charges = self.statistic_charges()
+        # Statistics whose release could not follow would be spent for nothing.
+        self._check_budget(memory, (*charges, *self.charges(method)))
+
+        trained = self.train_locally(self._start(theta, memory, request), request)
+        figures = trained.figures | self._tested(trained.local)
+        measured = self.measure(trained.sent, norms, self._noise(request, STATISTICS))
+        found = [measured.statistics[name].double() for name in self.statistic_names]
+        statistics = torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
+        after = memory.after(
+            self.dump_state(joined_state(method, measured.norms)),
+            self._entries(memory, request, charges),
+            memory.answer,
+            self._kept(trained.local, request),
+            Waiting(*asked, trained.sent, statistics, figures),
+        )
+        site.store.write(after.to_bytes())
+        return [statistics.numpy()], site.num_examples, {}
+
+    def _release(self, memory: ClientMemory, request: Request) -> tuple[list[np.ndarray], int, dict[str, Any]]:
+        site, waiting = self._site(), memory.waiting
+        if (answer := repeated_answer(memory, request)) is not None:
+            return arrays_of(answer), site.num_examples, {}
+        if waiting is None or waiting.round != request.round:
+            raise StaleRequest(f"round {request.round}: a release is asked for, but nothing was measured in this round")
+        self.prepare(request)
+        method, norms = split_state(self.load_state(memory.state))
+        self.reported = dict(zip(self.statistic_names, waiting.statistics, strict=True))
+        charges = self.charges(method)
+        self._check_budget(memory, charges)
+
+        release = self.release(waiting.update, method, self._noise(request, "release"))
+        answer = Answer(request.round, request.attempt, release.value)
+        after = memory.after(
+            self.dump_state(joined_state(release.state, norms)),
+            self._entries(memory, request, charges),
+            answer,
+            memory.kept,
+        )
+        site.store.write(after.to_bytes())
+        return arrays_of(answer), site.num_examples, waiting.figures | release.figures
+
+    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """Both exchanges at once, at a C that does not move in between: what the auditor attacks."""
+        method, norms = split_state(state)
+        measured = self.measure(update, norms, noise)
+        self.reported = measured.statistics
+        release = self.release(update, method, noise)
+        return Release(release.value, joined_state(release.state, measured.norms), release.figures, measured.statistics)

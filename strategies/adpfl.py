@@ -1,0 +1,94 @@
+"""ADP-FL, server half: adaptive clipping by a trusted server, then an aggregation server that distils.
+
+Federated Learning Based on Adaptive Differential Privacy, Algorithms 1 to 3. The client adds the noise; the aggregation
+server sees each noisy update; published, a clipping server is trusted with exact norms, repaired with nothing.
+
+Symbols: C^t -> clip_norm, Ens -> the teacher, W -> theta (the base layers; the personal layers that the server uses for
+distillation are its own copy at W^0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from fedpriv.clip_server import make_rule
+from fedpriv.distilling_server import DistillingServer
+from fedpriv.records import EXCHANGE, STATISTICS, Reply
+from fedpriv.server import Population
+from fedpriv.trusted_clipping import TrustedClippingServer
+
+
+class ADPFL(DistillingServer):
+    """Two exchanges a round: theta down and statistics up, C^t down and releases up.
+
+    allocation: adaptive | fixed. clipping: adp, or one of its rivals (`fedpriv.clip_server.make_rule`).
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        clipping: str,
+        clip_norm: float,
+        clip_lr: float,
+        target_quantile: float,
+        decay: float,
+        window: int,
+        floor: float,
+        norm_bound: float,
+        allocation: str,
+        variant: str,
+        **options: Any,
+    ) -> None:
+        super().__init__(population, **options)
+        rule = make_rule(
+            clipping,
+            variant,
+            clip_norm=clip_norm,
+            clip_lr=clip_lr,
+            target_quantile=target_quantile,
+            decay=decay,
+            window=window,
+            floor=floor,
+            norm_bound=norm_bound,
+        )
+        self.clipping_server = TrustedClippingServer(
+            rule, reports_norm=allocation == "adaptive", noisy=variant != "published"
+        )
+
+    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+        """Of the first exchange."""
+        return super().train_options(server_round) | {
+            EXCHANGE: STATISTICS,
+            **self.clipping_server.before(server_round),
+        }
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The whole first exchange, and the messages of the second for those who reported. Too few reports end the
+        run before any release is asked for.
+        """
+        asked = list(super().configure_train(server_round, arrays, config, grid))
+        announced = self.clipping_server.exchange(partial(self.ask, grid, asked))
+        self.current.bytes_up += announced.num_bytes
+        self.current.figures |= announced.figures
+        self.require(len(announced.reporters))
+        return self.messages(grid, announced.reporters, None, announced.options())
+
+    def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        """eps_i of every participant: in simulation, where clients say what they took."""
+        taken = {reply.client: reply.diagnostics.get("round_epsilon") for reply in replies}
+        return {"round_epsilon": {str(client): value for client, value in taken.items() if value is not None}}
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"clipping": self.clipping_server.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.clipping_server.load_state_dict(state["clipping"])

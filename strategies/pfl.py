@@ -1,0 +1,10 @@
+"""PFL, server half: ADP-FL without clipping, statistics and noise (table 2 of its paper).
+
+Nobody adds noise; the server sees every update of the base layers as it is, and nothing of the personal ones.
+"""
+
+from fedpriv.distilling_server import DistillingServer
+
+
+class PFL(DistillingServer):
+    """Ens = theta + mean of the base layers' updates; theta <- distil(teacher Ens, student theta)."""
