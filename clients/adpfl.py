@@ -119,12 +119,18 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         if self.adaptive and not self.repaired:
             leaks = (NoBound(threat=threat, reason=NOISE_SHOWS_NORM) for threat in (self.threat, SECURE_SUM))
             return tuple(Charge(event) for event in leaks)
-        multiplier, realised = self.noise_multiplier / 2, None
-        if self.reported and multiplier > 0:
-            taken = float(self.sensitivity * noise_scale(self.round_epsilon(), self.claimed_delta) / 2)
-            realised = Gaussian(threat=self.threat, multiplier=max(multiplier, taken))
+        multiplier = self.noise_multiplier / 2
         in_sum = Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(self.min_replies) * multiplier)
-        return Charge(Gaussian(threat=self.threat, multiplier=multiplier), realised), Charge(in_sum)
+        return Charge(Gaussian(threat=self.threat, multiplier=multiplier)), Charge(in_sum)
+
+    def release_charges(self, state: Any) -> tuple[Charge, ...]:
+        """As planned, and what eps_i really costs."""
+        own, *others = self.charges(state)
+        if not isinstance(own.event, Gaussian) or self.noise_multiplier == 0:
+            return own, *others
+        taken = float(self.sensitivity * noise_scale(self.round_epsilon(), self.claimed_delta) / 2)
+        realised = replace(own.event, multiplier=max(own.event.multiplier, taken))
+        return replace(own, realised=realised), *others
 
     def statistic_charges(self) -> tuple[Charge, ...]:
         """What is reported goes to the clipping server one by one, whether or not uploads are summed in secret."""

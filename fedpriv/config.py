@@ -427,6 +427,9 @@ def _check_clipping(config: Config) -> None:
     for name in ("clipping", "window", "floor", "norm_bound"):
         if server[name] != client[name]:
             raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={server[name]}")
+    if server.get("allocation") != client.get("allocation"):
+        allowed = f"must be strategy.client.allocation={client['allocation']}"
+        raise OptionError("strategy.server.allocation", server["allocation"], allowed)
     least, first, most = client["floor"], client["clip_norm"], client["norm_bound"]
     if client["clipping"] != "fixed" and not least <= first <= most:
         raise OptionError(

@@ -46,5 +46,5 @@ class DistillingServer(FederatedStrategy):
         assert self.distil is not None, "run.py gives it to every strategy that distils"
         began = time.perf_counter()
         student = self.distil(ensemble, theta, self.current.number)  # [ADP-FL, Alg. 1 line 24]
-        self.current.figures["distillation_seconds"] = time.perf_counter() - began
+        self.current.timings["distillation"] = time.perf_counter() - began
         return student

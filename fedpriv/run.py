@@ -483,6 +483,7 @@ def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str
         "dropped": len(current.lost),
         "stopped": len(current.stopped),
         "seconds": current.seconds,
+        "timings": current.timings,
         "bytes_up": current.bytes_up,
         "bytes_down": current.bytes_down,
         "update_norm": mean("update_norm"),

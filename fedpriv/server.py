@@ -70,6 +70,7 @@ class Round:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    timings: dict[str, float] = field(default_factory=dict)  # seconds of the method's own parts of the round
     figures: dict[str, Any] = field(default_factory=dict)
 
 

@@ -42,11 +42,11 @@ class TrustedClippingServer:
     """Moves C by ``rule`` and finds the shortest reported update.
 
     reports_norm: norms are reported whatever the rule needs. noisy: reported norms carry noise, so they are clamped to
-    [0, rule.most]; otherwise a negative one is refused.
+    [0, rule.most]; otherwise a negative one is refused. simulation: whether the run's record may hold exact reports.
     """
 
-    def __init__(self, rule: ClipRule, *, reports_norm: bool, noisy: bool) -> None:
-        self.rule, self.noisy = rule, noisy
+    def __init__(self, rule: ClipRule, *, reports_norm: bool, noisy: bool, simulation: bool) -> None:
+        self.rule, self.noisy, self.simulation = rule, noisy, simulation
         extra = (CLIP_REPORTED_NORM,) if reports_norm and CLIP_REPORTED_NORM not in rule.statistics else ()
         self.names = (*rule.statistics, *extra)
 
@@ -60,12 +60,9 @@ class TrustedClippingServer:
         reports = ask(self.read)
         learnt = self.rule.learn(reports) if reports else {}
         norms = {report.client: self._norm(report) for report in reports} if CLIP_REPORTED_NORM in self.names else {}
-        figures = {
-            "clip_norm": self.rule.clip_norm,
-            "clip_floor_held": self.rule.floor_held,
-            "reports": {str(report.client): report.statistics for report in reports},
-            **learnt,
-        }
+        figures: dict[str, Any] = {"clip_norm": self.rule.clip_norm, "clip_floor_held": self.rule.floor_held}
+        if self.noisy or self.simulation:
+            figures |= {"reports": {str(report.client): report.statistics for report in reports}, **learnt}
         return Announcement(
             self.rule.clip_norm,
             min(norms.values(), default=0.0),

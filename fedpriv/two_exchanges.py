@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client import Release, Request, StaleRequest, arrays_of, read_request, repeated_answer
+from fedpriv.client import Charge, Release, Request, StaleRequest, arrays_of, read_request, repeated_answer
 from fedpriv.gaussian_client import GaussianClient, joined_state, split_state
 from fedpriv.privacy.noise import NoiseSource
 from fedpriv.records import EXCHANGE, STATISTICS, TRAIN
@@ -82,7 +82,7 @@ class TwoExchangeClient(GaussianClient):
         self.prepare(request)
         method, norms = split_state(self.load_state(memory.state))
         self.reported = dict(zip(self.statistic_names, waiting.statistics, strict=True))
-        charges = self.charges(method)
+        charges = self.release_charges(method)
         self._check_budget(memory, charges)
 
         release = self.release(waiting.update, method, self._noise(request, "release"))
@@ -95,6 +95,10 @@ class TwoExchangeClient(GaussianClient):
         )
         site.store.write(after.to_bytes())
         return arrays_of(answer), site.num_examples, waiting.figures | release.figures
+
+    def release_charges(self, state: Any) -> tuple[Charge, ...]:
+        """What the release costs, now that it is known what was reported."""
+        return self.charges(state)
 
     def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         """Both exchanges at once, at a C that does not move in between: what the auditor attacks."""

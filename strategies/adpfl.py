@@ -58,7 +58,10 @@ class ADPFL(DistillingServer):
             norm_bound=norm_bound,
         )
         self.clipping_server = TrustedClippingServer(
-            rule, reports_norm=allocation == "adaptive", noisy=variant != "published"
+            rule,
+            reports_norm=allocation == "adaptive",
+            noisy=variant != "published",
+            simulation=population.rng == "seeded",
         )
 
     def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:

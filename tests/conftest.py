@@ -92,6 +92,14 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
     return call
 
 
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def ledger_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+
 def result_of(folder: Path) -> dict[str, Any]:
     """Everything of a run that must be the same whenever the run is the same, as one comparable value."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -99,7 +107,7 @@ def result_of(folder: Path) -> dict[str, Any]:
     return {
         "model": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         "ledger": (folder / "ledger.jsonl").read_text(),
-        "metrics": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
+        "metrics": [{key: value for key, value in row.items() if key not in ("seconds", "timings")} for row in rows],
         "summary": {key: summary[key] for key in ("accuracy", "loss", "privacy", "traffic", "rounds", "note")},
     }
 

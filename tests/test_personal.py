@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,13 @@ import ray
 import torch
 from conftest import SMALL, Run, result_of
 from flwr.app import Message
+from reference.recording import Conversation, RecordingGrid
 from safetensors.torch import load_file
 
 import fedpriv
-from fedpriv.app import make_apps
 from fedpriv.client_accuracy import last_known, round_figures, spread_over_clients, summary_figures
 from fedpriv.compose import CONF, compose, group_choices
 from fedpriv.config import Config, ModelConfig
-from fedpriv.engines.grid import client_of
-from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.errors import OptionError, RunFailed
 from fedpriv.models import Exchange, build_model, layout_of
 from fedpriv.planning import make_plan
@@ -31,59 +29,16 @@ from fedpriv.records import MalformedMessage, Refusal, num_bytes, pack_vector, u
 from fedpriv.report.compare import compare
 from fedpriv.report.folder import read_run
 from fedpriv.report.tables import comparison_tables, final_lines
-from fedpriv.run import Session, make_strategy, resolve, resume_run
+from fedpriv.run import Session, resolve, resume_run
 from fedpriv.seeds import generator
-from fedpriv.server import Round
 from fedpriv.state import ContextStore, read_memory
-from fedpriv.worker import Worker, adopt
+from fedpriv.worker import Worker
 
 METHODS = ("fedper", "lgfedavg", "fedvf")
 #: mlp on digits: block "hidden" is [0, 4160) of the flat vector, block "head" [4160, 4810).
 HIDDEN, SIZE = 4160, 4810
 BASE, HEAD, WHOLE = slice(0, HIDDEN), slice(HIDDEN, SIZE), slice(0, SIZE)
 SKEWED = ("partition=pathological", "local.momentum=0.5")
-
-
-class RecordingGrid(InProcessGrid):
-    """Keeps every message and its reply."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, make_apps(config)[1])
-        self.seen: list[tuple[Message, Message]] = []
-
-    def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
-        for message, reply in zip(messages, super().deliver(messages, deadline), strict=True):
-            self.seen.append((message, reply))
-            yield reply
-
-    def kept(self, client: int) -> np.ndarray:
-        found = read_memory(ContextStore(self.context_of(client))).kept
-        assert found is not None
-        return found.numpy()
-
-
-class Conversation:
-    """All rounds of a configuration with every message recorded; thetas[t] is the server's after round t."""
-
-    def __init__(self, *overrides: str) -> None:
-        self.config, self.worker, self.plan = resolve(compose([*SMALL, *SKEWED, *overrides]), None)
-        adopt(self.config, self.worker)
-        self.thetas = [self.worker.initial_parameters()]
-        self.bytes_up = self.bytes_down = 0
-        with RecordingGrid(self.config) as self.grid:
-            make_strategy(self.config, self.worker).start(
-                self.grid, pack_vector(self.thetas[0]), self.config.num_rounds, on_round=self._end_round
-            )
-
-    def _end_round(self, current: Round) -> None:
-        self.thetas.append(current.theta)
-        self.bytes_up, self.bytes_down = self.bytes_up + current.bytes_up, self.bytes_down + current.bytes_down
-
-    def vectors(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """(round, client, what came down, what went up)."""
-        for message, reply in self.grid.seen:
-            number = int(message.content["config"]["round"])  # type: ignore[arg-type, index]
-            yield number, client_of(message), unpack_vector(message.content), unpack_vector(reply.content)
 
 
 def reference(
@@ -169,7 +124,9 @@ def test_a_wrong_number_of_layers_is_a_mistake_in_the_call(strategy: str, option
 @pytest.fixture(scope="module")
 def talks() -> dict[str, Conversation]:
     return {
-        name: Conversation(f"strategy={name}", *(["strategy.client.head_period=2", "num_rounds=5"] * (name == "fedvf")))
+        name: Conversation(
+            f"strategy={name}", *SKEWED, *(["strategy.client.head_period=2", "num_rounds=5"] * (name == "fedvf"))
+        )
         for name in METHODS
     }
 
@@ -235,7 +192,7 @@ def test_the_head_of_fedvf_moves_every_head_period_rounds(talks: dict[str, Conve
 
 def test_fedvf_with_period_one_is_fedavg() -> None:
     both = [
-        Conversation(*options, "model=mlp", "partition.test_fraction=0.4")
+        Conversation(*SKEWED, *options, "model=mlp", "partition.test_fraction=0.4")
         for options in (("strategy=fedvf", "strategy.client.head_period=1"), ("strategy=fedavg",))
     ]
     np.testing.assert_allclose(both[0].thetas[-1], both[1].thetas[-1], atol=1e-6)
@@ -267,7 +224,7 @@ def test_a_vector_of_another_size_is_refused_on_both_sides(talks: dict[str, Conv
 
 def test_clients_outside_the_cohort_keep_their_layers(run: Run) -> None:
     """A client's layers change with its own participations only."""
-    talk = Conversation("strategy=fedper", "clients_per_round=1", "num_rounds=4")
+    talk = Conversation("strategy=fedper", *SKEWED, "clients_per_round=1", "num_rounds=4")
     asked = [client for _, client, _, _ in talk.vectors()]
     assert set(asked) != set(range(4))
     for client in range(4):
@@ -427,7 +384,7 @@ def test_every_method_has_it_and_nothing_else_changes(strategy: str, run: Run) -
     "options", [("privacy.rng=secure",), ("evaluate.clients=false",), ("partition.test_fraction=0",)]
 )
 def test_outside_simulation_and_where_it_is_off_no_client_looks(options: tuple[str, ...]) -> None:
-    talk = Conversation("strategy=fedper", "num_rounds=1", *options)
+    talk = Conversation("strategy=fedper", *SKEWED, "num_rounds=1", *options)
     secure = options == ("privacy.rng=secure",)
     for _, reply in talk.grid.seen:
         assert ("diagnostics" in reply.content) == (not secure)

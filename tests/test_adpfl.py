@@ -1,0 +1,421 @@
+"""ADP-FL: equations 11, 12 and 16, the clipping server, one client's two exchanges, and what it all costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run, rows_of
+from flwr.app import MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.federation import BytesStore, FixedUpdates, booked, linear_model, make_site
+
+from clients.adpfl import NOISE_SHOWS_NORM, SECURE_SUM, ADPFLClient
+from fedpriv.client import BudgetSpent, PublicFacts, StaleRequest, UnsafeClipNorm
+from fedpriv.clip_server import make_rule
+from fedpriv.clip_statistics import EXACT_CHANGE, EXACT_NORM
+from fedpriv.compose import compose
+from fedpriv.errors import OptionError
+from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
+from fedpriv.planning import make_plan, with_target
+from fedpriv.privacy import claimed
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, NoBound
+from fedpriv.privacy.noise import KeyRegistry, SeededNoise
+from fedpriv.records import (
+    CLIP_CHANGE,
+    CLIP_NORM,
+    CLIP_REPORTED_NORM,
+    EXCHANGE,
+    LEAST_NORM,
+    STATISTICS,
+    MalformedMessage,
+    Report,
+)
+from fedpriv.state import read_memory
+from fedpriv.trusted_clipping import TrustedClippingServer
+from fedpriv.worker import Worker
+
+DELTA = 1e-5
+ADPFL = ("strategy=adpfl", "partition=dirichlet", "strategy.server.window=2")
+
+
+# --- equation 12 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("norm", "clip_norm", "least", "expected"),
+    [
+        (2.0, 2.0, 0.5, 2.4),  # norm = C: a eps
+        (0.5, 2.0, 0.5, 3.0),  # the shortest of all: eps
+        (1.25, 2.0, 0.5, 2.7),  # half way
+        (5.0, 2.0, 3.0, 2.4),  # all norms above C: everybody a eps, whatever the least is
+        (3.0, 2.0, 3.0, 2.4),
+        (2.0, 2.0, 2.0, 2.4),  # C = norm = least
+        (1.0, 2.0, 2.0, 2.4),  # a least above a norm is nobody's: no division by zero
+    ],
+)
+def test_equation_12_at_its_corners(norm: float, clip_norm: float, least: float, expected: float) -> None:
+    found = allocated_epsilon(torch.tensor(norm), clip_norm, least, 3.0, 0.8)
+    assert float(found) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.floats(0, 20), st.floats(1e-3, 10), st.floats(0, 1))
+def test_equation_12_is_between_a_eps_and_eps(norm: float, clip_norm: float, share: float) -> None:
+    """Where the least norm is somebody's, and no client's is below it."""
+    least = share * norm
+    found = float(allocated_epsilon(torch.tensor(norm), clip_norm, least, 3.0, 0.8))
+    assert 2.4 - 1e-9 <= found <= 3.0 + 1e-9
+
+
+def test_equation_16_is_the_claims() -> None:
+    for epsilon in (1.0, 3.0, 10.0):
+        scale = float(noise_scale(torch.tensor(epsilon, dtype=torch.float64), DELTA))
+        assert scale == pytest.approx(claimed.adpfl_noise(epsilon, DELTA), rel=1e-12)
+        assert scale**2 == pytest.approx((epsilon + 2 * math.log(1 / DELTA)) / epsilon**2)
+        assert claimed.adpfl_epsilon(scale, DELTA) == pytest.approx(epsilon)
+
+
+# --- the clipping server ---------------------------------------------------------------------------------
+
+
+def clipping_server(variant: str, window: int = 2, clipping: str = "adp", **options: Any) -> TrustedClippingServer:
+    given = {"clip_norm": 4.0, "clip_lr": 0.2, "target_quantile": 0.5, "decay": 0.9, "floor": 1e-3, "norm_bound": 10.0}
+    rule = make_rule(clipping, variant, window=window, **given | options)
+    return TrustedClippingServer(rule, reports_norm=True, noisy=variant != "published", simulation=True)
+
+
+def answered(values: dict[int, dict[str, float]]) -> Callable[..., list[Report]]:
+    return lambda read: [Report(client, found, 10) for client, found in values.items()]
+
+
+def test_the_threshold_follows_equation_11_by_hand() -> None:
+    """Windows of two norms: (1, 3) has mean 2 < C and s = +1; (5, 9) has mean 7 >= C and s = -2; so C = 4 + 0.5."""
+    server = clipping_server("repaired")
+    first = server.exchange(answered({0: {CLIP_REPORTED_NORM: 1.0}, 1: {CLIP_REPORTED_NORM: 5.0}}))
+    assert (first.clip_norm, first.least_norm) == (4.0, 1.0)  # windows are not full yet
+    second = server.exchange(answered({0: {CLIP_REPORTED_NORM: 3.0}, 1: {CLIP_REPORTED_NORM: 9.0}}))
+    assert second.clip_norm == pytest.approx(4.5) and second.least_norm == 3.0
+    # client 0 alone: (3, 4) has mean 3.5 < 4.5, s = 0.5
+    third = server.exchange(answered({0: {CLIP_REPORTED_NORM: 4.0}}))
+    assert third.clip_norm == pytest.approx(4.0) and third.reporters == (0,)
+
+
+def test_noisy_norms_are_clamped_on_arrival_and_exact_ones_must_be_norms() -> None:
+    server = clipping_server("repaired")
+    assert server.exchange(answered({0: {CLIP_REPORTED_NORM: -7.0}, 1: {CLIP_REPORTED_NORM: 900.0}})).least_norm == 0
+    assert server.exchange(answered({0: {CLIP_REPORTED_NORM: 99.0}})).least_norm == 10.0
+    exact = clipping_server("published")
+    message = reply({CLIP_CHANGE: 0.0, CLIP_REPORTED_NORM: -1.0})
+    with pytest.raises(MalformedMessage, match="a norm is at least 0, got -1"):
+        exact.read(message, 0)
+    assert server.read(reply({CLIP_REPORTED_NORM: -1.0}), 0).statistics == {CLIP_REPORTED_NORM: -1.0}
+
+
+def reply(found: dict[str, float]) -> Any:
+    class Reply:
+        content = RecordDict({STATISTICS: MetricRecord(found)})
+
+    return Reply()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_a_report_without_a_finite_number_is_refused(value: float | None) -> None:
+    found = {CLIP_CHANGE: 0.1} | ({} if value is None else {CLIP_REPORTED_NORM: value})
+    with pytest.raises(MalformedMessage, match=rf"statistics.{CLIP_REPORTED_NORM}: expected a finite number"):
+        clipping_server("published").read(reply(found), 0)
+
+
+def test_the_published_threshold_takes_the_clients_own_changes() -> None:
+    server = clipping_server("published")
+    found = server.exchange(
+        answered({0: {CLIP_CHANGE: 0.5, CLIP_REPORTED_NORM: 2.0}, 1: {CLIP_CHANGE: -0.1, CLIP_REPORTED_NORM: 1.0}})
+    )
+    assert found.clip_norm == pytest.approx(3.8) and found.least_norm == 1.0
+    gone = server.exchange(answered({0: {CLIP_CHANGE: 50.0, CLIP_REPORTED_NORM: 2.0}}))
+    assert gone.clip_norm == 1e-3 and gone.figures["clip_floor_held"]
+
+
+def test_exact_reports_stay_out_of_the_record_of_a_deployment() -> None:
+    rule = make_rule(
+        "adp",
+        "published",
+        clip_norm=4.0,
+        clip_lr=0.2,
+        target_quantile=0.5,
+        decay=0.9,
+        window=2,
+        floor=1e-3,
+        norm_bound=10.0,
+    )
+    server = TrustedClippingServer(rule, reports_norm=True, noisy=False, simulation=False)
+    found = server.exchange(answered({0: {CLIP_CHANGE: 0.5, CLIP_REPORTED_NORM: 2.0}}))
+    assert set(found.figures) == {"clip_norm", "clip_floor_held"}
+
+
+@pytest.mark.parametrize("variant", ["published", "repaired"])
+def test_the_trajectory_is_equation_11_on_what_was_recorded(variant: str, run: Run) -> None:
+    """Recomputed from metrics.jsonl with the standard library; exact norms come back from the published record."""
+    options = ("num_rounds=8", "strategy.client.clip_norm=0.55", "local.lr=0.05")
+    folder = run(*ADPFL, *options, f"privacy.variant={variant}")
+    rows, windows, clip_norm = rows_of(folder), dict[str, list[float]](), 0.55
+    signs = set()
+    for row in rows:
+        changes = []
+        for client, found in row["figures"]["reports"].items():
+            norm = found[CLIP_REPORTED_NORM]
+            norm = norm if variant == "published" else min(10.0, max(0.0, norm))
+            window = windows[client] = [*windows.get(client, []), norm][-2:]
+            change = 0.0
+            if len(window) == 2:
+                change = statistics.pstdev(window) * (1 if statistics.fmean(window) < clip_norm else -1)
+            signs.add(math.copysign(1, change) if change else 0)
+            changes.append(change)
+            if variant == "published":
+                assert found[CLIP_CHANGE] == pytest.approx(change, abs=1e-9)
+        clip_norm = min(10.0, max(1e-3, clip_norm - statistics.fmean(changes)))
+        assert row["figures"]["clip_norm"] == pytest.approx(clip_norm, rel=1e-9)
+    assert signs == {0, 1, -1}, "both signs of equation 10 happen in this run"
+
+
+# --- one client ------------------------------------------------------------------------------------------
+
+
+def facts(clients: int = 10, rounds: int = 100) -> PublicFacts:
+    return PublicFacts(600, 600, 60, rounds, clients)
+
+
+def a_client(norms: Iterable[float] = (1.0, 2.0, 3.0), variant: str = "repaired", **options: Any) -> ADPFLClient:
+    """A client whose updates point along ones and have these norms of their base layers (70 of 94 parameters)."""
+    model, lengths = linear_model(), iter(norms)
+    initial = model.theta.detach().clone()
+    given: dict[str, Any] = {"epsilon": 3.0, "base_share": 0.8, "allocation": "adaptive", "claimed_delta": DELTA}
+    given |= {"clip_norm": 4.0, "clipping": "adp", "window": 2} | options
+    limit = given.pop("max_epsilon", None)
+    trainer = FixedUpdates(lambda _: torch.ones(initial.numel()) * next(lengths) / math.sqrt(70))
+    site = make_site(0, trainer, BytesStore(), layout=model.layout, initial=initial, max_epsilon=limit)
+    return ADPFLClient(facts=facts(), variant=variant, site=site, **given)
+
+
+def report(client: ADPFLClient, server_round: int = 1, attempt: int = 0, **options: Any) -> np.ndarray:
+    config = {"round": server_round, "attempt": attempt, EXCHANGE: STATISTICS, **options}
+    (found,), _, diagnostics = client.fit([np.zeros(70, np.float32)], config)
+    assert diagnostics == {}
+    return found
+
+
+def release(
+    client: ADPFLClient, server_round: int = 1, clip_norm: Any = 4.0, least: Any = 0.0, attempt: int = 0
+) -> tuple[np.ndarray, dict[str, Any]]:
+    config = {"round": server_round, "attempt": attempt, CLIP_NORM: clip_norm, LEAST_NORM: least}
+    (found,), _, diagnostics = client.fit([], config)
+    return found, diagnostics
+
+
+def test_the_base_alone_is_released_and_the_head_stays() -> None:
+    client = a_client(epsilon=1e9, norm_noise=1e-6)
+    before = client.site.initial.clone()  # type: ignore[union-attr]
+    report(client)
+    found, diagnostics = release(client)
+    assert found.shape == (70,) and np.allclose(found, 1 / math.sqrt(70), atol=2e-3)
+    assert diagnostics["update_norm"] == pytest.approx(1.0)
+    kept = read_memory(client.site.store).kept  # type: ignore[union-attr]
+    assert kept is not None and torch.allclose(kept, before[70:] + 1 / math.sqrt(70))
+
+
+def test_published_noise_is_equations_12_to_16() -> None:
+    """Norm 1 between min 0.5 and C = 2: eps_i = 0.8*3 + (1/1.5)*0.2*3 = 2.8, and S = 2 C/N = 0.4."""
+    client = a_client(variant="published")
+    assert report(client).tolist() == pytest.approx([0.0, 1.0])  # s_i of a window that is not full, the exact norm
+    found, diagnostics = release(client, clip_norm=2.0, least=0.5)
+    assert diagnostics["round_epsilon"] == pytest.approx(2.8)
+    std = 0.4 * math.sqrt((2.8 + 2 * math.log(1e5)) / 2.8**2)
+    noise = SeededNoise(3, 0, 1, 0, "release").normal((70,), std).numpy()
+    assert np.allclose(found, 1 / math.sqrt(70) + noise, atol=1e-4 * std)
+
+
+def test_repaired_noise_covers_what_one_client_can_move() -> None:
+    client = a_client(allocation="fixed")
+    report(client)
+    found, _ = release(client, clip_norm=2.0)
+    std = 2 * 2.0 * claimed.adpfl_noise(3.0, DELTA)
+    noise = SeededNoise(3, 0, 1, 0, "release").normal((70,), std).numpy()
+    assert np.allclose(found, 1 / math.sqrt(70) + noise, atol=1e-4 * std)
+
+
+@given(st.floats(0, 1e6), st.floats(1e-3, 10), st.floats(-1e3, 1e3))
+def test_no_announcement_makes_a_repaired_release_cheaper_than_it_is_booked(
+    least: float, clip_norm: float, reported: float
+) -> None:
+    client = a_client()
+    client.clip_norm, client.least_norm = clip_norm, least
+    client.reported = {CLIP_REPORTED_NORM: torch.tensor(reported)}
+    assert 0.8 * 3 <= float(client.round_epsilon()) <= 3.0
+    charge = client.release_charges(None)[0]
+    assert isinstance(charge.event, Gaussian) and isinstance(charge.realised, Gaussian)
+    assert charge.realised.multiplier >= charge.event.multiplier
+
+
+def test_requests_out_of_order_release_nothing() -> None:
+    client = a_client()
+    with KeyRegistry() as registry:
+        with pytest.raises(StaleRequest, match="nothing was measured in this round"):
+            release(client)
+        assert client.site.store.read() is None and registry.keys == []  # type: ignore[union-attr]
+        report(client, 1)
+        with pytest.raises(StaleRequest, match="nothing was measured in this round"):
+            release(client, 2)
+        release(client, 1)
+        with pytest.raises(StaleRequest, match="was answered already"):
+            report(client, 1)
+        with pytest.raises(StaleRequest):
+            report(client, 0)
+        report(client, 2)
+        with pytest.raises(StaleRequest, match="comes after"):
+            release(client, 1, attempt=-1)
+        with pytest.raises(StaleRequest, match="comes after round 2 was measured"):
+            report(client, 2, attempt=-1)
+    assert len(registry.keys) == 3  # two reports, one release
+
+
+def test_repeated_requests_get_the_same_bytes() -> None:
+    client = a_client()
+    first = report(client)
+    assert report(client).tobytes() == first.tobytes() and client.site.trainer.calls == 1  # type: ignore[union-attr]
+    released, _ = release(client, clip_norm=4.0)
+    again, _ = release(client, clip_norm=1.0, least=0.7)  # whatever is announced now
+    assert again.tobytes() == released.tobytes() and len(booked(client)) == 4
+
+
+def test_a_client_asked_anew_in_the_same_round_trains_and_reports_anew() -> None:
+    """As after a worker's death: the update of the first attempt never leaves."""
+    client = a_client()
+    first = report(client, 1, attempt=0)
+    second = report(client, 1, attempt=1)
+    assert first.tobytes() != second.tobytes()
+    assert release(client, 1, attempt=0)[1]["update_norm"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, True, "1"])
+def test_an_unsafe_least_norm_is_refused(bad: Any) -> None:
+    client = a_client()
+    report(client)
+    before = client.site.store.read()  # type: ignore[union-attr]
+    with pytest.raises(UnsafeClipNorm, match="least norm"):
+        release(client, least=bad)
+    assert client.site.store.read() == before  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.0, 1e-9, 10.1])
+def test_an_unsafe_threshold_is_refused(bad: float) -> None:
+    client = a_client()
+    report(client)
+    with pytest.raises(UnsafeClipNorm, match="clip norm"):
+        release(client, clip_norm=bad)
+
+
+# --- what it costs ---------------------------------------------------------------------------------------
+
+
+def test_what_is_booked_and_when() -> None:
+    """The norm when it leaves, the release when it leaves; each under both observers."""
+    client = a_client(min_replies=4, norm_noise=2.0)
+    report(client)
+    sigma = claimed.adpfl_noise(3.0, DELTA)
+    norm = [Gaussian(threat=threat, multiplier=2.0) for threat in (CLIENT_TO_SERVER, SECURE_SUM)]
+    assert [entry.event for entry in booked(client)] == norm
+    release(client, clip_norm=2.0, least=0.9)
+    update = [
+        Gaussian(threat=CLIENT_TO_SERVER, multiplier=sigma),
+        Gaussian(threat=SECURE_SUM, multiplier=2 * sigma),  # sqrt(4) noises in the sum
+    ]
+    entries = booked(client)
+    assert [entry.event for entry in entries[2:]] == pytest.approx(update)
+    assert [entry.sequence for entry in entries] == [0, 1, 2, 3]
+    assert entries[2].realised is not None and entries[2].realised.multiplier >= sigma
+    own = [entry.event for entry in entries if entry.event.threat == CLIENT_TO_SERVER]
+    assert compose_events(own, DELTA) == compose_events(client.planned_events(1), DELTA)
+
+
+def test_the_default_norm_costs_at_most_a_tenth_of_the_release() -> None:
+    update, norm = a_client().planned_events(1)
+    assert 0.09 < (update.multiplier / norm.multiplier) ** 2 <= 0.1
+
+
+def test_published_is_infinite_from_round_one_and_says_why() -> None:
+    client = a_client(variant="published")
+    reasons = {event.reason for event in client.planned_events(1) if isinstance(event, NoBound)}
+    assert reasons == {EXACT_CHANGE, EXACT_NORM, NOISE_SHOWS_NORM}
+    assert client.exact_leak() == EXACT_CHANGE and not client.keeps_budget
+    # The page's figures: eps = 3, N = 10, T = 100.
+    words = " ".join(a_client(variant="published", min_replies=10).remarks())
+    assert "epsilon 1979 over 100 rounds" in words and "251 to whoever sees only sums of 10 uploads" in words
+
+
+def test_published_with_nothing_exact_has_the_gaussian_price() -> None:
+    """A fixed C and a fixed epsilon send no norm: multiplier sigma_s / N."""
+    client = a_client(variant="published", clipping="fixed", allocation="fixed")
+    (event,) = client.planned_events(1)
+    assert event.multiplier == pytest.approx(claimed.adpfl_noise(3.0, DELTA) / 10)  # type: ignore[attr-defined]
+    assert client.exact_leak() is None
+
+
+@pytest.mark.parametrize("clipping", ["fixed", "quantile", "geometric"])
+def test_rivals_report_the_norm_that_the_allocation_needs(clipping: str) -> None:
+    with_norm, without = a_client(clipping=clipping), a_client(clipping=clipping, allocation="fixed")
+    bit = clipping == "quantile"
+    assert len(with_norm.statistic_names) == 1 + bit and len(without.statistic_names) == bit
+    assert len(with_norm.planned_events(1)) == 2 + bit and len(without.planned_events(1)) == 1 + bit
+    assert a_client(clipping=clipping, variant="published").exact_leak() == EXACT_NORM
+    assert report(without).shape == (int(bit),)
+
+
+def test_the_noise_can_be_given_in_place_of_epsilon() -> None:
+    client = a_client(noise_multiplier=2 * claimed.adpfl_noise(3.0, DELTA), epsilon=77.0)
+    assert client.epsilon == pytest.approx(3.0) and client.claim(5, DELTA).epsilon == pytest.approx(3.0)
+    assert client.claim(5, DELTA).scope == "round"
+    published = a_client(noise_multiplier=0.2 * claimed.adpfl_noise(3.0, DELTA), variant="published")
+    assert published.epsilon == pytest.approx(3.0)
+
+
+def test_a_budget_pays_for_norm_and_release_before_the_norm_leaves() -> None:
+    one = compose_events(a_client().planned_events(1), DELTA).epsilon
+    client = a_client(max_epsilon=one * 1.001)
+    report(client, 1)
+    release(client, 1)
+    with pytest.raises(BudgetSpent):
+        report(client, 2)
+    assert len(booked(client)) == 4
+    barely = a_client(max_epsilon=compose_events(a_client().planned_events(1)[1:], DELTA).epsilon * 1.001)
+    with pytest.raises(BudgetSpent):
+        report(barely, 1)
+    assert barely.site.store.read() is None  # type: ignore[union-attr]
+
+
+def test_a_target_is_met_by_the_whole_plan() -> None:
+    config = with_target(compose([*ADPFL, "num_clients=4", "clients_per_round=4", "privacy.target_epsilon=6"]))
+    plan = make_plan(config, Worker(config))
+    assert 5.9 < plan.verified_epsilon <= 6
+    with pytest.raises(OptionError, match=r"privacy\.target_epsilon=6"):
+        with_target(compose([*ADPFL, "privacy.variant=published", "privacy.target_epsilon=6"]))
+
+
+@pytest.mark.parametrize("options", [(), ("strategy.server.min_replies=3", "strategy.server.clipping=quantile")])
+def test_a_run_costs_what_was_planned(options: tuple[str, ...], run: Run) -> None:
+    folder = run(*ADPFL, *options)
+    privacy = json.loads((folder / "summary.json").read_text())["privacy"]
+    config = compose([*ADPFL, *options, "num_clients=4", "clients_per_round=4", "num_rounds=3"])
+    assert privacy["verified_epsilon"] == pytest.approx(make_plan(config, Worker(config)).verified_epsilon)
+    assert privacy["spent_so_far"] <= privacy["verified_epsilon"] and privacy["claimed_epsilon"] == 3.0
+    (others,) = privacy["others"]
+    assert others["observer"] == "secure-sum"
+    summed = others["verified_epsilon"] < privacy["verified_epsilon"]
+    assert summed == bool(options)  # one noise in the sum is no better
+    assert "one round" in (folder / "report.html").read_text()
