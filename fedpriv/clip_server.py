@@ -97,8 +97,8 @@ class AdaptiveWindow(ClipRule):
         self.norms: dict[int, list[float]] = {}
 
     def learn(self, replies: Sequence[Reported]) -> dict[str, Any]:
-        changes = [self.change(reply) for reply in replies]
-        self.set(adp_step(self.clip_norm, changes))
+        changes = {str(reply.client): self.change(reply) for reply in replies}
+        self.set(adp_step(self.clip_norm, list(changes.values())))
         return {"norm_changes": changes}
 
     def change(self, reply: Reported) -> float:

@@ -14,7 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.clip_server import ClipRule
-from fedpriv.records import CLIP_NORM, CLIP_REPORTED_NORM, LEAST_NORM, MalformedMessage, Report, read_report
+from fedpriv.records import (
+    CLIP_BIT,
+    CLIP_CHANGE,
+    CLIP_NORM,
+    CLIP_REPORTED_NORM,
+    LEAST_NORM,
+    MalformedMessage,
+    Report,
+    read_report,
+)
+
+#: Statistics in the run's record, as they were reported.
+IN_FIGURES = {CLIP_REPORTED_NORM: "reported_norms", CLIP_BIT: "reported_bits", CLIP_CHANGE: "norm_changes"}
 
 #: Asks the clients of the round for their reports; ``read`` turns a reply into one or refuses it.
 AskForReports = Callable[[Callable[[Any, int], Report]], Sequence[Report]]
@@ -62,7 +74,11 @@ class TrustedClippingServer:
         norms = {report.client: self._norm(report) for report in reports} if CLIP_REPORTED_NORM in self.names else {}
         figures: dict[str, Any] = {"clip_norm": self.rule.clip_norm, "clip_floor_held": self.rule.floor_held}
         if self.noisy or self.simulation:
-            figures |= {"reports": {str(report.client): report.statistics for report in reports}, **learnt}
+            figures |= learnt | {
+                words: {str(report.client): report.statistics[name] for report in reports}
+                for name, words in IN_FIGURES.items()
+                if name in self.names
+            }
         return Announcement(
             self.rule.clip_norm,
             min(norms.values(), default=0.0),

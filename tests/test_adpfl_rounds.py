@@ -189,7 +189,7 @@ def test_a_client_that_drops_out_of_a_round(exchange: str, run: Run) -> None:
     rows = rows_of(folder)
     assert [row["participants"] for row in rows] == [4, 3, 4] and [row["dropped"] for row in rows] == [0, 1, 0]
     assert sorted(rows[1]["figures"]["round_epsilon"]) == ["0", "2", "3"]
-    reported = sorted(rows[1]["figures"]["reports"])
+    reported = sorted(rows[1]["figures"]["reported_norms"])
     assert reported == (["0", "2", "3"] if exchange == "statistics" else ["0", "1", "2", "3"])
     booked = [line for line in ledger_of(folder) if line["client"] == 1 and line["observer"] == "server"]
     # A reply that is lost on its way was made all the same.
@@ -273,7 +273,7 @@ def test_it_works_where_no_diagnostics_travel(variant: str, run: Run) -> None:
     rows = rows_of(folder)
     assert all(row["participants"] == 4 and row["update_norm"] is None for row in rows)
     assert all(row["figures"]["round_epsilon"] == {} for row in rows)
-    assert ("reports" in rows[0]["figures"]) == (variant == "repaired")
+    assert ("reported_norms" in rows[0]["figures"]) == (variant == "repaired")
 
 
 # --- what a user can get wrong ----------------------------------------------------------------------------

@@ -117,11 +117,11 @@ def test_geometric_rule_counts_rounds_and_keeps_its_floor() -> None:
 def test_adaptive_window_rule_by_hand() -> None:
     """S_w = 2. Client 0: window (1, 3): mean 2, s 1. Client 1: late in round 1, so its window is not full: 0."""
     rule = AdaptiveWindow(2.5, 0.5, 10.0, window=2)
-    assert rule.learn(replies(CLIP_REPORTED_NORM, {0: 1.0})) == {"norm_changes": [0.0]} and rule.clip_norm == 2.5
+    assert rule.learn(replies(CLIP_REPORTED_NORM, {0: 1.0})) == {"norm_changes": {"0": 0.0}} and rule.clip_norm == 2.5
     rule.learn(replies(CLIP_REPORTED_NORM, {0: 3.0, 1: -7.0}))  # clamped to 0
     assert rule.clip_norm == pytest.approx(2.5 - 1 / 2)
     # Round 3, client 0 silent. Client 1: window (0, 99 -> 10): mean 5, s 5, not below C = 2: C rises.
-    assert rule.learn(replies(CLIP_REPORTED_NORM, {1: 99.0})) == {"norm_changes": [-5.0]}
+    assert rule.learn(replies(CLIP_REPORTED_NORM, {1: 99.0})) == {"norm_changes": {"1": -5.0}}
     assert rule.clip_norm == pytest.approx(7.0)
     assert rule.norms == {0: [1.0, 3.0], 1: [0.0, 10.0]}
     rule.learn(replies(CLIP_REPORTED_NORM, {1: 0.0, 0: 3.0}))  # s = 5 (mean 5 < 7) and 0

@@ -93,6 +93,19 @@ def test_noise_is_on_a_logarithmic_axis_against_the_update(drawn, tmp_path):
     assert "noise 300" in picture.alt and "No noise" not in picture.caption
 
 
+def test_the_clip_norm_beside_what_was_reported(drawn, tmp_path):
+    rounds = [
+        {"round": 1, "update_norm": 2.0, "figures": {"clip_norm": 4.0, "reported_norms": {"0": 1.5, "3": 2.5}}},
+        {"round": 2, "update_norm": 1.0, "figures": {"clip_norm": 3.0, "reported_norms": {"0": 0.0, "3": 0.5}}},
+    ]
+    picture = plots.draw_clipping(rounds, tmp_path)
+    found = lines(drawn["clipping.png"])
+    assert found["clip norm C"] == ([1, 2], [4.0, 3.0]) and found["update, mean"] == ([1, 2], [2.0, 1.0])
+    assert found["norm, as reported"] == ([1, 1, 2], [1.5, 2.5, 0.5])  # a norm of 0 has no place on the axis
+    assert "from 4 to 3" in picture.alt
+    assert plots.draw_clipping([{"round": 1, "figures": {}}, {"round": 2}], tmp_path) is None
+
+
 def test_a_comparison_has_a_line_and_a_band_per_group(drawn, tmp_path):
     bands = [plots.Band(f"g{i}", [1, 2], [0.5, 0.5 + i / 30], [0.1, 0.1]) for i in range(9)]
     plots.draw_comparison([*bands, plots.Band("empty", [], [], [])], tmp_path)

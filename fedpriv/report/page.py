@@ -77,7 +77,7 @@ def write_report(folder: Path) -> Path:
         others=[_privacy_section(other) for other in other_threats(privacy or {})],
         assumptions=_assumptions(privacy or {}),
         learning=[picture for picture in drawn if picture.file in ("accuracy.png", "clients.png", "loss.png")],
-        spending=[picture for picture in drawn if picture.file in ("epsilon.png", "noise.png")],
+        spending=[picture for picture in drawn if picture.file in ("epsilon.png", "noise.png", "clipping.png")],
         releases=[_release_row(row) for row in releases],
         audit=_existing(folder, Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")),
         labels=_existing(
@@ -290,6 +290,9 @@ def _method_figures(run: RunFolder) -> list[tuple[str, str, str]]:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, Mapping):  # by client
+        words = [f"{key}: {_value(item)}" for key, item in list(value.items())[:8]]
+        return ", ".join(words) + (" …" if len(value) > 8 else "")
     if isinstance(value, list):
         return ", ".join(_value(item) for item in value[:8]) + (" …" if len(value) > 8 else "")
     known = number(value)

@@ -53,13 +53,14 @@ class Band:
 
 
 def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
-    """Draws what the rounds have values for: accuracy, clients, loss, epsilon and noise.png in ``folder``."""
+    """Draws what the rounds have values for: accuracy, clients, loss, epsilon, noise and clipping.png in ``folder``."""
     pictures = (
         draw_accuracy(rounds, folder),
         draw_clients(rounds, folder),
         draw_loss(rounds, folder),
         draw_epsilon(rounds, privacy, folder),
         draw_noise(rounds, folder),
+        draw_clipping(rounds, folder),
     )
     return [picture for picture in pictures if picture]
 
@@ -184,6 +185,37 @@ def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
         caption = f"No noise was added. {caption}"
     alt = f"Line plot of L2 norms over rounds, logarithmic; in the last round: {', '.join(last)}."
     return _save(figure, folder, Picture("noise.png", alt, caption))
+
+
+def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    """The clip norm where it moves, beside the updates that it clips and what was reported of their norms."""
+    moving = [{"round": row["round"], **_figures(row)} for row in rounds]
+    x, y = _series(moving, "clip_norm", positive=True)
+    if not x:
+        return None
+    figure, axes = _figure("Clip norm against the updates", "L2 norm, one client")
+    points = [
+        (row["round"], norm)
+        for row in moving
+        for value in _figures(row, "reported_norms").values()
+        if (norm := number(value)) is not None and 0 < norm < math.inf
+    ]
+    if points:
+        axes.plot(*zip(*points, strict=True), ".", color=FAINT, ms=5, label="norm, as reported", zorder=1)
+    updates = _series(rounds, "update_norm", positive=True)
+    if updates[0]:
+        _line(axes, *updates, SKY, "update, mean", "--")
+    _line(axes, x, y, VERMILLION, "clip norm C")
+    _log_axis(axes, [*y, *updates[1], *(norm for _, norm in points)])
+    _legend(axes)
+    alt = f"Line plot of the clip norm over rounds, logarithmic: from {in_figures(y[0])} to {in_figures(y[-1])}."
+    caption = "The clip norm moves by what clients report of their updates; the updates themselves are a diagnostic."
+    return _save(figure, folder, Picture("clipping.png", alt, caption))
+
+
+def _figures(row: Round, key: str = "figures") -> Mapping[str, Any]:
+    found = row.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
