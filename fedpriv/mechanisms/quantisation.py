@@ -1,0 +1,169 @@
+"""One-bit quantisation with and without shared randomness: LDP-FL's bit, CoQ-FL's pairs and groups, Suresh et al. 2022.
+
+Every coordinate becomes one bit whose marginal law is exact however the bits of several clients depend on each other.
+
+Symbols: c -> centre, r -> radius, eps -> epsilon (math.inf: no privacy), p -> probability of a high bit, A -> `step`,
+M -> bits, N = 2^M, u -> cell (shared by a pair), pi(j) -> rank (of a member in its group), v -> own (private uniforms),
+mu -> private_share. Shapes: [..., d] coordinates; c and r broadcast against them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+#: Coordinates of one piece of a long vector.
+CHUNK = 2**15
+
+
+def tanh_half(epsilon: float) -> float:
+    """tanh(eps/2) = h - l, the share of the interval that a probability may use; 1 without privacy."""
+    return math.tanh(epsilon / 2)
+
+
+def step(radius: Tensor | float, epsilon: float) -> Tensor | float:
+    """A = r / tanh(eps/2): the distance of the two decoded values from the centre."""
+    return radius / tanh_half(epsilon)  # [CoQ-FL, eq. 2]
+
+
+def high_probability(values: Tensor, centre: Tensor | float, radius: Tensor | float, epsilon: float) -> Tensor:
+    """p(w) [..., d] (float64) = 1/2 + (w - c)/(2r) tanh(eps/2) of values clamped to [c - r, c + r].
+
+    Kept in [l, h] after rounding: a probability beyond them would cost more than eps. Raises ValueError unless r > 0.
+    """
+    if not bool((torch.as_tensor(radius) > 0).all()):
+        raise ValueError("a radius must be positive")
+    span = tanh_half(epsilon)
+    high = 0.5 + span / 2
+    p = values.double().sub(centre).mul_(0.5 * span / radius).add_(0.5)  # [CoQ-FL, eq. 2]
+    return p.clamp_(1.0 - high, high)
+
+
+def decode(bits: Tensor, centre: Tensor | float, radius: Tensor | float, epsilon: float) -> Tensor:
+    """c + A for a high bit, c - A for a low one: unbiased for values within the interval, variance A^2 - (w - c)^2."""
+    return centre + step(radius, epsilon) * (2 * bits - 1)
+
+
+def clamped_share(values: Tensor, centre: Tensor | float, radius: Tensor | float) -> Tensor:
+    """Share [...] of the coordinates that lie outside [c - r, c + r]."""
+    return ((values - centre).abs() > radius).double().mean(-1)
+
+
+# --- bits ------------------------------------------------------------------------------------------------
+
+
+def independent_bits(p: Tensor, own: Tensor) -> Tensor:
+    """High where the client's own uniform v in (0, 1) lies below p: bool [..., d]."""
+    return own < p
+
+
+def pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool) -> Tensor:
+    """A pair's bits, bool [..., d]: high with probability clip(t_a - u, 0, 1), t_a = p N, for the first member (Alice),
+    clip(u + 1 - t_b, 0, 1), t_b = (1 - p) N, for the second. ``cell``: u in {0..N-1}, the same for both.
+    """
+    cells = 2**bits
+    edge = p * cells - cell if first else cell + 1 - (1 - p) * cells  # [coq-fl page, the pair]
+    return own < edge
+
+
+def group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int) -> Tensor:
+    """A member's bits, bool [..., d]: high where U = (pi(j) + v)/g lies below p. Ranks of a uniform permutation of the
+    group make U uniform on (0, 1) and the bits of different members negatively dependent.
+    """
+    return (rank + own) / size < p  # [Suresh et al. 2022, Alg. 1]
+
+
+def with_private_coins(p: Tensor, own: Tensor, private_share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(coin, bits under the coin, fresh uniforms): with probability mu a coordinate uses a private uniform.
+
+    One private uniform serves as the coin and, rescaled to (0, 1), as the uniform of whatever follows: given the coin
+    it is uniform again.
+    """
+    coin = own < private_share
+    if private_share == 0:
+        return coin, coin, own
+    if private_share == 1:
+        return coin, own < p, own
+    fresh = torch.where(coin, own / private_share, (own - private_share) / (1 - private_share))
+    return coin, fresh < p, fresh
+
+
+def mixed_pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool, private_share: float) -> Tensor:
+    """The repaired pair: the antithetic bit, or with probability mu an independent one."""
+    coin, alone, fresh = with_private_coins(p, own, private_share)
+    return torch.where(coin, alone, pair_bits(p, cell, fresh, bits, first))
+
+
+def mixed_group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int, private_share: float) -> Tensor:
+    """The repaired group: the permutation's bit, or with probability mu an independent one."""
+    coin, alone, fresh = with_private_coins(p, own, private_share)
+    return torch.where(coin, alone, group_bits(p, rank, fresh, size))
+
+
+def in_chunks(make: Callable[..., Tensor], *vectors: Tensor, size: int = CHUNK) -> Tensor:
+    """make(*vectors) [..., d] piece by piece along the coordinates: what it computes in between stays in the cache."""
+    pieces = zip(*(vector.split(size, dim=-1) for vector in vectors), strict=True)
+    return torch.cat([make(*piece) for piece in pieces], dim=-1)
+
+
+# --- shared randomness -----------------------------------------------------------------------------------
+
+
+def cells_of(stream: bytes, bits: int) -> Tensor:
+    """u [d] in {0..2^M - 1} from a stream of d bytes (M <= 8) or 2 d bytes (M <= 16)."""
+    words = np.frombuffer(stream, "<u1" if bits <= 8 else "<u2") & (2**bits - 1)
+    return torch.from_numpy(words if bits <= 8 else words.astype(np.int32))
+
+
+def ranks_of(stream: bytes, size: int, member: int) -> Tensor:
+    """pi(j) [d] of member j from a stream of 8 g d bytes: its place among g random numbers per coordinate.
+
+    Equal numbers (probability below g^2 / 2^65 per coordinate) are ordered by member, so ranks are always a permutation.
+    """
+    numbers = np.frombuffer(stream, "<u8").reshape(size, -1)  # member by member: no [d, g] array is ever sorted
+    own = numbers[member]
+    rank = np.zeros(own.size, np.int32)
+    for other in range(size):
+        if other != member:
+            rank += (numbers[other] < own) if other > member else (numbers[other] <= own)
+    return torch.from_numpy(rank)
+
+
+def stream_bytes(dimension: int, bits: int, size: int) -> int:
+    """Bytes of shared randomness that d coordinates need, for a pair (M bits) or a larger group."""
+    if size > 2:
+        return 8 * size * dimension
+    return dimension * (1 if bits <= 8 else 2)
+
+
+# --- the wire --------------------------------------------------------------------------------------------
+
+
+def pack(bits: Tensor) -> NDArray[np.uint8]:
+    """One bit per coordinate, [d] bool -> [ceil(d/8)] bytes; the last byte is filled with zeros."""
+    return np.packbits(bits.numpy().astype(bool), bitorder="little")
+
+
+def unpack(packed: NDArray[np.uint8], dimension: int) -> Tensor:
+    """[d] bool from the bytes of `pack`. Raises ValueError for another length, or where the filling is not zero."""
+    expected = -(-dimension // 8)
+    if packed.dtype != np.uint8 or packed.shape != (expected,):
+        raise ValueError(f"expected {expected} bytes for {dimension} bits, got {packed.dtype} {list(packed.shape)}")
+    bits = np.unpackbits(packed, bitorder="little")
+    if bits[dimension:].any():
+        raise ValueError(f"bits behind the last of {dimension} coordinates are set")
+    return torch.from_numpy(bits[:dimension].astype(bool))
+
+
+# --- closed forms ----------------------------------------------------------------------------------------
+
+
+def pair_covariance(p_a: Tensor, p_b: Tensor, step_length: float) -> Tensor:
+    """Lemma 2, M without limit: -4 A^2 p_a p_b where p_a + p_b <= 1, else -4 A^2 (1 - p_a)(1 - p_b)."""
+    below = p_a + p_b <= 1
+    return -4 * step_length**2 * torch.where(below, p_a * p_b, (1 - p_a) * (1 - p_b))  # [CoQ-FL, Lemma 2]
