@@ -11,7 +11,8 @@ import shlex
 import traceback
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -26,6 +27,7 @@ from fedpriv.records import (
     STATISTICS,
     TRAIN,
     Refusal,
+    blobs_content,
     identity_content,
     read_instructions,
     refusal,
@@ -35,6 +37,9 @@ from fedpriv.records import (
 )
 from fedpriv.state import ContextStore, FileStore, MemoryStore
 from fedpriv.worker import memory_folder, worker_for
+
+if TYPE_CHECKING:
+    from fedpriv.shared_bits import Identity
 
 log = logging.getLogger("fedpriv")
 
@@ -106,11 +111,11 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     kind = planned_fault(config, instructions.round, client, exchange)
     if kind == "raise" and instructions.attempt == 0:
         raise PlannedFault(f"engine.faults: client {client} raises in round {instructions.round}")
-    numpy_client = worker_for(config).client(client, _store(config, context))
+    identity, run_id = _identity(config, context)
+    numpy_client = worker_for(config).client(client, _store(config, context), identity, run_id)
     if exchange not in numpy_client.exchanges:
         raise ValueError(f"{config.strategy.name} has no exchange {exchange!r}")
-    # The first exchange of a round brings the parameters.
-    parameters = [unpack_vector(message.content)] if exchange == numpy_client.exchanges[0] else []
+    parameters = [unpack_vector(message.content)] if exchange == numpy_client.trains_in else []
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
     answer, num_examples, diagnostics = numpy_client.fit(parameters, call)
     if kind == "drop":
@@ -118,6 +123,8 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     names = numpy_client.statistic_names
     if exchange == STATISTICS:
         return Message(statistics_content(dict(zip(names, answer[0].tolist(), strict=True))), reply_to=message)
+    if exchange != TRAIN:
+        return Message(blobs_content(exchange, [array.tobytes() for array in answer]), reply_to=message)
     release, *beside = answer
     statistics = dict(zip(names, beside[0].tolist(), strict=True)) if beside else {}
     simulation = config.privacy.rng == "seeded"
@@ -135,6 +142,18 @@ def planned_fault(config: Config, server_round: int, client: int, exchange: str)
 
 def _partition(context: Context) -> int:
     return int(context.node_config["partition-id"])
+
+
+def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
+    """(the client's long-lived key and its peers', from its own disk; Flower's run id). A simulation has neither."""
+    if config.privacy.rng == "seeded":
+        return None, 0
+    paths = [context.node_config.get(name) for name in ("identity-key", "peer-keys")]
+    if None in paths:
+        return None, context.run_id
+    from fedpriv.shared_bits import read_identity  # cryptography: only where it is needed
+
+    return read_identity(*(Path(str(path)) for path in paths)), context.run_id
 
 
 def _store(config: Config, context: Context) -> MemoryStore:

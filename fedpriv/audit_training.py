@@ -9,10 +9,10 @@ coordinate and guesses the coins (Steinke, Nasr and Jagielski, NeurIPS 2023).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,12 +27,15 @@ from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
 from fedpriv.privacy.noise import SeededNoise
-from fedpriv.records import pack_vector, unpack_vector
+from fedpriv.records import ARRAYS, pack_vector, unpack_array
 from fedpriv.run import make_strategy
 from fedpriv.server import BudgetsSpent
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, LocalResult
 from fedpriv.worker import Worker, adopt, client_class, make_client
+
+if TYPE_CHECKING:
+    from fedpriv.shared_bits import Identity
 
 #: A canary's update is this many clip norms long, so that skipped clipping shows.
 LENGTH = 10.0
@@ -55,26 +58,29 @@ class CanaryWorker(Worker):
         super().__init__(config)
         self.updates = updates
 
-    def client(self, client: int, store: MemoryStore) -> Client:
-        real = super().client(client, store)
+    def client(self, client: int, store: MemoryStore, identity: Identity | None = None, run_id: int = 0) -> Client:
+        real = super().client(client, store, identity, run_id)
         assert real.site is not None
         real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client]), test=None)  # type: ignore[arg-type]
         return real
 
 
 class ListeningGrid(InProcessGrid):
-    """Keeps, for each client, the sum of what it sent along its own coordinate: the server's view."""
+    """Keeps, for each client, the sum of what it sent along its own canary: the server's view.
 
-    def __init__(self, config: Config, client_app: Any, coordinates: Tensor) -> None:
+    directions: the coordinates of each client's canary. read: turns what a release travels as into a vector [d].
+    """
+
+    def __init__(self, config: Config, client_app: Any, directions: Sequence[slice | int], read: Any) -> None:
         super().__init__(config, client_app)
-        self.coordinates = coordinates.tolist()
+        self.directions, self.read = directions, read
         self.heard: dict[int, float] = defaultdict(float)
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
         for message, reply in zip(messages, super().deliver(messages, deadline), strict=False):
             client = client_of(message)
-            if reply.has_content():
-                self.heard[client] += float(unpack_vector(reply.content)[self.coordinates[client]])
+            if reply.has_content() and ARRAYS in reply.content:  # an exchange without a release has none
+                self.heard[client] += float(self.read(unpack_array(reply.content))[self.directions[client]].sum())
             yield reply
 
 
@@ -95,16 +101,22 @@ def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
     up = make_client(config).exchange(layout, 1).up
     size = up.stop - up.start
     clip_norm = float(config.client_options().get("clip_norm", 1.0))
-    coordinates = torch.arange(config.num_clients) % size
     coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins"))
     signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)
-    updates = dirac_updates(up.start + coordinates, layout.num_parameters, LENGTH * clip_norm) * signs
+    strategy = make_strategy(config, Worker(config))
+    if strategy.decode is None:
+        coordinates = torch.arange(config.num_clients) % size
+        directions: list[slice | int] = coordinates.tolist()
+        canaries = dirac_updates(up.start + coordinates, layout.num_parameters, LENGTH * clip_norm)
+    else:  # every coordinate has noise of its own, so a canary is long in all of them
+        directions = [slice(None)] * config.num_clients
+        canaries = torch.full((config.num_clients, layout.num_parameters), LENGTH)
 
-    worker = CanaryWorker(config, updates)
+    worker = CanaryWorker(config, canaries * signs)
     adopt(config, worker)
-    grid = ListeningGrid(config, make_apps(config)[1], coordinates)
+    grid = ListeningGrid(config, make_apps(config)[1], directions, strategy.decode or (lambda vector: vector))
     with suppress(BudgetsSpent):  # what was heard until then counts
-        make_strategy(config, worker).start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
+        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     scores = np.array([grid.heard[client] for client in range(config.num_clients)])
     guesses = sorted({max(1, config.num_clients // part) for part in (1, 2, 4)})
     return audit_canaries(coins.numpy(), scores, delta=config.privacy.delta, confidence=confidence, guesses=guesses)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from fedpriv.records import ATTEMPT, ROUND, TRAIN
 from fedpriv.seeds import generator
 from fedpriv.state import Answer, ClientMemory, MemoryStore, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.training import LocalData, SequentialTrainer
+
+if TYPE_CHECKING:
+    from fedpriv.shared_bits import Identity
 
 
 class BudgetSpent(FedprivError):
@@ -64,6 +67,7 @@ class PublicFacts:
     batch_size: int
     num_rounds: int
     clients_per_round: int
+    num_parameters: int = 0  # of the part of the model that travels; where the client `needs_layout`
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,8 @@ class Site:
     layout: Layout | None = None
     initial: Tensor | None = None
     test: Callable[[Tensor], dict[str, float]] | None = None
+    identity: Identity | None = None  # in a deployment, where clients agree on keys
+    run_id: int = 0  # Flower's, which a simulation leaves at 0: its runs are to be the same on every engine
 
 
 class Client(NumPyClient):
@@ -161,6 +167,10 @@ class Client(NumPyClient):
     keeps_layers: ClassVar[bool] = False
     #: What a round asks of the client, in order.
     exchanges: ClassVar[tuple[str, ...]] = (TRAIN,)
+    #: The exchange that brings the parameters.
+    trains_in: ClassVar[str] = TRAIN
+    #: Whether the model's named blocks and the number of parameters matter to the method.
+    needs_layout: ClassVar[bool] = False
 
     def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
         self.variant, self.site = variant, site
@@ -235,6 +245,24 @@ class Client(NumPyClient):
         update = torch.zeros(shape)
         update[:, 0] = length * getattr(self, "clip_norm", 1.0)
         return self.respond(update, state, noise)
+
+    @classmethod
+    def chosen_for(
+        cls, target: float, delta: float, participations: int, make: Callable[..., Client]
+    ) -> dict[str, float]:
+        """The options that meet `privacy.target_epsilon` over so many participations; ``make`` is a client with changed
+        options. Raises `OptionError` where there are none.
+        """
+        from fedpriv.privacy.calibration import calibrate  # loads the accountants
+
+        def events(noise_multiplier: float) -> list[Event]:
+            return make(noise_multiplier=noise_multiplier).planned_events(participations)
+
+        return {"noise_multiplier": calibrate(events, target, delta).noise_multiplier}
+
+    def release_bytes(self, size: int) -> int:
+        """Bytes of a release of so many coordinates on the wire."""
+        return 4 * size
 
     # --- which layers travel ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
-from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Reply, Reported
+from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Options, Reply, Reported
 from fedpriv.server import FederatedStrategy, Population
 
 
@@ -184,7 +184,7 @@ class ClippingServer(FederatedStrategy):
         )
         self.statistics = self.rule.statistics
 
-    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+    def train_options(self, server_round: int) -> Options:
         options = super().train_options(server_round)
         if not self.rule.moves:
             return options

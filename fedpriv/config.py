@@ -106,7 +106,7 @@ class Fault(Options):
 
     round: int = Field(ge=1)
     client: int = Field(ge=0)
-    exchange: Literal["train", "statistics"] = "train"
+    exchange: Literal["train", "statistics", "keys", "seeds"] = "train"
     kind: Literal["drop", "raise"]
 
 
@@ -255,6 +255,61 @@ class AdamClientOptions(ExampleLevelClientOptions):
     beta2: float = Field(ge=0, lt=1, description="Adam's beta_2")
 
 
+class OneBitOptions(Options):
+    """What both halves of the one-bit methods must agree on."""
+
+    encode: Literal["update", "weights"] = Field(description="what is quantised: the update, or the trained weights")
+    radius: Any = Field(description="r: half of a coordinate's interval; a number, or a list with one per named block")
+
+    @field_validator("radius", mode="after")
+    @classmethod
+    def _radius_is_positive(cls, radius: Any) -> Any:
+        for value in radius if isinstance(radius, list) and radius else [radius]:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise OptionError("strategy.client.radius", radius, "must be more than 0, or a list of such numbers")
+        return radius
+
+
+class PrivateBitOptions(OneBitOptions):
+    epsilon: float | None = Field(gt=0, description="eps of one coordinate; null: no privacy")
+
+
+class SharedBitOptions(PrivateBitOptions):
+    bits: int = Field(ge=0, le=16, description="M: shared bits per coordinate; 0: none, as LDP-FL")
+    group_size: int = Field(ge=2, description="g: clients that share; 2: antithetic pairs")
+
+
+class OneBitServerOptions(ServerOptions):
+    radius_floor: float = Field(gt=0, description="weights: r_min")
+    clip_factor: float = Field(gt=0, description="weights: next r over half the range of a layer's released weights")
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+
+
+class LDPFLServerOptions(PrivateBitOptions, OneBitServerOptions):
+    pass
+
+
+class LDPFLClientOptions(PrivateBitOptions, ClientOptions):
+    shuffle: bool = Field(description="account for whoever sees a round's shuffled bits only, as well")
+    shuffle_delta: float = Field(gt=0, lt=1, description="part of delta that shuffling may use up over the run")
+
+
+class CoQFLServerOptions(SharedBitOptions, OneBitServerOptions):
+    pass
+
+
+class CoQFLClientOptions(SharedBitOptions, ClientOptions):
+    private_share: float = Field(gt=0, le=1, description="mu, repaired: probability of a private uniform")
+
+
+class CorrQuantServerOptions(OneBitOptions, OneBitServerOptions):
+    pass
+
+
+class CorrQuantClientOptions(OneBitOptions, ClientOptions):
+    pass
+
+
 class DecayOptions(Options):
     decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
     floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
@@ -307,6 +362,9 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "adpfl": (ADPFLServerOptions, ADPFLClientOptions),
     "fedldp": (ClippingServerOptions, ClippingClientOptions),
     "fedcad": (ClippingServerOptions, FedCADClientOptions),
+    "ldpfl": (LDPFLServerOptions, LDPFLClientOptions),
+    "coqfl": (CoQFLServerOptions, CoQFLClientOptions),
+    "corrquant": (CorrQuantServerOptions, CorrQuantClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),
     "anr": (ANRServerOptions, ANRClientOptions),
@@ -414,8 +472,29 @@ def _check_method(config: Config) -> None:
             raise _first_option_error(error, prefix=("strategy", half)) from None
     if issubclass(METHODS[config.strategy.name][1], ExampleLevelClientOptions):
         _check_example_level(config)
+    if issubclass(METHODS[config.strategy.name][1], OneBitOptions):
+        _check_one_bit(config)
     if issubclass(METHODS[config.strategy.name][1], ClippingClientOptions):
         _check_clipping(config)
+
+
+def _check_one_bit(config: Config) -> None:
+    """Both halves quantise alike, and a group fits into a round."""
+    server, client = config.server_options(), config.client_options()
+    for name in ("epsilon", "encode", "radius", "bits", "group_size"):
+        if server.get(name) != client.get(name):
+            raise OptionError(
+                f"strategy.server.{name}", server.get(name), f"must be strategy.client.{name}={client.get(name)}"
+            )
+    size = client.get("group_size", 2)
+    if size > max(2, config.clients_per_round):
+        words = f"at most clients_per_round={config.clients_per_round} is allowed"
+        raise OptionError("strategy.client.group_size", size, words)
+    shuffle_delta = client.get("shuffle_delta", 0.0)
+    if client.get("shuffle") and shuffle_delta >= config.privacy.delta:
+        raise OptionError(
+            "strategy.client.shuffle_delta", shuffle_delta, f"must be less than privacy.delta={config.privacy.delta}"
+        )
 
 
 def _check_clipping(config: Config) -> None:

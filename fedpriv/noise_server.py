@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from fedpriv.mechanisms.noise_decay import next_sigma
-from fedpriv.records import SIGMA, FloatVector, Reply
+from fedpriv.records import SIGMA, FloatVector, Options, Reply
 from fedpriv.server import FederatedStrategy, Population
 
 #: What clients report to the experimenter in simulation.
@@ -20,7 +20,7 @@ class AnnouncedNoise(FederatedStrategy):
         super().__init__(population, **options)
         self.sigma = noise_multiplier
 
-    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+    def train_options(self, server_round: int) -> Options:
         self.current.figures["sigma"] = self.sigma
         return {SIGMA: self.sigma}
 

@@ -16,7 +16,6 @@ from torch import nn
 from fedpriv.client import Client
 from fedpriv.config import Config
 from fedpriv.errors import OptionError
-from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose_clients
 from fedpriv.privacy.events import Event, Threat
@@ -75,12 +74,12 @@ def make_plan(config: Config, worker: Worker) -> Plan:
 
 
 def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
-    """Bytes (down, up) of all float32 vectors of the run."""
+    """Bytes (down, up) of all parameters and releases of the run."""
     down = up = 0
     for server_round, size in enumerate(cohort_sizes(config), 1):
         exchange = client.exchange(worker.model.layout, server_round)
         down += 4 * size * (exchange.down.stop - exchange.down.start)
-        up += 4 * size * (exchange.up.stop - exchange.up.start)
+        up += size * client.release_bytes(exchange.up.stop - exchange.up.start)
     return down, up
 
 
@@ -131,15 +130,13 @@ def with_target(config: Config) -> Config:
     target = config.privacy.target_epsilon
     if target is None:
         return config
-    if "noise_multiplier" not in config.client_options():
-        raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise multiplier to choose")
+    known = {"noise_multiplier", "epsilon"} & config.client_options().keys()
+    if not known:
+        raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise to choose")
     most = max(schedule(config))
-
-    def events(noise_multiplier: float) -> list[Event]:
-        return make_client(config, noise_multiplier=noise_multiplier).planned_events(most)
-
-    found = calibrate(events, target, config.privacy.delta)
-    chosen = {"noise_multiplier": found.noise_multiplier}
-    server = config.strategy.server | (chosen if "noise_multiplier" in config.strategy.server else {})
+    chosen = client_class(config).chosen_for(
+        target, config.privacy.delta, most, lambda **changes: make_client(config, **changes)
+    )
+    server = config.strategy.server | {name: value for name, value in chosen.items() if name in config.strategy.server}
     halves = {"client": config.strategy.client | chosen, "server": server}
     return config.model_copy(update={"strategy": config.strategy.model_copy(update=halves)})

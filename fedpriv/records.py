@@ -7,7 +7,7 @@ because a message comes from another machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -20,16 +20,22 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from numpy.typing import NDArray
 
 FloatVector = NDArray[np.float32]
+#: What an option of a train message may be.
+Value = float | int | str | bool | bytes | list[int] | list[float] | list[bytes]
+Options = dict[str, Value]
 
 ARRAYS, CONFIG, METRICS, DIAGNOSTICS = "arrays", "config", "metrics", "diagnostics"
 VECTOR = "vector"  # the one array of an ArrayRecord
 ROUND, ATTEMPT = "round", "attempt"
 #: Which exchange of a round a train message belongs to, in its options; without the key it is TRAIN.
-EXCHANGE, TRAIN, STATISTICS = "exchange", "train", "statistics"
+EXCHANGE, TRAIN, STATISTICS, KEYS, SEEDS = "exchange", "train", "statistics", "keys", "seeds"
 SIGMA = "noise_multiplier"  # the round's sigma_t, in a train message's options
 CLIP_NORM = "clip_norm"  # the round's C^t, in a train message's options where it moves
 #: Beside a release, so that C can move: a noisy 1[norm <= C], a noisy norm, or s_i without noise (published ADP-FL).
 CLIP_BIT, CLIP_REPORTED_NORM, CLIP_CHANGE = "clip-bit", "clip-norm", "clip-change"
+CENTRES, RADII = "centres", "radii"  # one for each named block, where they follow the released weights
+#: A group that shares bits: members, their public keys and signatures, the leader's sealed seed, the round's attempt.
+MEMBERS, PUBLIC_KEYS, SIGNATURES, SEALED, KEY_ATTEMPT = "members", "public-keys", "signatures", "sealed", "key-attempt"
 LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
 LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
@@ -57,7 +63,7 @@ class Instructions:
 
     round: int
     attempt: int = 0
-    options: dict[str, float | int | str | bool] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,18 +104,23 @@ def pack_vector(vector: FloatVector) -> ArrayRecord:
 
 def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> FloatVector:
     """The flat vector of a message (or of its ArrayRecord); raises `MalformedMessage` unless it is float32 [size]."""
-    arrays = record if isinstance(record, ArrayRecord) else _get(record, ARRAYS, ArrayRecord)
-    if list(arrays.keys()) != [VECTOR]:
-        raise MalformedMessage(f"{ARRAYS}: expected the one array {VECTOR!r}")
-    try:
-        vector = _decode(arrays[VECTOR].data)
-    except Exception:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded") from None
+    vector = unpack_array(record)
     if vector.dtype != np.float32 or vector.ndim != 1:
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}")
     if size is not None and vector.size != size:
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}")
     return vector
+
+
+def unpack_array(record: RecordDict | ArrayRecord) -> NDArray[Any]:
+    """The one array of a message. Raises `MalformedMessage`."""
+    arrays = record if isinstance(record, ArrayRecord) else _get(record, ARRAYS, ArrayRecord)
+    if list(arrays.keys()) != [VECTOR]:
+        raise MalformedMessage(f"{ARRAYS}: expected the one array {VECTOR!r}")
+    try:
+        return _decode(arrays[VECTOR].data)
+    except Exception:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded") from None
 
 
 def _decode(npy: bytes) -> NDArray[Any]:
@@ -146,8 +157,7 @@ def read_instructions(content: RecordDict) -> Instructions:
     for key, value in ((ROUND, number), (ATTEMPT, attempt)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise MalformedMessage(f"{CONFIG}.{key}: expected a whole number, got {value!r}")
-    options = {key: value for key, value in config.items() if isinstance(value, float | int | str | bool)}
-    return Instructions(int(number), int(attempt), options)  # type: ignore[call-overload]
+    return Instructions(int(number), int(attempt), config)  # type: ignore[call-overload,arg-type]
 
 
 def reply_content(
@@ -166,14 +176,28 @@ def reply_content(
     return content
 
 
-def read_reply(message: Message, client: int, size: int, num_examples: int, statistics: Sequence[str] = ()) -> Reply:
+def read_reply(
+    message: Message,
+    client: int,
+    size: int,
+    num_examples: int,
+    statistics: Sequence[str] = (),
+    decode: Callable[[NDArray[Any]], FloatVector] | None = None,
+) -> Reply:
     """A train reply of ``client`` with these ``statistics``; raises `MalformedMessage` for a wrong shape or dtype, a
-    missing statistic, NaN or infinite values.
+    missing statistic, NaN or infinite values. decode: turns the array that arrived into the release (float32 [size])
+    and raises ValueError where it cannot.
 
     The declared ``num_examples`` is used, whatever the reply says.
     """
     content = message.content
-    release = unpack_vector(content, size)
+    if decode is None:
+        release = unpack_vector(content, size)
+    else:
+        try:
+            release = decode(unpack_array(content))
+        except ValueError as error:
+            raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}") from None
     if not np.isfinite(release).all():
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite")
     diagnostics = {}
@@ -193,6 +217,20 @@ def read_report(message: Message, client: int, names: Sequence[str]) -> Report:
     found = {name: _finite(message.content, name, STATISTICS) for name in names}
     _get(message.content, STATISTICS, MetricRecord)
     return Report(client, found, num_bytes(message.content))
+
+
+def blobs_content(exchange: str, blobs: Sequence[bytes]) -> RecordDict:
+    """Content of a reply that holds byte strings and nothing else, such as a public key."""
+    return RecordDict({exchange: ConfigRecord({str(index): blob for index, blob in enumerate(blobs)})})
+
+
+def read_blobs(message: Message, exchange: str) -> tuple[bytes, ...]:
+    """The byte strings of an exchange, in order. Raises `MalformedMessage`."""
+    record = _get(message.content, exchange, ConfigRecord)
+    found = tuple(record.get(str(index)) for index in range(len(record)))
+    if not all(isinstance(blob, bytes) for blob in found):
+        raise MalformedMessage(f"{exchange}: expected byte strings numbered from 0")
+    return found
 
 
 def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:

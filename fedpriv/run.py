@@ -86,6 +86,7 @@ def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> Federated
         config.privacy.rng,
         attempt,
         (lambda number: client.exchange(layout, number).seen_from(start)) if client.keeps_layers else None,
+        tuple(slice(block.start, block.stop) for block in layout.blocks),
     )
     strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
     if strategy.needs_public_loss:

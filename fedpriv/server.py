@@ -7,8 +7,9 @@ a step) or `configure_train` (an extra exchange). Rounds, sampling, checks of re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedpriv.records import (
     FloatVector,
     Instructions,
     MalformedMessage,
+    Options,
     Refusal,
     Reply,
     num_bytes,
@@ -52,6 +54,7 @@ class Population:
     rng: str = "seeded"  # where a server that adds noise takes it from
     attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
     exchange: Callable[[int], Exchange] | None = None
+    layers: tuple[slice, ...] = ()  # of theta, one for each named block
 
 
 @dataclass
@@ -89,6 +92,8 @@ class FederatedStrategy(Strategy):
     public_loss: Callable[[FloatVector], float] | None = None
     #: Numbers that every reply must hold beside its release; a reply without them is refused.
     statistics: tuple[str, ...] = ()
+    #: Turns what arrived into a release (float32 [d]), where a method sends it in another form.
+    decode: Callable[[Any], FloatVector] | None = None
 
     def __init__(
         self,
@@ -107,7 +112,7 @@ class FederatedStrategy(Strategy):
 
     # --- what a method may say ---------------------------------------------------------------------------
 
-    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+    def train_options(self, server_round: int) -> Options:
         """What the clients are told in this round besides the parameters."""
         return {}
 
@@ -144,6 +149,11 @@ class FederatedStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        cohort = self.begin(server_round, arrays)
+        return self.messages(grid, cohort, self._coming_down(arrays), self.train_options(server_round))
+
+    def begin(self, server_round: int, arrays: ArrayRecord) -> list[int]:
+        """A new round from theta; returns its cohort."""
         cohort = draw_cohort(
             self.population.seed,
             server_round,
@@ -152,24 +162,24 @@ class FederatedStrategy(Strategy):
             self.client_sampling,
         )
         self.current = Round(server_round, unpack_vector(arrays), cohort)
-        return self.messages(grid, cohort, self._coming_down(arrays), self.train_options(server_round))
+        return cohort
 
     def messages(
         self,
         grid: Grid,
         clients: Sequence[int],
         arrays: ArrayRecord | None,
-        options: dict[str, float | int | str | bool],
+        options: Options,
+        own: Mapping[int, Options] = MappingProxyType({}),
     ) -> list[Message]:
-        """The train messages of one exchange; a reply of anybody else will be ignored."""
-        instructions = Instructions(self.current.number, self.population.attempt, options)
-        nodes = self.nodes(grid)
-        messages = [
-            Message(train_content(arrays, instructions), nodes[client], "train", group_id=str(self.current.number))
-            for client in clients
-        ]
+        """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client."""
+        number, nodes, messages = self.current.number, self.nodes(grid), []
+        for client in clients:
+            told = Instructions(number, self.population.attempt, options | own.get(client, {}))
+            messages.append(Message(train_content(arrays, told), nodes[client], "train", group_id=str(number)))
         self.current.asked = list(clients)
-        self.current.bytes_down += sum(num_bytes(message.content) for message in messages[:1]) * len(messages)
+        sizes = [num_bytes(message.content) for message in (messages if own else messages[:1])]
+        self.current.bytes_down += sum(sizes) if own else sum(sizes) * len(messages)
         return messages
 
     def ask(self, grid: Grid, messages: Sequence[Message], read: Callable[[Message, int], Answer]) -> list[Answer]:
@@ -271,7 +281,8 @@ class FederatedStrategy(Strategy):
         current, size = self.current, self.current.theta[self._goes_up()].size
 
         def read(message: Message, client: int) -> Reply:
-            return read_reply(message, client, size, self.population.num_examples(client), self.statistics)
+            examples = self.population.num_examples(client)
+            return read_reply(message, client, size, examples, self.statistics, self.decode)
 
         accepted = self._usable(messages, read)
         replied = {reply.client for reply in accepted}

@@ -26,7 +26,7 @@ from fedpriv.privacy.ledger import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
-_WAITING, _UPDATE, _REPORTED = "waiting", "update", "reported"
+_WAITING = "waiting"
 _ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
 
 
@@ -44,13 +44,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A trained update between the two exchanges of a round: what was reported of it has left, the update has not."""
+    """What a client keeps between two exchanges of a round: a raw update, a private key; tensors by name."""
 
     round: int
     attempt: int
-    update: Tensor  # float32 [d_up], raw
-    statistics: Tensor  # float64 [k] that have left
-    figures: dict[str, float]  # for the experimenter
+    tensors: dict[str, Tensor]
+    figures: dict[str, float] = field(default_factory=dict)  # for the experimenter
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ class ClientMemory:
         if self.waiting is not None:
             place = {"round": self.waiting.round, "attempt": self.waiting.attempt, "figures": self.waiting.figures}
             arrays[_WAITING] = _as_array(json.dumps(place).encode())
-            arrays[_UPDATE] = np.ascontiguousarray(self.waiting.update.numpy())
-            arrays[_REPORTED] = self.waiting.statistics.numpy()
+            for name, value in self.waiting.tensors.items():
+                arrays[f"{_WAITING}.{name}"] = np.ascontiguousarray(value.numpy())
         for name, value in (self.state or {}).items():
             arrays[f"state.{name}"] = np.asarray(value.contiguous().numpy())
         return save(arrays)
@@ -123,8 +122,9 @@ class ClientMemory:
         waiting = None
         if _WAITING in arrays:
             place = json.loads(arrays.pop(_WAITING).tobytes())
-            update, reported = (torch.from_numpy(arrays.pop(name)) for name in (_UPDATE, _REPORTED))
-            waiting = Waiting(place["round"], place["attempt"], update, reported, place["figures"])
+            names = [name for name in arrays if name.startswith(f"{_WAITING}.")]
+            tensors = {name.removeprefix(f"{_WAITING}."): torch.from_numpy(arrays.pop(name)) for name in names}
+            waiting = Waiting(place["round"], place["attempt"], tensors, place["figures"])
         state = {name.removeprefix("state."): torch.from_numpy(value) for name, value in arrays.items()}
         entries = tuple(entry_from_json(entry) for entry in uncollected)
         return cls(state or None, account, entries, answer, kept, waiting)

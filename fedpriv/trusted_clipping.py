@@ -21,6 +21,7 @@ from fedpriv.records import (
     CLIP_REPORTED_NORM,
     LEAST_NORM,
     MalformedMessage,
+    Options,
     Report,
     read_report,
 )
@@ -45,7 +46,7 @@ class Announcement:
     num_bytes: int
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def options(self) -> dict[str, float | int | str | bool]:
+    def options(self) -> Options:
         """As the clients read it in the second exchange."""
         return {CLIP_NORM: self.clip_norm, LEAST_NORM: self.least_norm}
 
@@ -62,7 +63,7 @@ class TrustedClippingServer:
         extra = (CLIP_REPORTED_NORM,) if reports_norm and CLIP_REPORTED_NORM not in rule.statistics else ()
         self.names = (*rule.statistics, *extra)
 
-    def before(self, server_round: int) -> dict[str, float | int | str | bool]:
+    def before(self, server_round: int) -> Options:
         """What clients must know in the first exchange: C^(t-1), which published clients hold their norms against."""
         self.rule.begin(server_round)
         return {CLIP_NORM: self.rule.clip_norm} if self.rule.moves else {}

@@ -25,6 +25,7 @@ class TwoExchangeClient(GaussianClient):
     """
 
     exchanges: ClassVar[tuple[str, ...]] = (STATISTICS, TRAIN)
+    trains_in: ClassVar[str] = STATISTICS
     #: What this client reported in the first exchange.
     reported: dict[str, Tensor]
 
@@ -51,7 +52,7 @@ class TwoExchangeClient(GaussianClient):
         if waiting is not None and asked <= (waiting.round, waiting.attempt):
             if asked < (waiting.round, waiting.attempt):
                 raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
-            return [waiting.statistics.numpy()], site.num_examples, {}
+            return [waiting.tensors["statistics"].numpy()], site.num_examples, {}
         self.prepare(request)
         method, norms = split_state(self.load_state(memory.state))
         charges = self.statistic_charges()
@@ -68,7 +69,7 @@ class TwoExchangeClient(GaussianClient):
             self._entries(memory, request, charges),
             memory.answer,
             self._kept(trained.local, request),
-            Waiting(*asked, trained.sent, statistics, figures),
+            Waiting(*asked, {"update": trained.sent, "statistics": statistics}, figures),
         )
         site.store.write(after.to_bytes())
         return [statistics.numpy()], site.num_examples, {}
@@ -81,11 +82,11 @@ class TwoExchangeClient(GaussianClient):
             raise StaleRequest(f"round {request.round}: a release is asked for, but nothing was measured in this round")
         self.prepare(request)
         method, norms = split_state(self.load_state(memory.state))
-        self.reported = dict(zip(self.statistic_names, waiting.statistics, strict=True))
+        self.reported = dict(zip(self.statistic_names, waiting.tensors["statistics"], strict=True))
         charges = self.release_charges(method)
         self._check_budget(memory, charges)
 
-        release = self.release(waiting.update, method, self._noise(request, "release"))
+        release = self.release(waiting.tensors["update"], method, self._noise(request, "release"))
         answer = Answer(request.round, request.attempt, release.value)
         after = memory.after(
             self.dump_state(joined_state(release.state, norms)),

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fedpriv.client import Client, PublicFacts, Site
-from fedpriv.config import Config
+from fedpriv.config import Config, ModelConfig
 from fedpriv.data import FederatedData, load_federated, normalise
 from fedpriv.errors import OptionError
-from fedpriv.models import FlatModel, build_model, resolve_model
+from fedpriv.models import FlatModel, build_model, layout_of, resolve_model
 from fedpriv.records import LOCAL_ACCURACY, FloatVector
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, SequentialTrainer
+
+if TYPE_CHECKING:
+    from fedpriv.shared_bits import Identity
 
 
 def locate(target: str, option: str) -> type[Any]:
@@ -55,11 +58,24 @@ def make_client(config: Config, site: Site | None = None, examples: int | None =
             config.local.batch_size,
             config.num_rounds,
             config.clients_per_round,
+            num_parameters(config) if kind.needs_layout else 0,
         )
     try:
         return kind(variant=config.privacy.variant, site=site, **options)
     except TypeError as error:  # a user's own method without a schema
         raise OptionError("strategy.client", str(options), str(error)) from None
+
+
+@lru_cache(maxsize=8)
+def _size(model: str, shape: tuple[int, int, int], classes: int) -> int:
+    return layout_of(build_model(ModelConfig.model_validate_json(model), shape, classes, 0)).num_parameters
+
+
+def num_parameters(config: Config) -> int:
+    """How many parameters the configured model has: public, and the same in every process."""
+    dataset = load_federated(config).dataset
+    model = resolve_model(config.model, dataset.shape, client_class(config).keeps_layers)
+    return _size(model.model_dump_json(), dataset.shape, len(dataset.classes))
 
 
 _counts: dict[str, list[int]] = {}
@@ -164,12 +180,13 @@ class Worker:
         images = normalise(dataset.train.images[rows], dataset.mean, dataset.std)
         return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows], dtype=np.int64)))
 
-    def client(self, client: int, store: MemoryStore) -> Client:
+    def client(self, client: int, store: MemoryStore, identity: Identity | None = None, run_id: int = 0) -> Client:
         """The client half of partition ``client`` with its own memory."""
         privacy = self.config.privacy
         # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
         tested = self.config.evaluate.clients and privacy.rng == "seeded" and self.data.test_indices(client).size > 0
-        keeps_layers = client_class(self.config).keeps_layers
+        kind = client_class(self.config)
+        keeps_layers = kind.keeps_layers
         site = Site(
             client=client,
             num_examples=self.data.num_examples(client),
@@ -180,9 +197,11 @@ class Worker:
             rng=privacy.rng,
             delta=privacy.delta,
             max_epsilon=privacy.max_epsilon,
-            layout=self.model.layout if keeps_layers else None,
+            layout=self.model.layout if keeps_layers or kind.needs_layout else None,
             initial=self.initial_model if keeps_layers else None,
             test=partial(self.test_locally, client) if tested else None,
+            identity=identity,
+            run_id=run_id,
         )
         return make_client(self.config, site, examples=site.num_examples)
 

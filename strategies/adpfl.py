@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.clip_server import make_rule
 from fedpriv.distilling_server import DistillingServer
-from fedpriv.records import EXCHANGE, STATISTICS, Reply
+from fedpriv.records import EXCHANGE, STATISTICS, Options, Reply
 from fedpriv.server import Population
 from fedpriv.trusted_clipping import TrustedClippingServer
 
@@ -64,7 +64,7 @@ class ADPFL(DistillingServer):
             simulation=population.rng == "seeded",
         )
 
-    def train_options(self, server_round: int) -> dict[str, float | int | str | bool]:
+    def train_options(self, server_round: int) -> Options:
         """Of the first exchange."""
         return super().train_options(server_round) | {
             EXCHANGE: STATISTICS,

@@ -19,15 +19,18 @@ FOR_PAPERS = {
     "gaussian_client",
     "mechanisms",
     "models",
+    "one_bit_client",
     "personal",
     "privacy",
     "records",
     "seeds",
+    "shared_bits",
     "state",
     "training",
     "two_exchanges",
 }
-FOR_SERVERS = FOR_PAPERS | {"clip_server", "distilling_server", "noise_server", "server", "trusted_clipping"}
+SERVER_BASES = {"clip_server", "distilling_server", "noise_server", "one_bit_server", "server", "trusted_clipping"}
+FOR_SERVERS = FOR_PAPERS | SERVER_BASES
 #: The Ray engine: its grid, and the pool of actors that can start before the grid is imported.
 RAY_ENGINE = ("fedpriv.engines.ray", "fedpriv.engines.ray_pool")
 

@@ -123,7 +123,7 @@ def cells_of(stream: bytes, bits: int) -> Tensor:
 def ranks_of(stream: bytes, size: int, member: int) -> Tensor:
     """pi(j) [d] of member j from a stream of 8 g d bytes: its place among g random numbers per coordinate.
 
-    Equal numbers (probability below g^2 / 2^65 per coordinate) are ordered by member, so ranks are always a permutation.
+    Equal numbers (probability below g^2 / 2^65 a coordinate) are ordered by member, so ranks are always a permutation.
     """
     numbers = np.frombuffer(stream, "<u8").reshape(size, -1)  # member by member: no [d, g] array is ever sorted
     own = numbers[member]
@@ -134,11 +134,14 @@ def ranks_of(stream: bytes, size: int, member: int) -> Tensor:
     return torch.from_numpy(rank)
 
 
-def stream_bytes(dimension: int, bits: int, size: int) -> int:
-    """Bytes of shared randomness that d coordinates need, for a pair (M bits) or a larger group."""
-    if size > 2:
-        return 8 * size * dimension
+def cell_bytes(dimension: int, bits: int) -> int:
+    """Length of the stream that `cells_of` reads."""
     return dimension * (1 if bits <= 8 else 2)
+
+
+def rank_bytes(dimension: int, size: int) -> int:
+    """Length of the stream that `ranks_of` reads."""
+    return 8 * size * dimension
 
 
 # --- the wire --------------------------------------------------------------------------------------------

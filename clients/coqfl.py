@@ -1,0 +1,280 @@
+"""CoQ-FL, client half: one-bit private quantisation whose errors cancel between the members of a pair or group.
+
+An unfinished draft; its equations are restored from its words and from LDP-FL. Every coordinate is one bit; the
+members of a group share random bits that the server does not know; the server sees each client's bits.
+
+Symbols: eps -> epsilon (of one coordinate), r -> radius, M -> bits, g -> group_size, mu -> private_share,
+lambda = 1 - (1 - mu)^2, u -> cell, pi(j) -> rank, Alice -> the member with the smallest id.
+
+Where this departs from the draft:
+- Published (mu = 0), a pair's two bits together can show on which side of the centre a member's value lies, so nothing
+  is private jointly. Repaired, each client takes for every coordinate with probability mu a uniform of its own.
+- Groups of more than two, which the draft leaves open, share a permutation per coordinate and keep their own uniforms.
+- Whatever is wrong with a partner, its key or its signature: the client falls back to its own noise, which is unbiased.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv import shared_bits
+from fedpriv.client import Charge, Client, Release, Request, StaleRequest, read_request, repeated_answer
+from fedpriv.mechanisms.quantisation import (
+    cell_bytes,
+    cells_of,
+    mixed_group_bits,
+    mixed_pair_bits,
+    rank_bytes,
+    ranks_of,
+    tanh_half,
+)
+from fedpriv.one_bit_client import WITH_MEMBERS, OneBitClient, as_bytes
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse
+from fedpriv.privacy.noise import NoiseSource, encode_key
+from fedpriv.records import EXCHANGE, KEY_ATTEMPT, KEYS, MEMBERS, PUBLIC_KEYS, SEALED, SEEDS, SIGNATURES, TRAIN
+from fedpriv.shared_bits import KeyRefused, Session, first_of
+from fedpriv.state import ClientMemory, Waiting, read_memory
+
+log = logging.getLogger("fedpriv")
+
+#: What `privacy.target_epsilon` chooses from: (1 - (1 - mu)^2) = lambda from 0.1 to 1.
+PRIVATE_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+
+
+class CoQFLClient(OneBitClient):
+    """Antithetic pairs (group_size 2) or permutation groups. bits: M; 0: LDP-FL."""
+
+    exchanges = (KEYS, SEEDS, TRAIN)
+
+    def __init__(
+        self, *, bits: int, group_size: int, private_share: float, variant: str = "repaired", **options: Any
+    ) -> None:
+        self.bits, self.group_size = bits, group_size
+        self.private_share = private_share if variant == "repaired" else 0.0
+        super().__init__(variant=variant, **options)
+        self.keeps_budget &= self.bits == 0 or self.private_share > 0
+        #: The group's secret of this participation; None: own noise.
+        self.secret: bytes | None = None
+        self.members: tuple[int, ...] = ()
+        self.member = 0
+        self.fallback: str | None = None
+        self._streams: dict[int, Tensor] = {}
+
+    # --- the exchanges -----------------------------------------------------------------------------------
+
+    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
+        """``keys``: returns ``[public key]`` or ``[public key, signature]`` (uint8). ``seeds``, to a group's first
+        member: ``[sealed, ...]``, one for each other member, in order. ``train``: ``[bits]`` (uint8 [d/8]) from
+        ``[theta]``. Raises `StaleRequest` for what comes too late.
+        """
+        request, site = read_request(config), self._site()
+        memory = read_memory(site.store)
+        exchange = request.options.get(EXCHANGE, TRAIN)
+        if exchange == TRAIN:
+            self._join(request, memory)
+            return super().fit(parameters, config)
+        if repeated_answer(memory, request) is not None:
+            raise StaleRequest(f"round {request.round} was answered already")
+        if exchange == KEYS:
+            return self._key(request, memory), site.num_examples, {}
+        return self._seeds(request, memory), site.num_examples, {}
+
+    def _key(self, request: Request, memory: ClientMemory) -> list[np.ndarray]:
+        """A fresh key pair for this round; the private half waits in the client's memory until its release."""
+        site, waiting = self._site(), memory.waiting
+        place = (request.round, request.attempt)
+        if waiting is None or place > (waiting.round, waiting.attempt):
+            seed = None
+            if site.rng == "seeded":
+                seed = encode_key("ephemeral key", site.seed, site.client, *place)
+            private = shared_bits.new_private_key(seed)
+            waiting = Waiting(*place, {"private": torch.from_numpy(as_bytes(private).copy())})
+            site.store.write(replace(memory, waiting=waiting).to_bytes())
+        elif place < (waiting.round, waiting.attempt):
+            raise StaleRequest(f"round {request.round} comes after round {waiting.round} has a key")
+        public = shared_bits.public_key(_private(waiting))
+        if site.identity is None:
+            return [as_bytes(public)]
+        session = self._session(request, request.attempt)
+        return [as_bytes(public), as_bytes(site.identity.sign(session, site.client, public))]
+
+    def _seeds(self, request: Request, memory: ClientMemory) -> list[np.ndarray]:
+        """The group's seed, sealed for every other member; an empty one where the member's key cannot be used."""
+        waiting = memory.waiting
+        if waiting is None or waiting.round != request.round:
+            raise StaleRequest(f"round {request.round}: a seed is asked for, but there is no key of this round")
+        session = self._session(request, int(request.options[KEY_ATTEMPT]))
+        private, sealed = _private(waiting), []
+        for member, key in self._peer_keys(request, session).items():
+            try:
+                pair = shared_bits.agree(private, self._checked(key, member, request, session), session, "seed")
+                sealed.append(as_bytes(shared_bits.seal(pair, self._group_seed(private, session), session)))
+            except KeyRefused:
+                sealed.append(as_bytes(b""))
+        return sealed
+
+    def _join(self, request: Request, memory: ClientMemory) -> None:
+        """Derives the group's secret, or says why the client falls back to its own noise."""
+        self.secret, self.fallback, self._streams = None, None, {}
+        if self.bits == 0 or MEMBERS not in request.options:
+            return  # planned: nobody to pair with
+        try:
+            self.secret = self._group_secret(request, memory)
+        except KeyRefused as refused:
+            self.fallback = str(refused)
+            log.warning("client %d uses its own noise in round %d: %s", self._site().client, request.round, refused)
+
+    def _group_secret(self, request: Request, memory: ClientMemory) -> bytes:
+        waiting, own = memory.waiting, self._site().client
+        attempt = request.options.get(KEY_ATTEMPT)
+        if waiting is None or (waiting.round, attempt) != (request.round, request.attempt):
+            raise KeyRefused("there is no key of this round and attempt")
+        session = self._session(request, request.attempt)
+        self.members, self.member = session.members, session.members.index(own)
+        private, keys = _private(waiting), self._peer_keys(request, session)
+        if self.group_size == 2:
+            ((partner, key),) = keys.items()
+            return shared_bits.agree(private, self._checked(key, partner, request, session), session, "pair")
+        leader = first_of(session.members)
+        if own == leader:
+            return self._group_seed(private, session)
+        key = keys.get(leader, b"")
+        pair = shared_bits.agree(private, self._checked(key, leader, request, session), session, "seed")
+        sealed = request.options.get(SEALED, b"")
+        return shared_bits.unseal(pair, sealed if isinstance(sealed, bytes) else b"", session)
+
+    def _session(self, request: Request, attempt: int) -> Session:
+        """The public context. Raises `KeyRefused` for a group that cannot be this client's."""
+        members = request.options.get(MEMBERS)
+        own = self._site().client
+        sound = isinstance(members, list) and all(type(member) is int for member in members)
+        if not sound or own not in members or sorted(set(members)) != members:  # type: ignore[operator,arg-type]
+            raise KeyRefused(f"the server names the group {members!r}")
+        if not 2 <= len(members) <= self.group_size:  # type: ignore[arg-type]
+            raise KeyRefused(f"the server names {len(members)} members, group_size is {self.group_size}")  # type: ignore[arg-type]
+        return Session(self._site().run_id, request.round, attempt, tuple(members))  # type: ignore[arg-type]
+
+    def _peer_keys(self, request: Request, session: Session) -> Mapping[int, bytes]:
+        """The other members' public keys as the server relays them, in order; an empty one is missing."""
+        keys, others = request.options.get(PUBLIC_KEYS), [m for m in session.members if m != self._site().client]
+        if not isinstance(keys, list) or len(keys) != len(others):
+            raise KeyRefused("the server relays another number of keys")
+        return dict(zip(others, map(bytes, keys), strict=True))  # type: ignore[arg-type]
+
+    def _checked(self, key: bytes, member: int, request: Request, session: Session) -> bytes:
+        """A peer's key after its signature was verified, where this client has an identity."""
+        identity = self._site().identity
+        if identity is not None:
+            signatures = request.options.get(SIGNATURES)
+            others = [m for m in session.members if m != self._site().client]
+            sound = isinstance(signatures, list) and len(signatures) == len(others)
+            signature = bytes(signatures[others.index(member)]) if sound else b""  # type: ignore[index,arg-type]
+            identity.verify(session, member, key, signature)
+        return key
+
+    def _group_seed(self, private: bytes, session: Session) -> bytes:
+        """Known to the leader alone: derived from its private key of this round, so nothing more must be kept."""
+        return shared_bits.derived(private, session, "group seed")
+
+    # --- the bits ----------------------------------------------------------------------------------------
+
+    def quantise(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
+        if self.secret is None:
+            return super().quantise(p, own, layer, piece)
+        shared = self._shared(layer, piece)
+        if self.group_size == 2:
+            return mixed_pair_bits(p, shared, own, self.bits, self.member == 0, self.private_share)
+        return mixed_group_bits(p, shared, own, len(self.members), self.private_share)
+
+    def _shared(self, layer: int, piece: slice) -> Tensor:
+        """u or pi(j) of a piece of a layer."""
+        if layer not in self._streams:
+            assert self.secret is not None
+            part = self._layers(self.facts.num_parameters)[layer]
+            size = part.stop - part.start
+            if self.group_size == 2:
+                found = shared_bits.stream(self.secret, layer, cell_bytes(size, self.bits))
+                self._streams = {layer: cells_of(found, self.bits)}
+            else:
+                found = shared_bits.stream(self.secret, layer, rank_bytes(size, len(self.members)))
+                self._streams = {layer: ranks_of(found, len(self.members), self.member)}
+        return self._streams[layer][piece]
+
+    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
+        release, figures = super().work(theta, state, request)
+        return release, {**figures, "fallback": float(self.fallback is not None)}
+
+    # --- what it costs (unit client, replace-one; observers server and server+members) --------------------
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """The price of a shared participation, also where a client is left over: that is decided in public, and own
+        noise costs less (`realised`).
+        """
+        leak = self.exact_leak()
+        if leak is not None:
+            return (Charge(NoBound(threat=self.threat, reason=leak)),)
+        found = []
+        for threat in (self.threat, WITH_MEMBERS):
+            event = PairedQuantisation(
+                threat=threat,
+                epsilon=self.epsilon,
+                private_share=self.private_share,
+                bits=self.bits,
+                dimension=self.dimension,
+                group_size=self.group_size,
+            )
+            alone = RandomisedResponse(threat=threat, epsilon=self.epsilon, dimension=self.dimension)
+            found.append(Charge(event, alone if self.site is not None and self.secret is None else None))
+        return tuple(found)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim | None:
+        return None if self.exact_leak() else claimed.coqfl(self.epsilon)
+
+    @classmethod
+    def chosen_for(
+        cls, target: float, delta: float, participations: int, make: Callable[..., Client]
+    ) -> dict[str, float]:
+        """(epsilon, private_share) that meet the target with the least variance of a pair's mean at the centre, r^2
+        lambda / (2 tanh^2(eps/2)); from public quantities alone. private_share 1 is LDP-FL: below a joint epsilon of
+        ln 4 for a coordinate nothing shared helps.
+        """
+        best, least = dict[str, float](), math.inf
+        for private_share in PRIVATE_SHARES:
+            changed = partial(make, private_share=private_share)
+            found = super().chosen_for(target, delta, participations, changed)
+            variance = (1 - (1 - private_share) ** 2) / tanh_half(found["epsilon"]) ** 2
+            if variance < least:
+                best, least = found | {"private_share": private_share}, variance
+        return best
+
+    # --- what the auditor tries --------------------------------------------------------------------------
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """Alice's bits beside Bob's: the server sees both. Bob's values are known and at the upper end."""
+        if self.bits == 0 or self.group_size > 2:
+            return super().audit_release(length, state, shape, noise)
+        radius = self._first_radius()
+        cell = noise.integers(0, 2**self.bits, shape)
+        seen = []
+        for first, value in ((True, length * radius), (False, radius)):
+            p = self.probability(torch.full(shape, value))
+            own = noise.uniform(shape)
+            seen.append(mixed_pair_bits(p, cell, own, self.bits, first, self.private_share).float())
+        return Release(torch.cat(seen, dim=-1), state)
+
+
+def _private(waiting: Waiting) -> bytes:
+    return waiting.tensors["private"].numpy().tobytes()

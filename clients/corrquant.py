@@ -1,0 +1,48 @@
+"""Correlated quantisation, client half (Suresh, Sun, Ro and Yu, ICML 2022): the baseline without privacy of CoQ-FL.
+
+Nobody adds noise for privacy; the round's clients are one group whose permutations everybody knows.
+
+Symbols: n -> the round's clients, pi(j) -> rank, gamma_j -> own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fedpriv import shared_bits
+from fedpriv.client import Charge, Request
+from fedpriv.mechanisms.quantisation import group_bits, independent_bits, rank_bytes, ranks_of
+from fedpriv.one_bit_client import OneBitClient
+from fedpriv.privacy.events import NoBound
+from fedpriv.records import MEMBERS, SEALED
+
+
+class CorrQuantClient(OneBitClient):
+    """One bit per coordinate at epsilon = infinity; high where (pi(j) + gamma_j)/n lies below p."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(epsilon=None, **options)
+        self.members: tuple[int, ...] = ()
+        self.seed = b""
+        self._ranks: dict[int, Tensor] = {}
+
+    def prepare(self, request: Request) -> None:
+        super().prepare(request)
+        members, seed = request.options.get(MEMBERS), request.options.get(SEALED)
+        sound = isinstance(members, list) and isinstance(seed, bytes) and self._site().client in members
+        self.members = tuple(members) if sound else ()  # type: ignore[arg-type]
+        self.seed, self._ranks = seed if isinstance(seed, bytes) else b"", {}
+
+    def quantise(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
+        if len(self.members) < 2:
+            return independent_bits(p, own)
+        if layer not in self._ranks:
+            part, size = self._layers(self.facts.num_parameters)[layer], len(self.members)
+            found = shared_bits.stream(self.seed, layer, rank_bytes(part.stop - part.start, size))
+            self._ranks = {layer: ranks_of(found, size, self.members.index(self._site().client))}
+        return group_bits(p, self._ranks[layer][piece], own, len(self.members))
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        return (Charge(NoBound(threat=self.threat, reason=str(self.exact_leak()))),)

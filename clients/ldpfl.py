@@ -1,0 +1,53 @@
+"""LDP-FL, client half (Sun, Qian and Chen, IJCAI 2021): the base and the baseline of CoQ-FL.
+
+Every coordinate is released as one bit by randomised response; the server sees each client's bits; nobody needs to be
+trusted. With ``shuffle`` a trusted shuffler mixes the bits of all clients of a round, coordinate by coordinate.
+
+Symbols: eps -> epsilon (of one coordinate), r -> radius. Published and repaired are the same: what is promised for a
+coordinate is kept for a coordinate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fedpriv.client import Charge
+from fedpriv.one_bit_client import OneBitClient
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, NoBound, RandomisedResponse, Shuffled, Threat
+
+SECURE_SUM = Threat("client", "replace-one", "secure-sum")
+
+
+class LDPFLClient(OneBitClient):
+    """One bit per coordinate, each client for itself. shuffle: whoever sees only the counts of a round is accounted for
+    as well, with amplification where its condition holds; shuffle_delta: what all of it may use up of delta.
+    """
+
+    def __init__(self, *, shuffle: bool = False, shuffle_delta: float = 1e-6, **options: Any) -> None:
+        super().__init__(**options)
+        self.shuffle, self.shuffle_delta = shuffle, shuffle_delta
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        leak = self.exact_leak()
+        if leak is not None:
+            return (Charge(NoBound(threat=self.threat, reason=leak)),)
+        own = Charge(RandomisedResponse(threat=self.threat, epsilon=self.epsilon, dimension=self.dimension))
+        if not self.shuffle:
+            return (own,)
+        share = self.shuffle_delta / (self.facts.num_rounds * self.dimension)
+        counts = Shuffled(
+            threat=SECURE_SUM,
+            epsilon=self.epsilon,
+            users=self.facts.clients_per_round,
+            delta=share,
+            dimension=self.dimension,
+        )
+        return own, Charge(counts)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim | None:
+        return None if self.exact_leak() else claimed.ldpfl(self.epsilon)

@@ -1,0 +1,163 @@
+"""The shared base of clients that send one bit per coordinate (LDP-FL's encoding; CoQ-FL page, eq. 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.client import Client, Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
+from fedpriv.mechanisms.clipping import finite_or_zero
+from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Event, Threat
+from fedpriv.privacy.noise import NoiseSource
+from fedpriv.records import CENTRES, RADII
+
+#: Against the server together with the other members of a pair or group, whose shared bits it then knows.
+WITH_MEMBERS = Threat("client", "replace-one", "server+members")
+
+
+def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:
+    """One radius for each named block. Raises ValueError for another number of them."""
+    found = [float(radius)] * layers if isinstance(radius, int | float) else [float(value) for value in radius]
+    if len(found) != layers:
+        raise ValueError(f"{len(found)} radii for {layers} named blocks")
+    return found
+
+
+class OneBitClient(Client):
+    """Clamp to [c - r, c + r], then one bit per coordinate.
+
+    epsilon: of one coordinate; None: infinite, stochastic quantisation without privacy. encode: update (c = 0, the
+    radius is a public constant) | weights (c and r of each layer are announced, from released weights). radius: r, one
+    for all named blocks or one for each.
+    """
+
+    needs_facts: ClassVar[bool] = True
+    needs_layout: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        facts: PublicFacts,
+        epsilon: float | None,
+        encode: str,
+        radius: float | Sequence[float],
+        variant: str = "repaired",
+        site: Site | None = None,
+    ) -> None:
+        super().__init__(variant=variant, site=site)
+        self.facts, self.encode_weights, self.radius = facts, encode == "weights", radius
+        self.epsilon = math.inf if epsilon is None else epsilon
+        self.keeps_budget = self.exact_leak() is None
+        self.centres: list[float] = []
+        self.radii: list[float] = []
+
+    # --- the release -------------------------------------------------------------------------------------
+
+    def prepare(self, request: Request) -> None:
+        """Takes the layers' centres and radii. No announcement can weaken the guarantee: values are clamped.
+
+        Raises `UnsafeNoise` for what is no interval.
+        """
+        layers = len(self._layers(self.facts.num_parameters))
+        if not self.encode_weights:
+            self.centres, self.radii = [0.0] * layers, per_layer(self.radius, layers)
+            return
+        centres, radii = request.options.get(CENTRES), request.options.get(RADII)
+        for found in (centres, radii):
+            sound = isinstance(found, list) and len(found) == layers and all(map(math.isfinite, found))
+            if not sound or (found is radii and min(radii) <= 0):  # type: ignore[arg-type]
+                raise UnsafeNoise(f"the server announces {found!r} for {layers} named blocks")
+        self.centres, self.radii = list(centres), list(radii)  # type: ignore[arg-type]
+
+    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
+        trained = self.train_locally(theta, request)
+        values = finite_or_zero(theta + trained.sent) if self.encode_weights else trained.sent
+        release = self.release(values, state, self._noise(request, "release"))
+        packed = torch.from_numpy(pack(release.value))
+        return replace(release, value=packed, local=trained.local), {**trained.figures, **release.figures}
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """Bits [..., d] (bool) of values [..., d]; of them `work` sends eight in a byte."""
+        bits, clamped = [], torch.zeros(update.shape[:-1], dtype=torch.float64)
+        for layer, part in enumerate(self._layers(update.shape[-1])):
+            values = update[..., part]
+            centre, radius = (self.centres[layer], self.radii[layer]) if self.radii else (0.0, self._first_radius())
+            clamped += clamped_share(values, centre, radius) * values.shape[-1]
+            for start in range(0, values.shape[-1], CHUNK):  # a chunk's intermediate vectors stay in the cache
+                piece = slice(start, start + CHUNK)
+                p = high_probability(values[..., piece], centre, radius, self.epsilon)
+                bits.append(self.quantise(p, noise.uniform(tuple(p.shape)), layer, piece))
+        share = clamped / update.shape[-1]
+        return Release(torch.cat(bits, dim=-1), state, {"clamped": float(share)} if share.ndim == 0 else {})
+
+    def probability(self, values: Tensor) -> Tensor:
+        """p(w) [..., d] at the first layer's interval: for the auditor."""
+        return high_probability(values, 0.0, self._first_radius(), self.epsilon)
+
+    def quantise(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
+        """Bits of a piece of a layer from their probabilities and the client's own uniforms in (0, 1)."""
+        return independent_bits(p, own)
+
+    def _layers(self, dimension: int) -> list[slice]:
+        """The named blocks; without a site everything is one."""
+        layout = self.site.layout if self.site is not None else None
+        if layout is None:
+            return [slice(0, dimension)]
+        return [slice(block.start, block.stop) for block in layout.blocks]
+
+    def _first_radius(self) -> float:
+        return self.radius if isinstance(self.radius, int | float) else float(self.radius[0])
+
+    # --- what it costs and what the auditor tries --------------------------------------------------------
+
+    @property
+    def dimension(self) -> int:
+        return max(1, self.facts.num_parameters)
+
+    @classmethod
+    def chosen_for(
+        cls, target: float, delta: float, participations: int, make: Callable[..., Client]
+    ) -> dict[str, float]:
+        """The largest epsilon of a coordinate that meets the target."""
+        from fedpriv.privacy.calibration import calibrate  # loads the accountants
+
+        def events(noise: float) -> list[Event]:
+            return make(epsilon=1 / noise).planned_events(participations)
+
+        return {"epsilon": 1 / calibrate(events, target, delta).noise_multiplier}
+
+    def release_bytes(self, size: int) -> int:
+        return -(-size // 8)
+
+    def exact_leak(self) -> str | None:
+        return (
+            "epsilon=null: bits without privacy, a value at an end of the interval is sent as it is"
+            if (math.isinf(self.epsilon))
+            else None
+        )
+
+    def keeps_answer(self) -> bool:
+        return True
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        return [Neighbours("all values at opposite ends", (1.0,) * participations, (-1.0,) * participations)]
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """Every coordinate at the same end of its interval: the bits as numbers."""
+        found = self.release(torch.full(shape, length * self._first_radius()), state, noise)
+        return replace(found, value=found.value.float())
+
+
+def as_bytes(blob: bytes) -> np.ndarray:
+    """A byte string as `fit` returns it."""
+    return np.frombuffer(blob, np.uint8)
+
+
+__all__ = ["CLIENT_TO_SERVER", "WITH_MEMBERS", "OneBitClient", "as_bytes", "per_layer"]

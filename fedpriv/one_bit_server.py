@@ -1,0 +1,99 @@
+"""The shared base of servers that receive one bit per coordinate: decoding, the unweighted mean, the next interval.
+
+Symbols: c, r -> centres, radii (one for each named block), A -> `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpriv.mechanisms.quantisation import decode, in_chunks, unpack
+from fedpriv.one_bit_client import per_layer
+from fedpriv.records import CENTRES, RADII, FloatVector, Options, Reply
+from fedpriv.server import FederatedStrategy, Population
+
+
+class OneBitServer(FederatedStrategy):
+    """theta <- theta + mean of the decoded updates, or (encode=weights) the mean of the decoded weights.
+
+    Means are unweighted: weights by examples would spoil what correlated noise cancels. radius, epsilon, encode: the
+    clients' own. radius_floor: r_min; clip_factor: of half the range of the last released weights of a layer.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        epsilon: float | None,
+        encode: str,
+        radius: float | Sequence[float],
+        radius_floor: float,
+        clip_factor: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(population, **options)
+        self.layers = population.layers
+        self.epsilon = float("inf") if epsilon is None else epsilon
+        self.encode_weights, self.radius_floor, self.clip_factor = encode == "weights", radius_floor, clip_factor
+        self.centres, self.radii = [0.0] * len(self.layers), per_layer(radius, len(self.layers))
+        self.announced = False
+        self.decode = self.decoded
+
+    def train_options(self, server_round: int) -> Options:
+        if not self.encode_weights:
+            return {}
+        if not self.announced:  # of theta^0, which is public
+            self.follow(self.current.theta)
+        self.current.figures |= {"centres": list(self.centres), "radii": list(self.radii)}
+        return {CENTRES: list(self.centres), RADII: list(self.radii)}
+
+    def decoded(self, packed: Any) -> FloatVector:
+        """float32 [d]: c + A or c - A for every bit. Raises ValueError for another number of bytes."""
+        bits, parts = unpack(packed, self.layers[-1].stop), []
+        for part, centre, radius in zip(self.layers, self.centres, self.radii, strict=True):
+            parts.append(
+                in_chunks(lambda piece, c=centre, r=radius: decode(piece.float(), c, r, self.epsilon), bits[part])
+            )
+        vector: FloatVector = torch.cat(parts).numpy()
+        return vector
+
+    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        if not self.encode_weights:
+            return super().aggregate(theta, replies)
+        moved = super().aggregate(np.zeros_like(theta), replies)
+        self.follow(moved)
+        return moved
+
+    def follow(self, weights: FloatVector) -> None:
+        """The next interval of each layer from released weights alone: c = mid-range, r <- min(r, max(r_min, factor *
+        half-range)). Without the cap r diverges; without the floor a constant layer ends it at 0.
+        """
+        self.announced = True
+        for index, part in enumerate(self.layers):
+            low, high = float(weights[part].min()), float(weights[part].max())
+            self.centres[index] = (low + high) / 2
+            wanted = max(self.radius_floor, self.clip_factor * (high - low) / 2)
+            self.radii[index] = min(self.radii[index], wanted)
+
+    def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        """Mean share of coordinates outside their interval, and how many clients fell back to their own noise: in
+        simulation, where clients say so.
+        """
+        names = {"clamped": "clamped_share", "fallback": "fallbacks"}
+        found = {}
+        for name, shown in names.items():
+            values = [reply.diagnostics[name] for reply in replies if name in reply.diagnostics]
+            if values:
+                found[shown] = sum(values) / len(values) if name == "clamped" else sum(values)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"centres": self.centres, "radii": self.radii, "announced": self.announced}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.centres, self.radii, self.announced = list(state["centres"]), list(state["radii"]), state["announced"]
