@@ -31,6 +31,7 @@ from fedpriv.errors import OptionError, RunFolderError
 from fedpriv.planning import schedule, with_target
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.mechanisms import one_coordinate as single_coordinate
 from fedpriv.privacy.noise import SeededNoise
 from fedpriv.run_folder import RunFolder, json_number
 from fedpriv.worker import make_client
@@ -56,7 +57,15 @@ class AuditedScope:
 
 
 def audit_mechanism(
-    client: Client, participations: int, *, delta: float, trials: int, confidence: float, seed: int, name: str = ""
+    client: Client,
+    participations: int,
+    *,
+    delta: float,
+    trials: int,
+    confidence: float,
+    seed: int,
+    name: str = "",
+    one_coordinate: bool = False,
 ) -> AuditedScope:
     """Audits ``participations`` releases of one client over all its worst-case pairs and keeps the largest bound.
 
@@ -67,7 +76,7 @@ def audit_mechanism(
     found: list[tuple[Audit, str]] = []
     for index, pair in enumerate(pairs):
         one = audit(
-            _sampler(client, pair),
+            _sampler(client, pair, 1 if one_coordinate else DIMENSION),
             delta=delta,
             trials=trials,
             confidence=split,
@@ -78,17 +87,21 @@ def audit_mechanism(
         found.append((one, pair.name))
     best, pair_name = max(found, key=lambda item: (item[0].epsilon_lower, item[0].epsilon_sampled))
     best = replace(best, confidence=confidence)
-    verified = compose_events(client.planned_events(participations), delta).epsilon
+    planned = client.planned_events(participations)
+    verified = compose_events(map(single_coordinate, planned) if one_coordinate else planned, delta).epsilon
     claim = client.claim(participations, delta)
     claimed = claim.epsilon if claim else None
-    # Several releases are what a claim about the run speaks of; one release is every scope at once.
-    same_scope = claim is not None and (participations == 1 or claim.scope == "run") and claim.delta == delta
+    # Several releases are what a claim about the run speaks of; one release is every scope at once, but for a claim
+    # about single coordinates. Attacked at delta, a pure claim (delta 0) is refuted all the same.
+    of_coordinates = claim is not None and claim.scope == "coordinate"
+    same_scope = claim is not None and (participations == 1 or claim.scope == "run") and claim.delta <= delta
+    same_scope &= one_coordinate or not of_coordinates
     words = "nothing is claimed" if claimed is None else verdict(best, claimed, same_scope)
     return AuditedScope(name or f"{participations} releases", participations, pair_name, best, claimed, verified, words)
 
 
-def _sampler(client: Client, pair: Neighbours) -> Any:
-    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code: DIMENSION
+def _sampler(client: Client, pair: Neighbours, dimension: int) -> Any:
+    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code: so many
     coordinates, and every number that leaves beside them.
     """
 
@@ -96,7 +109,7 @@ def _sampler(client: Client, pair: Neighbours) -> Any:
         noise = SeededNoise(seed, int(world), "audit", pair.name)
         state, seen = None, []
         for length in pair.world1 if world else pair.world0:
-            release = client.audit_release(length, state, (trials, DIMENSION), noise)
+            release = client.audit_release(length, state, (trials, dimension), noise)
             state = release.state
             seen.append(release.value)
             seen.extend(number.float().unsqueeze(1) for number in release.statistics.values())
@@ -121,11 +134,13 @@ def audit_config(
     client = make_client(config)
     most = participations or released or max(schedule(config))
     delta = config.privacy.delta
+    common: dict[str, Any] = {"delta": delta, "trials": trials, "confidence": confidence, "seed": seed}
     names = {most: "whole run" if participations is None else f"{most} releases", 1: "one release"}
-    return [
-        audit_mechanism(client, n, delta=delta, trials=trials, confidence=confidence, seed=seed, name=names[n])
-        for n in sorted(names, reverse=True)
-    ]
+    scopes = [audit_mechanism(client, n, **common, name=names[n]) for n in sorted(names, reverse=True)]
+    claim = client.claim(1, delta)
+    if claim is not None and claim.scope == "coordinate":
+        scopes.append(audit_mechanism(client, 1, **common, name="one coordinate", one_coordinate=True))
+    return scopes
 
 
 # --- the command -----------------------------------------------------------------------------------------
