@@ -50,7 +50,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
 
     epsilon: of one round. base_share: a. allocation: adaptive (equation 12) | fixed (eps_i = eps). claimed_delta: of
     equation 16. noise_multiplier: S sigma_s(eps) / C^t, which decides epsilon; None: from epsilon. min_replies: the
-    fewest uploads that a secure sum would add up.
+    fewest uploads that a secure sum would add up; colluders: of these, how many clients' noise its observer knows.
     """
 
     needs_facts: ClassVar[bool] = True
@@ -65,6 +65,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         claimed_delta: float,
         noise_multiplier: float | None = None,
         min_replies: int = 1,
+        colluders: int = 0,
         variant: str = "repaired",
         **options: Any,
     ) -> None:
@@ -77,7 +78,8 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         adaptive = allocation == "adaptive"
         super().__init__(noise_multiplier=noise_multiplier, reports_norm=adaptive, variant=variant, **options)
         self.facts, self.epsilon, self.base_share, self.adaptive = facts, epsilon, base_share, adaptive
-        self.claimed_delta, self.min_replies, self.least_norm = claimed_delta, min_replies, 0.0
+        self.claimed_delta, self.least_norm = claimed_delta, 0.0
+        self.noises = min_replies - colluders  # that a secure sum's observer cannot know
         self.reported: dict[str, Tensor] = {}
 
     # --- the release -------------------------------------------------------------------------------------
@@ -114,23 +116,27 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """An upload moves by 2 C^t under replace-one, whatever S is called: multiplier noise_multiplier / 2 at eps,
-        the largest eps_i. A secure sum of at least min_replies uploads carries all their noises.
+        the largest eps_i. A secure sum carries the noises of all that are not known.
         """
         if self.adaptive and not self.repaired:
             leaks = (NoBound(threat=threat, reason=NOISE_SHOWS_NORM) for threat in (self.threat, SECURE_SUM))
             return tuple(Charge(event) for event in leaks)
         multiplier = self.noise_multiplier / 2
-        in_sum = Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(self.min_replies) * multiplier)
+        in_sum = Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(self.noises) * multiplier)
         return Charge(Gaussian(threat=self.threat, multiplier=multiplier)), Charge(in_sum)
 
     def release_charges(self, state: Any) -> tuple[Charge, ...]:
-        """As planned, and what eps_i really costs."""
-        own, *others = self.charges(state)
+        """As planned, and what eps_i really costs. Of the others in a sum a client knows no more than the plan."""
+        own, in_sum = self.charges(state)
         if not isinstance(own.event, Gaussian) or self.noise_multiplier == 0:
-            return own, *others
-        taken = float(self.sensitivity * noise_scale(self.round_epsilon(), self.claimed_delta) / 2)
-        realised = replace(own.event, multiplier=max(own.event.multiplier, taken))
-        return replace(own, realised=realised), *others
+            return own, in_sum
+        planned = own.event.multiplier
+        taken = max(planned, float(self.sensitivity * noise_scale(self.round_epsilon(), self.claimed_delta) / 2))
+        summed = math.sqrt(taken**2 + (self.noises - 1) * planned**2)
+        return (
+            replace(own, realised=replace(own.event, multiplier=taken)),
+            replace(in_sum, realised=Gaussian(threat=SECURE_SUM, multiplier=summed)),
+        )
 
     def statistic_charges(self) -> tuple[Charge, ...]:
         """What is reported goes to the clipping server one by one, whether or not uploads are summed in secret."""
@@ -145,8 +151,16 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
     def remarks(self) -> tuple[str, ...]:
         words = "the paper adds nothing up over rounds: its epsilon is of one round"
         if self.repaired:
-            return (*super().remarks(), words)
+            return (*super().remarks(), words, *self._noise_of_norms())
         return (words, self._gaussian_part())
+
+    def _noise_of_norms(self) -> tuple[str, ...]:
+        """How much the threshold can know of the norms."""
+        if CLIP_REPORTED_NORM not in self.statistic_names or self.statistic.noise is None:
+            return ()
+        std, most = self.statistic.noise * self.norm_bound, self.norm_bound
+        drowned = "C and eps_i follow the noise rather than the norms" if std > most / 4 else "C can follow them"
+        return (f"reported norms carry noise of standard deviation {std:.3g} on a range of 0 to {most:g}: {drowned}",)
 
     def _gaussian_part(self) -> str:
         """What the published noise would be worth if nothing else were told."""
@@ -161,6 +175,6 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
 
         return (
             f"as if every C^t and eps_i were public, the noise alone would give epsilon {epsilon(1):.0f} over {rounds} "
-            f"rounds (an upload moves by 2 C^t, not by 2 C^t / N), and {epsilon(self.min_replies):.0f} to whoever sees "
-            f"only sums of {self.min_replies} uploads (min_replies)"
+            f"rounds (an upload moves by 2 C^t, not by 2 C^t / N), and {epsilon(self.noises):.0f} to whoever sees "
+            f"only sums with the noises of {self.noises} uploads (min_replies minus colluders)"
         )

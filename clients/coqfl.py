@@ -47,8 +47,8 @@ from fedpriv.state import ClientMemory, Waiting, read_memory
 
 log = logging.getLogger("fedpriv")
 
-#: What `privacy.target_epsilon` chooses from: (1 - (1 - mu)^2) = lambda from 0.1 to 1.
-PRIVATE_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+#: What `privacy.target_epsilon` chooses from: lambda = 1 - (1 - mu)^2 from 0.04 to 1.
+PRIVATE_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 
 
 class CoQFLClient(OneBitClient):
@@ -248,8 +248,8 @@ class CoQFLClient(OneBitClient):
         cls, target: float, delta: float, participations: int, make: Callable[..., Client]
     ) -> dict[str, float]:
         """(epsilon, private_share) that meet the target with the least variance of a pair's mean at the centre, r^2
-        lambda / (2 tanh^2(eps/2)); from public quantities alone. private_share 1 is LDP-FL: below a joint epsilon of
-        ln 4 for a coordinate nothing shared helps.
+        lambda / (2 tanh^2(eps/2)); from public quantities alone. private_share 1 is LDP-FL: where one coordinate
+        is all, nothing shared helps below a joint epsilon of ln 4; over many, at delta > 0, it does.
         """
         best, least = dict[str, float](), math.inf
         for private_share in PRIVATE_SHARES:

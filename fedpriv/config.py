@@ -225,11 +225,12 @@ class FedCADClientOptions(ClippingClientOptions):
 
 
 class ADPFLServerOptions(DistillationServerOptions, ClippingServerOptions):
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
     allocation: Any = Field(description="as strategy.client.allocation")
 
 
 class ADPFLClientOptions(FedPerClientOptions, ClippingClientOptions):
-    epsilon: float = Field(gt=0, description="eps: claimed for one round, by equation 16")
+    epsilon: float = Field(gt=0, le=1e12, description="eps: claimed for one round, by equation 16")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
     noise_multiplier: float | None = Field(  # type: ignore[assignment]
         ge=0, description="noise standard deviation / C; null: by equation 16 from epsilon"
@@ -237,6 +238,7 @@ class ADPFLClientOptions(FedPerClientOptions, ClippingClientOptions):
     base_share: float = Field(gt=0, le=1, description="a: share of eps that a clipped update gets")
     allocation: Literal["adaptive", "fixed"] = Field(description="a round's eps_i: by equation 12, or eps")
     min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
+    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
 
 
 class ExampleLevelClientOptions(GaussianClientOptions):
@@ -472,10 +474,22 @@ def _check_method(config: Config) -> None:
             raise _first_option_error(error, prefix=("strategy", half)) from None
     if issubclass(METHODS[config.strategy.name][1], ExampleLevelClientOptions):
         _check_example_level(config)
+    _check_min_replies(config)
     if issubclass(METHODS[config.strategy.name][1], OneBitOptions):
         _check_one_bit(config)
     if issubclass(METHODS[config.strategy.name][1], ClippingClientOptions):
         _check_clipping(config)
+
+
+def _check_min_replies(config: Config) -> None:
+    """A guarantee that counts on min_replies noises is only true if the server keeps to it."""
+    server, client = config.server_options(), config.client_options()
+    if "min_replies" in client and client["min_replies"] != server["min_replies"]:
+        allowed = f"must be strategy.server.min_replies={server['min_replies']}"
+        raise OptionError("strategy.client.min_replies", client["min_replies"], allowed)
+    if client.get("colluders", 0) >= server["min_replies"] and client.get("colluders", 0) > 0:
+        allowed = f"must be less than strategy.server.min_replies={server['min_replies']}"
+        raise OptionError("strategy.client.colluders", client["colluders"], allowed)
 
 
 def _check_one_bit(config: Config) -> None:

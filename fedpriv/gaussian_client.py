@@ -42,7 +42,7 @@ class GaussianClient(Client):
     A method says what it releases at the C of this participation (`release`), what that costs (`charges`, and
     `planned_releases` for a whole run). How C moves is the server's rule (`fedpriv.clip_server`); here is the client's
     side of it: the announced C is checked and taken, and the rule's statistic leaves beside the release, with its own
-    price. Noise is always noise_multiplier * C, so C changes no event of the release.
+    price. Noise is at least noise_multiplier * C, so C changes no event of the release.
 
     noise_multiplier: the paper's sigma, standard deviation / clip_norm, per coordinate. clip_norm: the first C.
     clipping: fixed | quantile | geometric | adp. floor, norm_bound: the smallest and largest C that is accepted;

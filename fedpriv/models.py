@@ -70,6 +70,8 @@ class Layout:
         """
         blocks = len(self.blocks)
         count = max(1, min(2, blocks - 1)) if count is None else count
+        if blocks < 2:
+            raise OptionError("model", f"of one named block ({self.blocks[0].name})", f"{option} needs at least 2")
         if count >= blocks:
             words = ", ".join(block.name for block in self.blocks)
             raise OptionError(

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from fedpriv.client import Client, Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
+from fedpriv.errors import OptionError
 from fedpriv.mechanisms.clipping import finite_or_zero
 from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack
+from fedpriv.models import Exchange, Layout
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Event, Threat
 from fedpriv.privacy.noise import NoiseSource
 from fedpriv.records import CENTRES, RADII
@@ -23,10 +25,10 @@ WITH_MEMBERS = Threat("client", "replace-one", "server+members")
 
 
 def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:
-    """One radius for each named block. Raises ValueError for another number of them."""
+    """One radius for each named block. Raises `OptionError` for another number of them."""
     found = [float(radius)] * layers if isinstance(radius, int | float) else [float(value) for value in radius]
     if len(found) != layers:
-        raise ValueError(f"{len(found)} radii for {layers} named blocks")
+        raise OptionError("strategy.client.radius", found, f"{len(found)} radii for {layers} named blocks")
     return found
 
 
@@ -57,6 +59,10 @@ class OneBitClient(Client):
         self.keeps_budget = self.exact_leak() is None
         self.centres: list[float] = []
         self.radii: list[float] = []
+
+    def exchange(self, layout: Layout, server_round: int) -> Exchange:
+        per_layer(self.radius, len(layout.blocks))  # refused before the run
+        return super().exchange(layout, server_round)
 
     # --- the release -------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     )
     check_sampler(config, worker.data)
     check_budget(config)
+    check_faults(config)
     worker = Worker(config)
     plan = make_plan(config, worker)
     name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
@@ -108,6 +109,15 @@ def _distil(strategy: DistillingServer, worker: Worker) -> Distil:
     )
     distiller, whole, shared = Distiller(worker, options), worker.whole_model, worker.shared
     return lambda teacher, student, number: distiller(whole(teacher), whole(student), shared, number)[shared]
+
+
+def check_faults(config: Config) -> None:
+    """A fault planned for an exchange that the method does not have would never happen."""
+    known = client_class(config).exchanges
+    for number, fault in enumerate(config.engine.faults):
+        if fault.exchange not in known:
+            words = f"{config.strategy.name} has: {', '.join(known)}"
+            raise OptionError(f"engine.faults.{number}.exchange", fault.exchange, words)
 
 
 def check_budget(config: Config) -> None:
@@ -288,6 +298,9 @@ class Session:
                 self._collect(self.strategy.current)
                 self._save_model()
                 self._report()
+                raise
+            except KeyboardInterrupt:  # what has left in this round is booked; what can be repeated forgets it again
+                self._collect(self.strategy.current)
                 raise
 
     def _collect(self, current: Round) -> None:

@@ -2,7 +2,8 @@
 
 It is a part of its own. Towards the clients it needs the first exchange of a round alone, whose replies hold
 statistics and no parameters; towards the aggregation server it says one `Announcement` a round, which every client may
-read. The aggregation server sees announcements and releases, and never what anybody reported.
+read. What is built on the announcement's first three fields never depends on what anybody reported otherwise. Here both
+servers run in one process, so the clipping server's figures and state go into the run's record and checkpoints too.
 
 Symbols: C^t -> clip_norm, min_j ||Delta_j|| -> least_norm, s_i and norms -> the reports.
 """

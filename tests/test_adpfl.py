@@ -71,7 +71,7 @@ def test_equation_12_at_its_corners(norm: float, clip_norm: float, least: float,
 def test_equation_12_is_between_a_eps_and_eps(norm: float, clip_norm: float, share: float) -> None:
     """Where the least norm is somebody's, and no client's is below it."""
     least = share * norm
-    found = float(allocated_epsilon(torch.tensor(norm), clip_norm, least, 3.0, 0.8))
+    found = float(allocated_epsilon(torch.tensor(norm, dtype=torch.float64), clip_norm, least, 3.0, 0.8))
     assert 2.4 - 1e-9 <= found <= 3.0 + 1e-9
 
 
@@ -249,6 +249,70 @@ def test_repaired_noise_covers_what_one_client_can_move() -> None:
     assert np.allclose(found, 1 / math.sqrt(70) + noise, atol=1e-4 * std)
 
 
+def test_repaired_noise_follows_the_reported_norm_and_not_the_raw_one() -> None:
+    """eps_i by equation 12 on the bytes that left, clamped; the release carries that noise and is booked so."""
+    client = a_client((1.0, 1.0, 1.0, 1.0), norm_noise=0.3)
+    seen = set()
+    for number in (1, 2, 3, 4):
+        (noisy,) = report(client, number)
+        assert abs(noisy - 1.0) > 1e-3
+        norm = min(10.0, max(0.0, noisy))
+        found, diagnostics = release(client, number, clip_norm=2.0, least=0.5)
+        share = 0.0 if norm >= 2 else (2 - norm) / 1.5
+        epsilon = min(3.0, 0.8 * 3 + share * 0.2 * 3)
+        sigma = math.sqrt(epsilon + 2 * math.log(1e5)) / epsilon
+        noise = SeededNoise(3, 0, number, 0, "release").normal((70,), 4.0 * sigma).numpy()
+        assert np.allclose(found, 1 / math.sqrt(70) + noise, atol=1e-4 * sigma)
+        assert diagnostics["round_epsilon"] == pytest.approx(epsilon)
+        own = [entry for entry in booked(client) if entry.round == number and entry.realised is not None]
+        assert [entry.realised.multiplier for entry in own] == pytest.approx([sigma, sigma])
+        seen.add(round(epsilon, 6))
+    assert len(seen) >= 3  # a eps, eps, and something in between would all be noticed
+
+
+def test_a_secure_sum_realises_its_known_noise_and_the_others_least() -> None:
+    client = a_client(min_replies=4, colluders=1, norm_noise=0.3)
+    report(client)
+    release(client, clip_norm=2.0, least=0.5)
+    *_, own, summed = booked(client)
+    least, taken = own.event.multiplier, own.realised.multiplier
+    assert summed.event.multiplier == pytest.approx(math.sqrt(3) * least)
+    assert summed.realised.multiplier == pytest.approx(math.sqrt(taken**2 + 2 * least**2))
+
+
+def test_a_budget_is_spent_by_what_was_realised() -> None:
+    """Every round takes a eps (all norms are above C), so more rounds fit than at eps."""
+    limit = 12.0
+    norms = [50.0] * 40
+    client = a_client(norms, max_epsilon=limit, norm_noise=50.0)
+    rounds = 0
+    with pytest.raises(BudgetSpent):
+        for number in range(1, 41):
+            report(client, number)
+            release(client, number, clip_norm=1e-3, least=0.0)
+            rounds += 1
+    one = [Gaussian(threat=CLIENT_TO_SERVER, multiplier=50.0)]
+    planned, cheap = (Gaussian(threat=CLIENT_TO_SERVER, multiplier=claimed.adpfl_noise(e, DELTA)) for e in (3.0, 2.4))
+
+    def total(count: int, event: Gaussian) -> float:
+        return compose_events([*one * count, *[event] * count], DELTA).epsilon
+
+    own = [entry for entry in booked(client) if entry.event.threat == CLIENT_TO_SERVER]
+    epsilons = [entry.realised.multiplier for entry in own if entry.realised]
+    assert rounds > next(n for n in range(1, 41) if total(n, planned) > limit) - 1
+    assert min(epsilons) >= planned.multiplier and max(epsilons) == pytest.approx(cheap.multiplier)
+
+
+def test_the_raw_update_is_gone_after_its_release() -> None:
+    client = a_client()
+    report(client)
+    assert read_memory(client.site.store).waiting is not None  # type: ignore[union-attr]
+    release(client)
+    assert read_memory(client.site.store).waiting is None  # type: ignore[union-attr]
+    with pytest.raises(StaleRequest, match="nothing was measured"):
+        release(client, attempt=1)
+
+
 @given(st.floats(0, 1e6), st.floats(1e-3, 10), st.floats(-1e3, 1e3))
 def test_no_announcement_makes_a_repaired_release_cheaper_than_it_is_booked(
     least: float, clip_norm: float, reported: float
@@ -354,8 +418,9 @@ def test_published_is_infinite_from_round_one_and_says_why() -> None:
     assert reasons == {EXACT_CHANGE, EXACT_NORM, NOISE_SHOWS_NORM}
     assert client.exact_leak() == EXACT_CHANGE and not client.keeps_budget
     # The page's figures: eps = 3, N = 10, T = 100.
-    words = " ".join(a_client(variant="published", min_replies=10).remarks())
-    assert "epsilon 1979 over 100 rounds" in words and "251 to whoever sees only sums of 10 uploads" in words
+    words = " ".join(a_client(variant="published", min_replies=12, colluders=2).remarks())
+    assert "epsilon 1979 over 100 rounds" in words
+    assert "251 to whoever sees only sums with the noises of 10 uploads" in words
 
 
 def test_published_with_nothing_exact_has_the_gaussian_price() -> None:

@@ -284,6 +284,11 @@ def test_it_works_where_no_diagnostics_travel(variant: str, run: Run) -> None:
     [
         (["strategy.server.window=0"], "strategy.server.window=0: must be at least 2"),
         (["strategy.client.base_share=1.5"], "strategy.client.base_share=1.5: must be at most 1"),
+        (["strategy.client.min_replies=1000"], "strategy.client.min_replies=1000: must be"),
+        (["strategy.client.colluders=1"], "strategy.client.colluders=1: must be less"),
+        (["strategy.server.weighting=examples"], "strategy.server.weighting=examples: allowed: uniform"),
+        (["model=linear"], "model=of one named block (head): strategy.client.personal_layers needs at least 2"),
+        (["strategy.client.epsilon=1e300"], "strategy.client.epsilon=1e+300: must be at most"),
         (["strategy.client.epsilon=0"], "strategy.client.epsilon=0: must be more than 0"),
         (["strategy.client.allocation=some"], "strategy.client.allocation=some: allowed: adaptive or fixed"),
         (["strategy.server.allocation=fixed"], "strategy.server.allocation=fixed: must be"),
@@ -293,7 +298,7 @@ def test_it_works_where_no_diagnostics_travel(variant: str, run: Run) -> None:
         (["strategy.client.clip_norm=20.0"], "strategy.client.clip_norm=20.0: must be from"),
         (["strategy.server.temperature=0.0"], "strategy.server.temperature=0.0: must be more than 0"),
         (["strategy.server.distillation_loss=l1"], "strategy.server.distillation_loss=l1: allowed: kl or mse"),
-        (["engine.faults=[{round:1,client:0,exchange:keys,kind:drop}]"], "faults.0.exchange=keys: allowed: train"),
+        (["engine.faults=[{round:1,client:0,exchange:keys,kind:drop}]"], "faults.0.exchange=keys: adpfl has: statistics, train"),
     ],
     ids=str,
 )

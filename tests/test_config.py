@@ -14,7 +14,7 @@ from fedpriv.help import help_text
 
 # (overrides, the option, what the message must say)
 REFUSED = [
-    (["strategy=fedcat"], "strategy", "fedprox, fedvf, lgfedavg, nbafl, pfl (did you mean fedcad?)"),
+    (["strategy=fedcat"], "strategy", "fedprox, fedvf, ldpfl, lgfedavg, nbafl, pfl (did you mean fedcad?)"),
     (["partition=resampld"], "partition", "allowed: dirichlet, iid"),
     (["num_clients=0"], "num_clients", "at least 1"),
     (["num_clients=20.5"], "num_clients", "a whole number"),

@@ -140,7 +140,7 @@ def test_every_strategy_composes_and_does_a_round(strategy: str, run: Run):
     summary = json.loads((run(f"strategy={strategy}", "num_rounds=1") / "summary.json").read_text())
     assert summary["strategy"] == strategy and summary["rounds"] == 1
     assert 0 < summary["accuracy"]["final"] <= 1  # one noisy step of the example-level methods teaches nothing yet
-    infinite = strategy in ("fedavg", "fedprox", "fedper", "lgfedavg", "fedvf", "pfl")
+    infinite = strategy in ("fedavg", "fedprox", "fedper", "lgfedavg", "fedvf", "pfl", "corrquant")
     assert (summary["privacy"]["verified_epsilon"] == "inf") == infinite
     assert any("without noise" in reason for reason in summary["privacy"]["reasons"]) == infinite
 

@@ -86,7 +86,7 @@ def test_the_last_blocks(name: str, count: int | None, first: str) -> None:
         ("cnn", 4, "x=4: the model has 4 named blocks (conv1, conv2, hidden, head): at most 3"),
         ("cnn", 7, "x=7: the model has 4 named blocks (conv1, conv2, hidden, head): at most 3"),
         ("mlp", 2, "x=2: the model has 2 named blocks (hidden, head): at most 1"),
-        ("linear", None, "x=1: the model has 1 named block (head): at most 0"),
+        ("linear", None, "model=of one named block (head): x needs at least 2"),
     ],
 )
 def test_a_model_with_too_few_blocks_is_refused_in_numbers(name: str, count: int | None, words: str) -> None:

@@ -67,7 +67,7 @@ def pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool) -> T
     clip(u + 1 - t_b, 0, 1), t_b = (1 - p) N, for the second. ``cell``: u in {0..N-1}, the same for both.
     """
     cells = 2**bits
-    edge = p * cells - cell if first else cell + 1 - (1 - p) * cells  # [coq-fl page, the pair]
+    edge = p * cells - cell if first else cell - ((1 - p) * cells - 1)  # [coq-fl page, the pair]
     return own < edge
 
 

@@ -241,17 +241,21 @@ def verify(
 
     def at_scope(scope: str, scope_delta: float | None) -> Composed:
         histories: list[list[Event]] = []
+        own_delta = delta if scope_delta is None else scope_delta
         for client, account in entries.items():
             if scope == "round":
                 rounds: dict[int, list[Entry]] = {}
                 for entry in account:
                     rounds.setdefault(entry.round, []).append(entry)
-                histories += [guarantee(client, part) for part in rounds.values()]
+                for part in rounds.values():  # a part has its own bound beside the filter's for the whole
+                    held, own = guarantee(client, part), guarantee_events(part)
+                    cheaper = client in filtered and compose(own, own_delta).epsilon < float(max_epsilon or 0)
+                    histories.append(own if cheaper else held)
             elif scope == "coordinate":
                 histories += [[mechanisms.one_coordinate(event)] for event in dict.fromkeys(guarantee(client, account))]
             else:
                 histories.append(guarantee(client, account))
-        found = compose_clients(dict(enumerate(histories)), delta if scope_delta is None else scope_delta)
+        found = compose_clients(dict(enumerate(histories)), own_delta)
         return Composed(found.maximum, found.accountant, found.reasons)
 
     run = compose_clients({client: guarantee(client, account) for client, account in entries.items()}, delta)

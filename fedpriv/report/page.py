@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -266,8 +267,13 @@ def _cost(run: RunFolder) -> list[tuple[str, str]]:
     participants = [known for row in run.rounds if (known := number(row.get("participants"))) is not None]
     stopped = number(pick(run.summary, "privacy", "clients_stopped"))
     peak = number(pick(run.summary, "peak_memory_mib"))
+    timings = Counter[str]()
+    for row in run.rounds:
+        for name, value in _mapping(row, "timings").items():
+            timings[name] += number(value) or 0.0  # type: ignore[assignment]
     return [
         *((f"Time, {name.removesuffix('_s').replace('_', ' ')}", seconds(number(t))) for name, t in timing.items()),
+        *((f"Time, {name}", seconds(value)) for name, value in timings.items()),
         ("Sent by the clients", size(traffic("bytes_up"))),
         ("Sent by the server", size(traffic("bytes_down"))),
         ("Participants per round", figure(fmean(participants)) if participants else "–"),
