@@ -19,8 +19,8 @@ from fedpriv.privacy import laws
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation
 from fedpriv.privacy.mechanisms import pure_epsilon
 
-#: Numbers of one array that are held at a time.
-BLOCK = 2**20
+#: Random numbers of a group's shared stream that are held at a time.
+STREAM = 2**18
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def quantisers(epsilon: float, bits: int, private_share: float, sizes: Sequence[
 
 
 def _bits(quantiser: Quantiser, p: Tensor, trials: int, rng: np.random.Generator) -> Iterator[Tensor]:
-    """The members' bits, each [trials, d], of one group with probabilities p [g, d]; rng also plays the shared stream."""
+    """Bits, each [trials, d], of one group's members with probabilities p [g, d]; rng draws the shared stream too."""
     size, dimension = p.shape
     draws = trials * dimension
     mu = quantiser.private_share
@@ -116,7 +116,7 @@ def squared_errors(
     quantiser: Quantiser, values: Tensor, radius: float, trials: int, rng: np.random.Generator
 ) -> Tensor:
     """Mean squared error per coordinate of each of ``trials`` independent estimates: [trials]."""
-    width = max(1, BLOCK // quantiser.group_size)  # a group's shared stream is held at once
+    width = max(1, min(quantisation.CHUNK, STREAM // quantiser.group_size))
     errors = torch.zeros(trials, dtype=torch.float64)
     for columns in values.split(width, dim=1):
         mean = columns.mean(0)
