@@ -286,4 +286,5 @@ def _main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # the pieces are small: on a busy machine threads wait for each other
     sys.exit(main(sys.argv[1:]))
