@@ -7,6 +7,7 @@ n clients hold vectors of `dimension` coordinates and send one bit for each; the
 the measured mean squared error per coordinate beside its closed form and the joint epsilon of a coordinate; writes
 these and the figures' numbers into dme.json, and the figures as PNG.
 
+n              clients; the time that corrquant takes grows with n^2
 epsilon        per coordinate, a number or inf (sq and corrquant always have inf)
 bits           M, random bits per coordinate that a pair shares
 group_size     sizes of the permutation groups, with commas; the pair is always there
@@ -43,6 +44,12 @@ from fedpriv.seeds import generator
 
 INPUTS = ("uniform", "gaussian", "same", "half")
 FIGURES = {"1": ("epsilon",), "2": ("n",), "all": ("epsilon", "n", "bits", "group_size")}
+
+#: The figure against n has these numbers of clients beside the user's own.
+SWEPT_N = (2, 4, 8, 16, 32, 64)
+
+#: Coordinates of all clients together that fit into memory beside what is computed from them.
+NUMBERS = 10**7
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,9 @@ def parse_options(arguments: Sequence[str]) -> Options:
     if max(options.group_size, default=0) > options.n:
         value = ",".join(map(str, options.group_size))
         raise OptionError("group_size", value, f"must be from 2 to n={options.n}")
+    largest = NUMBERS // max(options.n, *SWEPT_N)
+    if options.dimension > largest:
+        raise OptionError("dimension", options.dimension, f"must be at most {largest} at n={options.n}")
     if (options.out / "dme.json").exists():
         raise OptionError("out", options.out, "must be a folder without a dme.json")
     return options
@@ -97,7 +107,7 @@ def _sizes(value: str) -> tuple[int, ...]:
 
 READERS: dict[str, tuple[Callable[[str], Any], Callable[[Any], bool], str]] = {
     "n": (int, lambda v: 2 <= v <= 1000, "a whole number from 2 to 1000"),
-    "dimension": (int, lambda v: 1 <= v <= 10**6, "a whole number from 1 to 1000000"),
+    "dimension": (int, lambda v: v >= 1, "a whole number of at least 1"),
     "epsilon": (float, lambda v: v == math.inf or 1e-3 <= v <= 100, "a number from 0.001 to 100, or inf"),
     "bits": (int, lambda v: 0 <= v <= 16, "a whole number from 0 to 16"),
     "group_size": (_sizes, lambda v: min(v) >= 2, "whole numbers from 2 to n, with commas between them"),
@@ -200,7 +210,7 @@ def settings(options: Options, axis: str) -> list[Options]:
         places: set[float] = {0.25, 0.5, 1, 2, 4, 8, options.epsilon} - {math.inf}
         return [replace(options, epsilon=float(epsilon)) for epsilon in sorted(places)]
     if axis == "n":
-        sizes = sorted({2, 4, 8, 16, 32, 64, options.n})
+        sizes = sorted({*SWEPT_N, options.n})
         kept = {n: tuple(size for size in options.group_size if size <= n) for n in sizes}
         return [replace(options, n=n, group_size=kept[n]) for n in sizes]
     if axis == "bits":

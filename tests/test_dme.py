@@ -191,7 +191,8 @@ def test_default_group_sizes_that_do_not_fit_are_left_out() -> None:
         ("radius=inf", "0.000001 to 1000000"),
         ("private_share=1.1", "from 0 to 1"),
         ("n=1", "from 2 to 1000"),
-        ("dimension=0", "from 1 to 1000000"),
+        ("dimension=0", "at least 1"),
+        ("dimension=156251", "at most 156250 at n=10"),
         ("trials=1", "from 2 to 1000000"),
         ("trials", "from 2 to 1000000"),
         ("seed=-1", "at least 0"),
@@ -219,6 +220,11 @@ def test_an_earlier_result_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
     assert "without a dme.json" in capsys.readouterr().err and (tmp_path / "dme.json").read_text() == "{}"
     (tmp_path / "file").write_text("")
     assert dme.main([*TINY, f"out={tmp_path / 'file'}"]) == 2
+
+
+def test_many_group_sizes_find_a_colour_each(tmp_path: Path) -> None:
+    found = run(tmp_path / "a", "figure=1", "n=14", "group_size=3,4,5,6,7,8,9,10,11,12,13,14")
+    assert len(found["figures"][0]["curves"]) == 2 * 12 + 5
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def draw_sweep(axis: str, curves: Sequence[Curve], setting: str, folder: Path) -
     """Draws error-<axis>.png; logarithmic against epsilon and n. A repaired quantiser is the dashed line."""
     figure, axes = _figure(f"Error against {WORDS[axis]}", "mean squared error per coordinate", inches=(7.4, 4.2))
     families = [curve.name.removesuffix("-repaired") for curve in curves]
-    others = iter([SKY, *PALETTE])
+    others = cycle([SKY, *PALETTE])
     colours = {family: COLOURS.get(family) or next(others) for family in dict.fromkeys(families)}
     for curve, family in zip(curves, families, strict=True):
         colour, repaired = colours[family], curve.name != family
