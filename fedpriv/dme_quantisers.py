@@ -137,7 +137,8 @@ def expected_error(quantiser: Quantiser, values: Tensor, radius: float) -> float
     step = float(quantisation.step(radius, quantiser.epsilon))
     error = float((step**2 - values.square()).sum())
     error += 2 * sum(_covariances(quantiser, p[members], step) for members in quantiser.groups(clients))
-    return max(0.0, error) / (clients**2 * dimension)  # rounding may leave a zero below zero
+    rounding = 1e-13 * step**2 * values.numel()  # of the largest error there is: what is below it is zero
+    return error / (clients**2 * dimension) if error > rounding else 0.0
 
 
 def _covariances(quantiser: Quantiser, p: Tensor, step: float) -> float:
