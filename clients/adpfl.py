@@ -98,7 +98,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
             return Release(clipped, None, self.figures(clipped, clipped - clipped))
         epsilon = self.round_epsilon()  # [ADP-FL, Alg. 1 line 16]
         std = self.sensitivity * self.clip_norm * noise_scale(epsilon, self.claimed_delta)
-        value = add_normal_each(clipped, std, noise)
+        value = add_normal_each(clipped, std, noise)  # [ADP-FL, Alg. 1 line 18]
         return Release(value, None, self.figures(clipped, value - clipped, round_epsilon=epsilon))
 
     def round_epsilon(self) -> Tensor:

@@ -21,7 +21,11 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
         "Theorem VI.2",
     ),
     "FedProx": ("eq. 2",),
-    "ADP-FL": ("eq. 9", "eq. 10", "eq. 11", "eq. 16"),
+    "ADP-FL": (
+        *(f"eq. {number}" for number in (9, 10, 11, 12, 13, 16)),
+        *(f"Alg. 1 line {line}" for line in (16, 17, 18, 22, 23, 24)),
+    ),
+    "CoQ-FL": ("eq. 2", "Lemma 2"),
     "DP-FedAGS": ("eq. 2",),
     "DPFL-AGN": (*(f"eq. {number}" for number in (6, 7, 8, 9, 10, 11, 12, 13, 17)), "Alg. 1 line 10", "Alg. 1 line 12"),
     "NbAFL": ("Alg. 1", "Theorem 1"),

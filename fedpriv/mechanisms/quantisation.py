@@ -3,8 +3,8 @@
 Every coordinate becomes one bit whose marginal law is exact however the bits of several clients depend on each other.
 
 Symbols: c -> centre, r -> radius, eps -> epsilon (math.inf: no privacy), p -> probability of a high bit, A -> `step`,
-M -> bits, N = 2^M, u -> cell (shared by a pair), pi(j) -> rank (of a member in its group), v -> own (private uniforms),
-mu -> private_share. Shapes: [..., d] coordinates; c and r broadcast against them.
+M -> bits, N = 2^M, u -> cell (shared by a pair), pi(j) -> rank (of a member in its group), g -> size (of the group),
+v -> own (private uniforms), mu -> private_share. Shapes: [..., d] coordinates; c and r broadcast against them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool) -> T
     clip(u + 1 - t_b, 0, 1), t_b = (1 - p) N, for the second. ``cell``: u in {0..N-1}, the same for both.
     """
     cells = 2**bits
-    edge = p * cells - cell if first else cell - ((1 - p) * cells - 1)  # [coq-fl page, the pair]
+    # Bob's cell joins the floats at once: 255 + 1 in the bytes of the shared stream is 0
+    edge = p * cells - cell if first else cell + (1 - (1 - p) * cells)  # [coq-fl page, the pair]
     return own < edge
 
 
@@ -170,3 +171,21 @@ def pair_covariance(p_a: Tensor, p_b: Tensor, step_length: float) -> Tensor:
     """Lemma 2, M without limit: -4 A^2 p_a p_b where p_a + p_b <= 1, else -4 A^2 (1 - p_a)(1 - p_b)."""
     below = p_a + p_b <= 1
     return -4 * step_length**2 * torch.where(below, p_a * p_b, (1 - p_a) * (1 - p_b))  # [CoQ-FL, Lemma 2]
+
+
+def group_covariance(p_a: Tensor, p_b: Tensor, size: int, step_length: float, private_share: float = 0.0) -> Tensor:
+    """Covariance, at most 0, of what two members of a permutation group of g >= 2 decode to:
+    -4 A^2 (1 - mu)^2 (S/g - p_a p_b) / (g - 1), with S = floor(g p_a) + f_a f_b where g p_a and g p_b lie in the same
+    cell (f: their fractional parts) and S = g min(p_a, p_b) where they do not.
+
+    Given its rank k a member is high with probability q_k(p) = clip(g p - k, 0, 1), and the sum of q_k over k is g p.
+    Two members' ranks are uniform over the g (g - 1) ordered pairs of different ranks and their uniforms are their
+    own, so P(high, high) = (g^2 p_a p_b - S)/(g (g - 1)) with S the sum over k of q_k(p_a) q_k(p_b); subtract p_a p_b.
+    S/g is at least p_a p_b since both q fall with k (Chebyshev). Where a coin falls on private, the bits are
+    independent at the same marginals: only the share (1 - mu)^2 is left.
+    """
+    t_a, t_b = size * p_a, size * p_b
+    cell = t_a.floor()
+    same_cell = cell + (t_a - cell) * (t_b - cell)
+    both = torch.where(cell == t_b.floor(), same_cell, torch.minimum(t_a, t_b))
+    return -4 * step_length**2 * (1 - private_share) ** 2 * (both / size - p_a * p_b) / (size - 1)
