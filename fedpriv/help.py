@@ -9,7 +9,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedpriv.config import METHODS, Config, Options, PartitionConfig, StrategyConfig
+from fedpriv.config import Config, PartitionConfig, StrategyConfig
+from fedpriv.methods import METHODS
+from fedpriv.options import Options
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

@@ -23,8 +23,8 @@ from fedpriv.audit import audit_mechanism, main, parse_options
 from fedpriv.audit_training import CanaryTrainer, audit_training
 from fedpriv.client import Client, Neighbours, PublicFacts, Site
 from fedpriv.compose import CONF, compose, group_choices
-from fedpriv.config import METHODS, ExampleLevelClientOptions
 from fedpriv.errors import OptionError
+from fedpriv.methods import METHODS, ExampleLevelClientOptions
 from fedpriv.planning import make_plan
 from fedpriv.privacy.auditor import audit, verdict
 from fedpriv.privacy.composition import compose as compose_events

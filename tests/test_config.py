@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from fedpriv.compose import CONF, compose, compose_remote, from_dict, group_choices, option_names
-from fedpriv.config import METHODS
 from fedpriv.errors import OptionError
 from fedpriv.help import help_text
+from fedpriv.methods import METHODS
 
 # (overrides, the option, what the message must say)
 REFUSED = [

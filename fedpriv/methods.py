@@ -1,0 +1,326 @@
+"""The options of every method: one schema for each half, and what both halves must agree on.
+
+``METHODS`` is the table of contents. Nothing heavy is imported (see `fedpriv.config`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from fedpriv.errors import OptionError
+from fedpriv.options import Options
+
+if TYPE_CHECKING:
+    from fedpriv.config import Config
+
+
+class ServerOptions(Options):
+    """Options that every server half has."""
+
+    target_: ClassVar[str]
+    min_replies: int = Field(ge=1, description="fewer usable replies than this end the run")
+    client_sampling: Literal["fixed", "poisson"] = Field(description="cohort of exactly clients_per_round, or Poisson")
+    weighting: Literal["uniform", "examples"] = Field(description="weights of the mean over the replies")
+
+
+class ClientOptions(Options):
+    """Options that every client half has: none."""
+
+
+class FedProxClientOptions(ClientOptions):
+    proximal_mu: float = Field(ge=0, description="mu of the proximal term mu/2 * ||w - w_global||^2")
+
+
+class FedPerClientOptions(ClientOptions):
+    personal_layers: int | None = Field(ge=1, description="last blocks that stay local; null: 2, of two blocks 1")
+
+
+class HeadClientOptions(ClientOptions):
+    head_layers: int | None = Field(ge=1, description="last blocks that are the head; null: 2, of two blocks 1")
+
+
+class FedVFClientOptions(HeadClientOptions):
+    head_period: int = Field(ge=1, description="P: the heads are averaged in rounds P, 2P, ...")
+
+
+class DistillationServerOptions(Options):
+    distillation_epochs: int = Field(ge=0, description="passes over the auxiliary pictures; 0: no distillation")
+    distillation_batch_size: int = Field(ge=1, description="auxiliary pictures in a batch")
+    distillation_lr: float = Field(gt=0, description="learning rate of the server's SGD")
+    distillation_loss: Literal["kl", "mse"] = Field(description="distance of the student's logits from the teacher's")
+    temperature: float = Field(gt=0, description="kl: temperature of the softened logits")
+
+
+class PFLServerOptions(DistillationServerOptions, ServerOptions):
+    pass
+
+
+class GaussianClientOptions(ClientOptions):
+    noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm, per coordinate")
+    clip_norm: float = Field(gt=0, description="L2 bound C of a client's update")
+
+
+class ClippingServerOptions(ServerOptions):
+    clipping: Literal["fixed", "quantile", "geometric", "adp"] = Field(description="how C moves from round to round")
+    clip_norm: float = Field(gt=0, description="C of round 1 (the client's own)")
+    clip_lr: float = Field(ge=0, description="quantile: learning rate eta_C of C")
+    target_quantile: float = Field(ge=0, le=1, description="quantile: share of updates that C leaves alone")
+    decay: float = Field(gt=0, le=1, description="geometric: rho, factor of C in every round")
+    window: int = Field(ge=2, description="adp: S_w, norms in a client's window")
+    floor: float = Field(gt=0, description="smallest C")
+    norm_bound: float = Field(gt=0, description="B: largest C, and public bound of a reported norm")
+    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
+
+
+class ClippingClientOptions(GaussianClientOptions):
+    """Of a client whose server may move C. What both halves must agree on has its range in the server's options."""
+
+    clipping: Any = Field(description="as strategy.server.clipping")
+    window: Any = Field(description="as strategy.server.window")
+    floor: Any = Field(description="as strategy.server.floor")
+    norm_bound: Any = Field(description="as strategy.server.norm_bound")
+    count_noise: float | None = Field(gt=0, description="quantile: sigma_b on a client's bit; null: the default")
+    norm_noise: float | None = Field(gt=0, description="adp: z_n, noise / norm_bound on a norm; null: the default")
+
+
+class FedCADClientOptions(ClippingClientOptions):
+    diff: float = Field(
+        ge=1e-3, le=1 - 1e-3, description="initial Diff D_0: bound of the change between updates, in units of C"
+    )
+    obsolete_factor: float = Field(ge=0, le=1, description="gamma: weight of the newest change in Diff; 0 = constant")
+    diff_source: Literal["clipped", "unclipped"] = Field(description="which difference the adaptive Diff follows")
+    sigma_diff: float | None = Field(ge=0, description="noise on the norm in Diff, in units of C; null: the default")
+
+
+class ADPFLServerOptions(DistillationServerOptions, ClippingServerOptions):
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+    allocation: Any = Field(description="as strategy.client.allocation")
+
+
+class ADPFLClientOptions(FedPerClientOptions, ClippingClientOptions):
+    epsilon: float = Field(gt=0, le=1e12, description="eps: claimed for one round, by equation 16")
+    claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
+    noise_multiplier: float | None = Field(  # type: ignore[assignment]
+        ge=0, description="noise standard deviation / C; null: by equation 16 from epsilon"
+    )
+    base_share: float = Field(gt=0, le=1, description="a: share of eps that a clipped update gets")
+    allocation: Literal["adaptive", "fixed"] = Field(description="a round's eps_i: by equation 12, or eps")
+    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
+    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
+
+
+class ExampleLevelClientOptions(GaussianClientOptions):
+    """Options of clients that protect single examples; their analysis needs Poisson batches."""
+
+    clip_norm: float = Field(gt=0, description="L2 bound Theta of one example's gradient")
+    local_steps: int = Field(ge=1, description="noisy steps in a round")
+    clipping: Literal["fixed", "adaptive", "median"] = Field(description="how Theta is chosen")
+    count_noise: float = Field(gt=0, description="adaptive: noise on the count of gradients within Theta")
+    clip_lr: float = Field(ge=0, description="adaptive: learning rate eta_C of Theta")
+    target_quantile: float = Field(ge=0, le=1, description="adaptive: share of gradients that Theta leaves alone")
+
+
+class AdamClientOptions(ExampleLevelClientOptions):
+    beta1: float = Field(ge=0, lt=1, description="Adam's beta_1")
+    beta2: float = Field(ge=0, lt=1, description="Adam's beta_2")
+
+
+class OneBitOptions(Options):
+    """What both halves of the one-bit methods must agree on."""
+
+    encode: Literal["update", "weights"] = Field(description="what is quantised: the update, or the trained weights")
+    radius: Any = Field(description="r: half of a coordinate's interval; a number, or a list with one per named block")
+
+    @field_validator("radius", mode="after")
+    @classmethod
+    def _radius_is_positive(cls, radius: Any) -> Any:
+        for value in radius if isinstance(radius, list) and radius else [radius]:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise OptionError("strategy.client.radius", radius, "must be more than 0, or a list of such numbers")
+        return radius
+
+
+class PrivateBitOptions(OneBitOptions):
+    epsilon: float | None = Field(gt=0, description="eps of one coordinate; null: no privacy")
+
+
+class SharedBitOptions(PrivateBitOptions):
+    bits: int = Field(ge=0, le=16, description="M: shared bits per coordinate; 0: none, as LDP-FL")
+    group_size: int = Field(ge=2, description="g: clients that share; 2: antithetic pairs")
+
+
+class OneBitServerOptions(ServerOptions):
+    radius_floor: float = Field(gt=0, description="weights: r_min")
+    clip_factor: float = Field(gt=0, description="weights: next r over half the range of a layer's released weights")
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+
+
+class LDPFLServerOptions(PrivateBitOptions, OneBitServerOptions):
+    pass
+
+
+class LDPFLClientOptions(PrivateBitOptions, ClientOptions):
+    shuffle: bool = Field(description="account for whoever sees a round's shuffled bits only, as well")
+    shuffle_delta: float = Field(gt=0, lt=1, description="part of delta that shuffling may use up over the run")
+
+
+class CoQFLServerOptions(SharedBitOptions, OneBitServerOptions):
+    pass
+
+
+class CoQFLClientOptions(SharedBitOptions, ClientOptions):
+    private_share: float = Field(gt=0, le=1, description="mu, repaired: probability of a private uniform")
+
+
+class CorrQuantServerOptions(OneBitOptions, OneBitServerOptions):
+    pass
+
+
+class CorrQuantClientOptions(OneBitOptions, ClientOptions):
+    pass
+
+
+class DecayOptions(Options):
+    decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
+    floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
+
+
+class ANRClientOptions(DecayOptions, ExampleLevelClientOptions):
+    pass
+
+
+class DPFLAGNClientOptions(DecayOptions, AdamClientOptions):
+    pass
+
+
+class AnnouncedNoiseServerOptions(ServerOptions):
+    noise_multiplier: float = Field(ge=0, description="sigma_0 that the server announces (the client's own)")
+
+
+class ANRServerOptions(DecayOptions, AnnouncedNoiseServerOptions):
+    threshold: float = Field(ge=0, description="mu: a smaller fall of the public loss lowers the noise")
+    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
+
+
+class NbAFLOptions(Options):
+    epsilon: float = Field(gt=0, description="what the noise is claimed to buy over the whole run")
+    clip_norm: float = Field(gt=0, description="L2 bound C of the weights")
+    claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
+    exposures: int | None = Field(ge=1, description="L: uploads of one client; null: the number of rounds")
+
+
+class NbAFLServerOptions(NbAFLOptions, ServerOptions):
+    rounds: int = Field(ge=1, description="T: aggregations")
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+
+
+class NbAFLClientOptions(NbAFLOptions, ClientOptions):
+    noise_multiplier: float | None = Field(ge=0, description="sU / C; null: by the paper's formula")
+    proximal_mu: float = Field(ge=0, description="mu of the proximal term mu/2 * ||w - w_global||^2")
+    min_replies: int = Field(ge=1, description="smallest cohort that the server aggregates")
+
+
+#: name -> (options of the server half, options of the client half). A method without a row here is a user's
+#: own: its options are checked by its constructors.
+METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
+    "fedavg": (ServerOptions, ClientOptions),
+    "fedprox": (ServerOptions, FedProxClientOptions),
+    "fedper": (ServerOptions, FedPerClientOptions),
+    "lgfedavg": (ServerOptions, HeadClientOptions),
+    "fedvf": (ServerOptions, FedVFClientOptions),
+    "pfl": (PFLServerOptions, FedPerClientOptions),
+    "adpfl": (ADPFLServerOptions, ADPFLClientOptions),
+    "fedldp": (ClippingServerOptions, ClippingClientOptions),
+    "fedcad": (ClippingServerOptions, FedCADClientOptions),
+    "ldpfl": (LDPFLServerOptions, LDPFLClientOptions),
+    "coqfl": (CoQFLServerOptions, CoQFLClientOptions),
+    "corrquant": (CorrQuantServerOptions, CorrQuantClientOptions),
+    "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
+    "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),
+    "anr": (ANRServerOptions, ANRClientOptions),
+    "dpfl_agn": (ANRServerOptions, DPFLAGNClientOptions),
+    "nbafl": (NbAFLServerOptions, NbAFLClientOptions),
+}
+
+
+# --- across the halves -----------------------------------------------------------------------------------
+
+
+def check_halves(config: Config) -> None:
+    """What no single option can show. Raises `OptionError`."""
+    client = METHODS[config.strategy.name][1]
+    _check_min_replies(config)
+    if issubclass(client, ExampleLevelClientOptions):
+        _check_example_level(config)
+    if issubclass(client, OneBitOptions):
+        _check_one_bit(config)
+    if issubclass(client, ClippingClientOptions):
+        _check_clipping(config)
+
+
+def _check_min_replies(config: Config) -> None:
+    """A guarantee that counts on min_replies noises is only true if the server keeps to it."""
+    server, client = config.server_options(), config.client_options()
+    if "min_replies" in client and client["min_replies"] != server["min_replies"]:
+        allowed = f"must be strategy.server.min_replies={server['min_replies']}"
+        raise OptionError("strategy.client.min_replies", client["min_replies"], allowed)
+    if client.get("colluders", 0) >= server["min_replies"] and client.get("colluders", 0) > 0:
+        allowed = f"must be less than strategy.server.min_replies={server['min_replies']}"
+        raise OptionError("strategy.client.colluders", client["colluders"], allowed)
+
+
+def _check_one_bit(config: Config) -> None:
+    """Both halves quantise alike, and a group fits into a round."""
+    server, client = config.server_options(), config.client_options()
+    for name in ("epsilon", "encode", "radius", "bits", "group_size"):
+        if server.get(name) != client.get(name):
+            raise OptionError(
+                f"strategy.server.{name}", server.get(name), f"must be strategy.client.{name}={client.get(name)}"
+            )
+    size = client.get("group_size", 2)
+    if size > max(2, config.clients_per_round):
+        words = f"at most clients_per_round={config.clients_per_round} is allowed"
+        raise OptionError("strategy.client.group_size", size, words)
+    shuffle_delta = client.get("shuffle_delta", 0.0)
+    if client.get("shuffle") and shuffle_delta >= config.privacy.delta:
+        raise OptionError(
+            "strategy.client.shuffle_delta", shuffle_delta, f"must be less than privacy.delta={config.privacy.delta}"
+        )
+
+
+def _check_clipping(config: Config) -> None:
+    """Both halves follow the same rule, and the first C lies between its bounds."""
+    server, client = config.server_options(), config.client_options()
+    if server["clip_norm"] != client["clip_norm"]:
+        allowed = f"must be strategy.client.clip_norm={client['clip_norm']}"
+        raise OptionError("strategy.server.clip_norm", server["clip_norm"], allowed)
+    for name in ("clipping", "window", "floor", "norm_bound"):
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={server[name]}")
+    if server.get("allocation") != client.get("allocation"):
+        allowed = f"must be strategy.client.allocation={client['allocation']}"
+        raise OptionError("strategy.server.allocation", server["allocation"], allowed)
+    least, first, most = client["floor"], client["clip_norm"], client["norm_bound"]
+    if client["clipping"] != "fixed" and not least <= first <= most:
+        raise OptionError(
+            "strategy.client.clip_norm", first, f"must be from strategy.server.floor={least} to norm_bound={most}"
+        )
+
+
+def _check_example_level(config: Config) -> None:
+    """What the analysis of noisy steps rests on, and local options that they have no use for."""
+    name, local = config.strategy.name, config.local
+    if local.sampler != "poisson":
+        raise OptionError("local.sampler", local.sampler, f"{name}'s analysis holds for Poisson batches: poisson")
+    if local.momentum:
+        raise OptionError("local.momentum", local.momentum, f"{name} has an optimizer of its own: 0")
+    if local.epochs != 1:
+        raise OptionError("local.epochs", local.epochs, f"{name} takes strategy.client.local_steps noisy steps: 1")
+    if config.client_options().get("clipping") == "median" and config.privacy.variant != "published":
+        raise OptionError(
+            "strategy.client.clipping",
+            "median",
+            "has no privacy bound: privacy.variant=published, or clipping=adaptive",
+        )
