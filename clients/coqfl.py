@@ -31,6 +31,7 @@ from fedpriv.client import Charge, Client, Release, Request, StaleRequest, read_
 from fedpriv.mechanisms.quantisation import (
     cell_bytes,
     cells_of,
+    group_covariance,
     mixed_group_bits,
     mixed_pair_bits,
     rank_bytes,
@@ -38,7 +39,7 @@ from fedpriv.mechanisms.quantisation import (
     tanh_half,
 )
 from fedpriv.one_bit_client import WITH_MEMBERS, OneBitClient, as_bytes
-from fedpriv.privacy import claimed
+from fedpriv.privacy import claimed, laws
 from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse
 from fedpriv.privacy.noise import NoiseSource, encode_key
 from fedpriv.records import EXCHANGE, KEY_ATTEMPT, KEYS, MEMBERS, PUBLIC_KEYS, SEALED, SEEDS, SIGNATURES, TRAIN
@@ -47,6 +48,8 @@ from fedpriv.state import ClientMemory, Waiting, read_memory
 
 log = logging.getLogger("fedpriv")
 
+#: Values of one member in the average over their interval.
+GRID = 64
 #: What `privacy.target_epsilon` chooses from: lambda = 1 - (1 - mu)^2 from 0.04 to 1.
 PRIVATE_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 
@@ -247,15 +250,17 @@ class CoQFLClient(OneBitClient):
     def chosen_for(
         cls, target: float, delta: float, participations: int, make: Callable[..., Client]
     ) -> dict[str, float]:
-        """(epsilon, private_share) that meet the target with the least variance of a pair's mean at the centre, r^2
-        lambda / (2 tanh^2(eps/2)); from public quantities alone. private_share 1 is LDP-FL: where one coordinate
-        is all, nothing shared helps below a joint epsilon of ln 4; over many, at delta > 0, it does.
+        """(epsilon, private_share) that meet the target with the least `mean_variance`, from public quantities alone.
+        private_share 1 is LDP-FL. Where one coordinate is all, nothing shared helps below a joint epsilon of ln 4; over
+        many, at delta > 0, it does.
         """
         best, least = dict[str, float](), math.inf
         for private_share in PRIVATE_SHARES:
             changed = partial(make, private_share=private_share)
             found = super().chosen_for(target, delta, participations, changed)
-            variance = (1 - (1 - private_share) ** 2) / tanh_half(found["epsilon"]) ** 2
+            client = make(private_share=private_share, **found)
+            assert isinstance(client, CoQFLClient)
+            variance = mean_variance(client.epsilon, client.bits, client.group_size, private_share)
             if variance < least:
                 best, least = found | {"private_share": private_share}, variance
         return best
@@ -274,6 +279,25 @@ class CoQFLClient(OneBitClient):
             own = noise.uniform(shape)
             seen.append(mixed_pair_bits(p, cell, own, self.bits, first, self.private_share).float())
         return Release(torch.cat(seen, dim=-1), state)
+
+
+def mean_variance(epsilon: float, bits: int, size: int, private_share: float) -> float:
+    """Variance of a group's mean in units of r^2, for values that lie anywhere in their interval with equal probability.
+
+    At the centre alone a small share of private uniforms would look better than it is: the further from it the values
+    lie, and the larger the group, the less of the members' errors cancels.
+    """
+    length, low = 1 / tanh_half(epsilon), (1 - tanh_half(epsilon)) / 2
+    p = low + (1 - 2 * low) * (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
+    alone = 4 * length**2 * (p * (1 - p)).mean()
+    a, b = p.unsqueeze(1), p.unsqueeze(0)
+    if size == 2:
+        weight = 1 - (1 - private_share) ** 2
+        joint = torch.from_numpy(laws.both_high(a.numpy(), b.numpy(), weight, bits))
+        together = 4 * length**2 * (joint - a * b).mean()
+    else:
+        together = group_covariance(a, b, size, length, private_share).mean()
+    return float(alone + (size - 1) * together) / size
 
 
 def _private(waiting: Waiting) -> bytes:

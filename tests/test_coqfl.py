@@ -21,16 +21,26 @@ from flwr.app import ConfigRecord, Message
 from reference.federation import BytesStore, FixedUpdates, make_site
 from reference.recording import Conversation
 
-from clients.coqfl import CoQFLClient
+from clients.coqfl import PRIVATE_SHARES, CoQFLClient, mean_variance
 from fedpriv import run as run_module
 from fedpriv import shared_bits
+from fedpriv.app import _identity, empty_context
 from fedpriv.audit import audit_config
 from fedpriv.client import PublicFacts, StaleRequest, UnsafeNoise
 from fedpriv.compose import compose
 from fedpriv.errors import OptionError
+from fedpriv.mechanisms.quantisation import (
+    cells_of,
+    decode,
+    high_probability,
+    mixed_group_bits,
+    mixed_pair_bits,
+    ranks_of,
+)
 from fedpriv.models import Block, Layout
 from fedpriv.one_bit_client import WITH_MEMBERS, per_layer
 from fedpriv.planning import make_plan, with_target
+from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation, RandomisedResponse
 from fedpriv.records import (
@@ -370,6 +380,20 @@ def test_identities_are_read_from_the_clients_own_disk(tmp_path: Path) -> None:
         shared_bits.read_identity(tmp_path / "nothing", tmp_path / "peers")
 
 
+def test_node_config_gives_a_client_its_identity_in_a_deployment_alone(tmp_path: Path) -> None:
+    private, public = shared_bits.new_identity()
+    (tmp_path / "key").write_bytes(private)
+    (tmp_path / "peers").write_text(json.dumps({"1": public.hex()}))
+    context = empty_context(77, 5, 0, 2)
+    context.node_config |= {"identity-key": str(tmp_path / "key"), "peer-keys": str(tmp_path / "peers")}
+    secure = compose(["strategy=coqfl", "privacy.rng=secure"])
+    assert _identity(secure, context) == (Identity(private, {1: public}), 77)
+    assert _identity(compose(["strategy=coqfl"]), context) == (None, 0)
+    assert _identity(secure, empty_context(77, 5, 0, 2)) == (None, 77)
+    client = Worker(secure).client(0, BytesStore(), *_identity(secure, context))
+    assert client.site is not None and client.site.identity is not None and client.site.run_id == 77
+
+
 def test_secrets_differ_by_everything_that_is_public() -> None:
     a, b = shared_bits.new_private_key(), shared_bits.new_private_key()
     base = Session(1, 2, 0, (3, 8))
@@ -438,11 +462,36 @@ def planned_pair(dimension: int, **changes: Any) -> CoQFLClient:
 
 
 def test_the_share_is_chosen_for_the_least_variance() -> None:
-    """One coordinate at 2.28: the page's best, eps = 1.345 and lambda = 0.376 (on our grid of shares 0.36)."""
-    chosen = CoQFLClient.chosen_for(2.28, 1e-9, 1, partial(planned_pair, 1))
-    assert chosen == {"private_share": 0.2, "epsilon": pytest.approx(1.305, abs=0.02)}
-    # Pure epsilon below ln 4: nothing shared helps.
+    """Against a search by hand: no other share does better at the same joint epsilon."""
+    target, found = 3.0, {}
+    for share in PRIVATE_SHARES:
+        noise = calibrate(
+            lambda x, share=share: planned_pair(40, private_share=share, epsilon=1 / x).planned_events(1), target, DELTA
+        )
+        found[share] = mean_variance(1 / noise.noise_multiplier, 16, 2, share)
+    chosen = CoQFLClient.chosen_for(target, DELTA, 1, partial(planned_pair, 40))
+    assert chosen["private_share"] == min(found, key=lambda share: found[share])
+    # One coordinate alone, pure epsilon below ln 4: nothing shared helps.
     assert CoQFLClient.chosen_for(1.0, 1e-9, 1, partial(planned_pair, 1))["private_share"] == 1.0
+
+
+@pytest.mark.parametrize(("bits", "size", "share"), [(8, 2, 0.0), (3, 2, 0.3), (8, 2, 1.0), (8, 4, 0.2), (8, 8, 0.0)])
+def test_mean_variance_is_what_is_measured(bits: int, size: int, share: float) -> None:
+    """By sampling values, shared randomness and bits."""
+    rng, draws, epsilon = np.random.default_rng(5), 400_000, 1.3
+    values = torch.from_numpy(rng.uniform(-1, 1, (size, draws)))
+    own = torch.from_numpy(rng.uniform(size=(size, draws)))
+    stream = rng.bytes(8 * size * draws)
+    errors = torch.zeros(draws, dtype=torch.float64)
+    for member in range(size):
+        p = high_probability(values[member], 0.0, 1.0, epsilon)
+        if size == 2:
+            sent = mixed_pair_bits(p, cells_of(stream[:draws], bits), own[member], bits, member == 0, share)
+        else:
+            sent = mixed_group_bits(p, ranks_of(stream, size, member), own[member], size, share)
+        errors += (decode(sent.double(), 0.0, 1.0, epsilon) - values[member]) / size
+    spread = float((errors**2).std()) / math.sqrt(draws)
+    assert abs(float((errors**2).mean()) - mean_variance(epsilon, bits, size, share)) < 4.5 * spread + 1e-3
 
 
 def test_over_many_coordinates_sharing_pays_below_ln_4_too() -> None:
@@ -451,8 +500,7 @@ def test_over_many_coordinates_sharing_pays_below_ln_4_too() -> None:
     """
     shared = CoQFLClient.chosen_for(20.0, DELTA, 10, partial(planned_pair, 80_202, bits=8))
     alone = CoQFLClient.chosen_for(20.0, DELTA, 10, partial(planned_pair, 80_202, bits=0))
-    weight = 1 - (1 - shared["private_share"]) ** 2
-    ratio = weight * (math.tanh(alone["epsilon"] / 2) / math.tanh(shared["epsilon"] / 2)) ** 2
+    ratio = mean_variance(shared["epsilon"], 8, 2, shared["private_share"]) / mean_variance(alone["epsilon"], 8, 2, 1.0)
     assert shared["private_share"] < 0.1 and 0.45 < ratio < 0.56
 
 
