@@ -282,7 +282,7 @@ class CoQFLClient(OneBitClient):
 
 
 def mean_variance(epsilon: float, bits: int, size: int, private_share: float) -> float:
-    """Variance of a group's mean in units of r^2, for values that lie anywhere in their interval with equal probability.
+    """Variance of a group's mean in units of r^2, for values uniform over their interval.
 
     At the centre alone a small share of private uniforms would look better than it is: the further from it the values
     lie, and the larger the group, the less of the members' errors cancels.
