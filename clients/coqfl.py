@@ -98,7 +98,7 @@ class CoQFLClient(OneBitClient):
         place = (request.round, request.attempt)
         if waiting is None or place > (waiting.round, waiting.attempt):
             seed = None
-            if site.rng == "seeded":
+            if site.rng == "seeded" and site.identity is None:
                 seed = encode_key("ephemeral key", site.seed, site.client, *place)
             private = shared_bits.new_private_key(seed)
             waiting = Waiting(*place, {"private": torch.from_numpy(as_bytes(private).copy())})
@@ -153,8 +153,7 @@ class CoQFLClient(OneBitClient):
             return self._group_seed(private, session)
         key = keys.get(leader, b"")
         pair = shared_bits.agree(private, self._checked(key, leader, request, session), session, "seed")
-        sealed = request.options.get(SEALED, b"")
-        return shared_bits.unseal(pair, sealed if isinstance(sealed, bytes) else b"", session)
+        return shared_bits.unseal(pair, _blob(request.options.get(SEALED)), session)
 
     def _session(self, request: Request, attempt: int) -> Session:
         """The public context. Raises `KeyRefused` for a group that cannot be this client's."""
@@ -172,7 +171,7 @@ class CoQFLClient(OneBitClient):
         keys, others = request.options.get(PUBLIC_KEYS), [m for m in session.members if m != self._site().client]
         if not isinstance(keys, list) or len(keys) != len(others):
             raise KeyRefused("the server relays another number of keys")
-        return dict(zip(others, map(bytes, keys), strict=True))  # type: ignore[arg-type]
+        return {member: _blob(key) for member, key in zip(others, keys, strict=True)}
 
     def _checked(self, key: bytes, member: int, request: Request, session: Session) -> bytes:
         """A peer's key after its signature was verified, where this client has an identity."""
@@ -181,7 +180,7 @@ class CoQFLClient(OneBitClient):
             signatures = request.options.get(SIGNATURES)
             others = [m for m in session.members if m != self._site().client]
             sound = isinstance(signatures, list) and len(signatures) == len(others)
-            signature = bytes(signatures[others.index(member)]) if sound else b""  # type: ignore[index,arg-type]
+            signature = _blob(signatures[others.index(member)]) if sound else b""  # type: ignore[index]
             identity.verify(session, member, key, signature)
         return key
 
@@ -268,16 +267,21 @@ class CoQFLClient(OneBitClient):
     # --- what the auditor tries --------------------------------------------------------------------------
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """Alice's bits beside Bob's: the server sees both. Bob's values are known and at the upper end."""
-        if self.bits == 0 or self.group_size > 2:
+        """The client's bits beside those of its whole group: the server sees all. The others' values are known, at
+        the upper end.
+        """
+        if self.bits == 0:
             return super().audit_release(length, state, shape, noise)
-        radius = self._first_radius()
+        size, radius, seen = self.group_size, self._first_radius(), []
         cell = noise.integers(0, 2**self.bits, shape)
-        seen = []
-        for first, value in ((True, length * radius), (False, radius)):
-            p = self.probability(torch.full(shape, value))
-            own = noise.uniform(shape)
-            seen.append(mixed_pair_bits(p, cell, own, self.bits, first, self.private_share).float())
+        ranks = noise.uniform((size, *shape)).argsort(dim=0).argsort(dim=0)
+        for member, value in enumerate([length * radius] + [radius] * (size - 1)):
+            p, own = self.probability(torch.full(shape, value)), noise.uniform(shape)
+            if size == 2:
+                bits = mixed_pair_bits(p, cell, own, self.bits, member == 0, self.private_share)
+            else:
+                bits = mixed_group_bits(p, ranks[member], own, size, self.private_share)
+            seen.append(bits.float())
         return Release(torch.cat(seen, dim=-1), state)
 
 
@@ -298,6 +302,11 @@ def mean_variance(epsilon: float, bits: int, size: int, private_share: float) ->
     else:
         together = group_covariance(a, b, size, length, private_share).mean()
     return float(alone + (size - 1) * together) / size
+
+
+def _blob(value: Any) -> bytes:
+    """What a server relays, where it is a byte string; empty otherwise."""
+    return value if isinstance(value, bytes) else b""
 
 
 def _private(waiting: Waiting) -> bytes:

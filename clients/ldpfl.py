@@ -22,12 +22,15 @@ SECURE_SUM = Threat("client", "replace-one", "secure-sum")
 
 class LDPFLClient(OneBitClient):
     """One bit per coordinate, each client for itself. shuffle: whoever sees only the counts of a round is accounted for
-    as well, with amplification where its condition holds; shuffle_delta: what all of it may use up of delta.
+    as well, with amplification where its condition holds for min_replies clients, the fewest whose bits are counted;
+    the shuffler is assumed, not implemented. shuffle_delta: what all of it may use up of delta.
     """
 
-    def __init__(self, *, shuffle: bool = False, shuffle_delta: float = 1e-6, **options: Any) -> None:
+    def __init__(
+        self, *, shuffle: bool = False, shuffle_delta: float = 1e-6, min_replies: int = 1, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self.shuffle, self.shuffle_delta = shuffle, shuffle_delta
+        self.shuffle, self.shuffle_delta, self.min_replies = shuffle, shuffle_delta, min_replies
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         leak = self.exact_leak()
@@ -40,7 +43,7 @@ class LDPFLClient(OneBitClient):
         counts = Shuffled(
             threat=SECURE_SUM,
             epsilon=self.epsilon,
-            users=self.facts.clients_per_round,
+            users=self.min_replies,
             delta=share,
             dimension=self.dimension,
         )

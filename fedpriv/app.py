@@ -20,6 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpriv.client import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.config import Config
+from fedpriv.errors import OptionError
 from fedpriv.records import (
     ATTEMPT,
     EXCHANGE,
@@ -145,12 +146,18 @@ def _partition(context: Context) -> int:
 
 
 def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
-    """(the client's long-lived key and its peers', from its own disk; Flower's run id). A simulation has neither."""
-    if config.privacy.rng == "seeded":
-        return None, 0
-    paths = [context.node_config.get(name) for name in ("identity-key", "peer-keys")]
+    """(the client's long-lived key and its peers', Flower's run id), if its own machine names both files in
+    node-config, whatever the run says. A simulation has neither: its runs are to be the same on every engine.
+
+    Raises `OptionError` where only one file is named: nobody meant to go without the other.
+    """
+    names = ("identity-key", "peer-keys")
+    paths = [context.node_config.get(name) for name in names]
+    if paths == [None, None]:
+        return None, 0 if config.privacy.rng == "seeded" else context.run_id
     if None in paths:
-        return None, context.run_id
+        missing, given = names if paths[0] is None else reversed(names)
+        raise OptionError(f"node-config {missing}", "", f"must be given with {given}")
     from fedpriv.shared_bits import read_identity  # cryptography: only where it is needed
 
     return read_identity(*(Path(str(path)) for path in paths)), context.run_id

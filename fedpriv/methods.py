@@ -137,13 +137,14 @@ class OneBitOptions(Options):
     @classmethod
     def _radius_is_positive(cls, radius: Any) -> Any:
         for value in radius if isinstance(radius, list) and radius else [radius]:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise OptionError("strategy.client.radius", radius, "must be more than 0, or a list of such numbers")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-9 <= value <= 1e9:
+                words = "must be from 1e-9 to 1e9, or a list of such numbers"
+                raise OptionError("strategy.client.radius", radius, words)
         return radius
 
 
 class PrivateBitOptions(OneBitOptions):
-    epsilon: float | None = Field(gt=0, description="eps of one coordinate; null: no privacy")
+    epsilon: float | None = Field(gt=0, le=20, description="eps of one coordinate; null: no privacy")
 
 
 class SharedBitOptions(PrivateBitOptions):
@@ -162,6 +163,7 @@ class LDPFLServerOptions(PrivateBitOptions, OneBitServerOptions):
 
 
 class LDPFLClientOptions(PrivateBitOptions, ClientOptions):
+    min_replies: int = Field(ge=1, description="fewest clients whose bits are counted")
     shuffle: bool = Field(description="account for whoever sees a round's shuffled bits only, as well")
     shuffle_delta: float = Field(gt=0, lt=1, description="part of delta that shuffling may use up over the run")
 

@@ -35,7 +35,7 @@ from fedpriv.progress import RunProgress
 from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
 from fedpriv.server import BudgetsSpent, FederatedStrategy, Population, Round
-from fedpriv.state import charged
+from fedpriv.state import between_rounds, charged
 from fedpriv.worker import Worker, adopt, client_class, locate, make_client
 
 #: An engine may retry a client once within a start (attempt + 1); the next start's numbers lie above.
@@ -355,7 +355,7 @@ class Session:
     def _save_checkpoint(self, current: Round) -> None:
         run = {"best": self.best, "stopped": sorted(self.stopped)}
         checkpoint = Checkpoint(
-            current.number, current.theta, self.strategy.state_dict(), self.memories.memories(), run
+            current.number, current.theta, self.strategy.state_dict(), between_rounds(self.memories.memories()), run
         )
         self.folder.save_checkpoint(checkpoint, self.config, self.config.checkpoint.keep)
 

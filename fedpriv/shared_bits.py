@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -28,6 +28,7 @@ from fedpriv.privacy.noise import encode_key
 
 PROTOCOL = "fedpriv coqfl 1"
 KEY_BYTES = 32
+FIELD = 2**255 - 19  # X25519 takes other forms of the same number, which would hide that a key is the client's own
 _ZERO_NONCE = bytes(12)
 
 
@@ -69,6 +70,8 @@ def agree(private: bytes, peer: bytes, session: Session, purpose: str) -> bytes:
     Raises `KeyRefused` for a key of another length and for one that makes the shared secret zero.
     """
     own = public_key(private)
+    if len(peer) != KEY_BYTES or int.from_bytes(peer, "little") >= FIELD:
+        raise KeyRefused(f"a public key has {KEY_BYTES} bytes and one form, got {len(peer)}")
     if peer == own:
         raise KeyRefused("the peer's key is the client's own")
     try:
@@ -113,7 +116,7 @@ def unseal(key: bytes, sealed: bytes, session: Session) -> bytes:
 class Identity:
     """A client's long-lived Ed25519 key, and the public ones of the peers that it accepts, by partition id."""
 
-    private: bytes
+    private: bytes = field(repr=False)
     peers: Mapping[int, bytes]
 
     def sign(self, session: Session, client: int, ephemeral: bytes) -> bytes:

@@ -194,6 +194,17 @@ def read_memory(store: MemoryStore) -> ClientMemory:
     return ClientMemory() if blob is None else ClientMemory.from_bytes(blob)
 
 
+def between_rounds(memories: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Memories by client without what waits between two exchanges: no round is resumed in its middle, and private keys
+    and raw updates have no business in a checkpoint.
+    """
+    found = {}
+    for client, blob in memories.items():
+        memory = ClientMemory.from_bytes(blob)
+        found[client] = blob if memory.waiting is None else replace(memory, waiting=None).to_bytes()
+    return found
+
+
 def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> dict[int, bytes]:
     """Memories by client whose accounts hold these entries too: releases that a resumed run cannot take back."""
     found = {client: ClientMemory.from_bytes(blob) for client, blob in memories.items()}

@@ -65,7 +65,8 @@ class CoQFL(OneBitServer):
             for group in groups:
                 for member, seed_of in zip(group[1:], sealed.get(group[0], ()), strict=False):
                     told[member] |= {SEALED: seed_of}
-        self.current.figures["groups"] = len(groups)
+        wanted = sum(len(group) for group in groups)
+        self.current.figures |= {"groups": len(groups), "keys_missing": wanted - len(keys)}
         return self.messages(grid, cohort, down, options, told)
 
     def _collect(self, grid: Grid, exchange: str, own: Mapping[int, Options]) -> dict[int, tuple[bytes, ...]]:

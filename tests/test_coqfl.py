@@ -43,6 +43,7 @@ from fedpriv.planning import make_plan, with_target
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation, RandomisedResponse
+from fedpriv.privacy.noise import SeededNoise
 from fedpriv.records import (
     ATTEMPT,
     CENTRES,
@@ -279,14 +280,20 @@ def test_both_halves_derive_the_same_secret() -> None:
         {"members": [8, 3]},
         {"members": "3,8"},
         {"key_attempt": 1},
+        {"public_keys": [10**12]},
+        {"public_keys": [1.5]},
+        {"public_keys": "own in another form"},
     ],
     ids=str,
 )
 def test_whatever_is_wrong_with_the_keys_the_client_uses_its_own_noise(change: dict[str, Any]) -> None:
     alice, bob = a_client(3), a_client(8)
     keys = {3: key_of(alice, [3, 8]), 8: key_of(bob, [3, 8])}
+    own = keys[3][0]
     if change == {"public_keys": "own"}:
-        change = {"public_keys": [keys[3][0]]}
+        change = {"public_keys": [own]}
+    if change == {"public_keys": "own in another form"}:
+        change = {"public_keys": [own[:31] + bytes([own[31] | 0x80])]}
     bits, figures = bits_of(alice, **told(3, [3, 8], keys) | change)
     assert figures["fallback"] == 1.0 and alice.secret is None and alice.fallback
     twin = a_client(3)
@@ -353,6 +360,10 @@ def test_a_server_that_swaps_keys_is_detected_by_identities() -> None:
     forged = shared_bits.public_key(shared_bits.new_private_key())
     assert bits_of(alice, **told(3, [3, 8], {8: [forged, keys[8][1]]}))[1]["fallback"] == 1.0
     assert "not signed by its identity" in str(alice.fallback)
+    # One that leaves the signatures out does not get around them.
+    late = a_client(3, identity=Identity(private3, {8: public8}))
+    key_of(late, [3, 8])
+    assert bits_of(late, **told(3, [3, 8], {8: [keys[8][0]]}))[1]["fallback"] == 1.0
     # Without identities nobody notices: an honest-but-curious server is all that is covered then.
     naive = a_client(3)
     key_of(naive, [3, 8])
@@ -365,6 +376,38 @@ def test_a_server_that_swaps_keys_is_detected_by_identities() -> None:
     for other in (replace(session, round=2), replace(session, members=(3, 8, 9)), replace(session, run=1)):
         with pytest.raises(KeyRefused, match="not signed"):
             Identity(private3, {8: public8}).verify(other, 8, keys[8][0], keys[8][1])
+
+
+def a_signed_group() -> tuple[dict[int, CoQFLClient], dict[int, list[bytes]]]:
+    """Three clients with identities, and their signed keys."""
+    group = [2, 5, 7]
+    identities = {number: shared_bits.new_identity() for number in group}
+    peers = {number: public for number, (_, public) in identities.items()}
+    clients = {n: a_client(n, group_size=4, identity=Identity(identities[n][0], peers)) for n in group}
+    return clients, {number: key_of(client, group) for number, client in clients.items()}
+
+
+def seeds_of(client: CoQFLClient, number: int, group: list[int], keys: dict[int, list[bytes]]) -> list[bytes]:
+    options = {name.replace("_", "-"): value for name, value in told(number, group, keys).items()}
+    return [array.tobytes() for array in client.fit([], {ROUND: 1, ATTEMPT: 0, EXCHANGE: SEEDS, **options})[0]]
+
+
+def test_a_groups_seed_is_sealed_for_signed_keys_alone_and_taken_from_a_signed_leader_alone() -> None:
+    group = [2, 5, 7]
+    clients, keys = a_signed_group()
+    private = shared_bits.new_private_key()
+    forged = shared_bits.public_key(private)
+    # The server hands the leader its own key for member 5: nothing is sealed to it, and 7 is served all the same.
+    sealed = seeds_of(clients[2], 2, group, keys | {5: [forged, keys[5][1]]})
+    assert sealed[0] == b"" and len(sealed[1]) > 32
+    # It plays the leader towards member 5, with a seed of its own.
+    session = Session(0, 1, 0, tuple(group))
+    pair = shared_bits.agree(private, keys[5][0], session, "seed")
+    false = shared_bits.seal(pair, bytes(32), session)
+    _, figures = bits_of(clients[5], **told(5, group, keys | {2: [forged, keys[2][1]]}), **{SEALED: false})
+    assert figures["fallback"] == 1.0
+    _, figures = bits_of(clients[7], **told(7, group, keys), **{SEALED: sealed[1]})
+    assert figures["fallback"] == 0.0
 
 
 def test_identities_are_read_from_the_clients_own_disk(tmp_path: Path) -> None:
@@ -385,10 +428,14 @@ def test_node_config_gives_a_client_its_identity_in_a_deployment_alone(tmp_path:
     (tmp_path / "key").write_bytes(private)
     (tmp_path / "peers").write_text(json.dumps({"1": public.hex()}))
     context = empty_context(77, 5, 0, 2)
+    context.node_config["identity-key"] = str(tmp_path / "key")
+    with pytest.raises(OptionError, match="node-config peer-keys"):
+        _identity(compose(["strategy=coqfl"]), context)
     context.node_config |= {"identity-key": str(tmp_path / "key"), "peer-keys": str(tmp_path / "peers")}
     secure = compose(["strategy=coqfl", "privacy.rng=secure"])
     assert _identity(secure, context) == (Identity(private, {1: public}), 77)
-    assert _identity(compose(["strategy=coqfl"]), context) == (None, 0)
+    assert _identity(compose(["strategy=coqfl"]), context) == _identity(secure, context)  # whatever the run says
+    assert _identity(compose(["strategy=coqfl"]), empty_context(77, 5, 0, 2)) == (None, 0)
     assert _identity(secure, empty_context(77, 5, 0, 2)) == (None, 77)
     client = Worker(secure).client(0, BytesStore(), *_identity(secure, context))
     assert client.site is not None and client.site.identity is not None and client.site.run_id == 77
@@ -507,11 +554,14 @@ def test_over_many_coordinates_sharing_pays_below_ln_4_too() -> None:
 
 def test_shuffled_bits_are_accounted_where_amplification_holds() -> None:
     many = ("strategy=ldpfl", "strategy.client.shuffle=true", "num_rounds=1", "strategy.client.epsilon=0.1")
-    config = compose([*many, "num_clients=700", "clients_per_round=700", "local.batch_size=1"])
+    config = compose(
+        [*many, "num_clients=700", "clients_per_round=700", "local.batch_size=1", "strategy.server.min_replies=700"]
+    )
     own, counts = make_client(config).charges(None)
     assert counts.event.threat.observer == "secure-sum"
     one, shuffled = (compose_events([c.event], DELTA).epsilon for c in (own, counts))
     assert shuffled < one
+    assert counts.event.users == 700  # type: ignore[attr-defined]
     few = make_client(compose([*many, "num_clients=4", "clients_per_round=4"])).charges(None)
     assert compose_events([few[1].event], DELTA).epsilon >= compose_events([few[0].event], DELTA).epsilon * 0.99
 
@@ -530,6 +580,8 @@ def test_the_audit_refutes_the_published_claim_and_not_the_repaired_bound() -> N
     honest = one_coordinate("strategy.client.bits=0")
     assert 0.85 < honest.audit.epsilon_lower <= honest.verified == pytest.approx(1.0, abs=1e-4)
     assert honest.verdict == "consistent with the claim"
+    group = one_coordinate("privacy.variant=published", "strategy.client.group_size=4")
+    assert group.audit.epsilon_lower > 2 and group.verdict == "refutes the claim"
 
 
 # --- intervals ---------------------------------------------------------------------------------------------
@@ -541,6 +593,45 @@ def test_weights_are_encoded_in_intervals_that_follow_released_weights(run: Run)
     radii = [row["radii"][0] for row in figures]
     assert all(later <= earlier for earlier, later in itertools.pairwise(radii)) and radii[0] < 0.4
     assert all(0 <= row["clamped_share"] <= 1 for row in figures)
+
+
+def test_encoded_weights_come_back_as_weights(still: None) -> None:
+    """With training that changes nothing the mean of the decoded weights is theta, up to the bits' own noise."""
+    options = ("strategy=ldpfl", "strategy.client.encode=weights", "strategy.client.radius=0.5", "num_rounds=1")
+    talk = Conversation(*options, "strategy.client.epsilon=8.0", "strategy.server.clip_factor=1.01")
+    difference = talk.thetas[1] - talk.thetas[0]
+    start = talk.thetas[0]
+    radius = 1.01 * (start.max() - start.min()) / 2
+    assert abs(difference.mean()) < 4.5 * radius / math.sqrt(4 * start.size)
+    assert np.abs(difference).max() <= 3 * radius and np.corrcoef(talk.thetas[1], start)[0, 1] > 0.5
+
+
+def test_no_shared_cell_is_used_for_two_coordinates() -> None:
+    """Two layers of which one is longer than a piece: the cells that work() takes never repeat a stretch."""
+    layers = (("a", 0, 40_000), ("b", 40_000, 80_000))
+    layout = Layout(tuple(Block(*layer) for layer in layers), ("a.w", "b.w"), ((40_000,), (40_000,)))
+    client = a_client(3)
+    assert client.site is not None
+    client.site = replace(client.site, layout=layout)
+    client.facts = replace(client.facts, num_parameters=80_000)
+    client.secret = bytes(32)
+    starts = range(0, 40_000, 8_000)
+    taken = [client._shared(layer, slice(start, start + 8_000)) for layer in (0, 1) for start in starts]
+    whole = torch.cat(taken)
+    assert whole.numel() == 80_000 and len({piece.numpy().tobytes() for piece in taken}) == 10
+    seen: list[torch.Tensor] = []
+    real = client._shared
+    client._shared = lambda layer, piece: seen.append(real(layer, piece)) or seen[-1]  # type: ignore[method-assign,func-returns-value]
+    client.radii, client.centres = [0.5, 0.5], [0.0, 0.0]
+    client.release(torch.zeros(80_000), None, SeededNoise(1))
+    assert torch.equal(torch.cat(seen), whole)
+
+
+def test_checkpoints_hold_no_private_key(run: Run, tmp_path: Path) -> None:
+    fault = "engine.faults=[{round:2,client:0,exchange:train,kind:raise}]"
+    folder = run("strategy=coqfl", "privacy.rng=secure", "checkpoint.every=1", fault)
+    files = list((folder / "checkpoints").rglob("*"))
+    assert len(files) > 2 and not any(b"waiting" in file.read_bytes() for file in files if file.is_file())
 
 
 def test_a_constant_layer_keeps_the_smallest_radius() -> None:
@@ -629,8 +720,8 @@ def test_it_works_with_secure_noise_and_keys(run: Run) -> None:
     ("overrides", "words"),
     [
         (["strategy=ldpfl", "strategy.client.epsilon=0"], "strategy.client.epsilon=0: must be more than 0"),
-        (["strategy=coqfl", "strategy.client.radius=0.0"], "strategy.client.radius=0.0: must be more than 0"),
-        (["strategy=coqfl", "strategy.client.radius=[0.1,-1]"], "radius=[0.1, -1]: must be more than 0"),
+        (["strategy=coqfl", "strategy.client.radius=0.0"], "strategy.client.radius=0.0: must be from 1e-9"),
+        (["strategy=coqfl", "strategy.client.radius=[0.1,-1]"], "radius=[0.1, -1]: must be from 1e-9"),
         (["strategy=coqfl", "strategy.client.radius=[0.1,0.2]"], "radius=[0.1, 0.2]: 2 radii for 1"),
         (["strategy=coqfl", "strategy.client.bits=40"], "strategy.client.bits=40: must be at most 16"),
         (["strategy=coqfl", "strategy.client.group_size=1"], "strategy.client.group_size=1: must be at least 2"),
