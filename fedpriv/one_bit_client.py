@@ -144,7 +144,7 @@ class OneBitClient(Client):
 
     def exact_leak(self) -> str | None:
         return (
-            "epsilon=null: bits without privacy, a value at an end of the interval is sent as it is"
+            "epsilon=null: bits without noise for privacy, a value at an end of the interval is sent as it is"
             if (math.isinf(self.epsilon))
             else None
         )
