@@ -16,7 +16,7 @@ from fedpriv.errors import OptionError
 from fedpriv.mechanisms.clipping import finite_or_zero
 from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack
 from fedpriv.models import Exchange, Layout
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Event, Threat
+from fedpriv.privacy.events import Event, Threat
 from fedpriv.privacy.noise import NoiseSource
 from fedpriv.records import CENTRES, RADII
 
@@ -143,11 +143,9 @@ class OneBitClient(Client):
         return -(-size // 8)
 
     def exact_leak(self) -> str | None:
-        return (
-            "epsilon=null: bits without noise for privacy, a value at an end of the interval is sent as it is"
-            if (math.isinf(self.epsilon))
-            else None
-        )
+        if math.isfinite(self.epsilon):
+            return None
+        return "epsilon=null: bits without noise for privacy, a value at an end of the interval is sent as it is"
 
     def keeps_answer(self) -> bool:
         return True
@@ -164,6 +162,3 @@ class OneBitClient(Client):
 def as_bytes(blob: bytes) -> np.ndarray:
     """A byte string as `fit` returns it."""
     return np.frombuffer(blob, np.uint8)
-
-
-__all__ = ["CLIENT_TO_SERVER", "WITH_MEMBERS", "OneBitClient", "as_bytes", "per_layer"]
