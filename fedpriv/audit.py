@@ -28,7 +28,7 @@ from fedpriv.client import Client, Neighbours
 from fedpriv.compose import compose, read_config
 from fedpriv.config import Config
 from fedpriv.errors import OptionError, RunFolderError
-from fedpriv.planning import schedule, with_target
+from fedpriv.planning import planned_events, schedule, with_target
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.mechanisms import one_coordinate as single_coordinate
@@ -132,7 +132,7 @@ def audit_config(
     ``participations``; and a single release.
     """
     client = make_client(config)
-    most = participations or released or max(schedule(config))
+    most = participations or released or client.observed_rounds(max(schedule(config)))
     delta = config.privacy.delta
     common: dict[str, Any] = {"delta": delta, "trials": trials, "confidence": confidence, "seed": seed}
     names = {most: "whole run" if participations is None else f"{most} releases", 1: "one release"}
@@ -229,7 +229,7 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
     from fedpriv.report.page import write_report
 
     found = audit_training(config, confidence=options.confidence, seed=options.seed)
-    planned = make_client(config).planned_events(max(schedule(config)))
+    planned = planned_events(make_client(config), max(schedule(config)))
     verified = compose_events(planned, config.privacy.delta).epsilon
     print(f"canaries in a real run, {threat_in_words(config)}:\n{found}; verified epsilon <= {_shown(verified)}")
     if folder is not None:

@@ -68,6 +68,7 @@ class PublicFacts:
     num_rounds: int
     clients_per_round: int
     num_parameters: int = 0  # of the part of the model that travels; where the client `needs_layout`
+    num_clients: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,10 @@ class Client(NumPyClient):
         """
         return self.charges(state)
 
+    def observed_rounds(self, participations: int) -> int:
+        """In how many rounds the observer learns something of a client that takes part this often."""
+        return participations
+
     def budget_plan(self) -> list[Event]:
         """All that may be released in the run, where that is fixed before it: if the whole plan costs at most
         `privacy.max_epsilon`, it is kept to exactly; otherwise, or where it is empty, a filter decides.
@@ -260,7 +265,7 @@ class Client(NumPyClient):
 
         return {"noise_multiplier": calibrate(events, target, delta).noise_multiplier}
 
-    def release_bytes(self, size: int) -> int:
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
         """Bytes of a release of so many coordinates on the wire."""
         return 4 * size
 

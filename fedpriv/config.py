@@ -90,6 +90,7 @@ class ModelConfig(Options):
 
 class LocalConfig(Options):
     epochs: int = Field(ge=1, description="passes over the client's data in a round")
+    steps: int | None = Field(default=None, ge=1, description="batches in a round; null: as many as epochs have")
     batch_size: int = Field(ge=1, description="pictures in a batch (expected number under Poisson sampling)")
     lr: float = Field(gt=0, description="learning rate of local SGD")
     momentum: float = Field(ge=0, lt=1, description="momentum of local SGD, reset every round")

@@ -184,6 +184,107 @@ class CorrQuantClientOptions(OneBitOptions, ClientOptions):
     pass
 
 
+class GradientServerOptions(ServerOptions):
+    """Of the servers of DP-FedAGS's family."""
+
+    learning_rate: float = Field(gt=0, description="eta of the server's step along the mean gradient")
+
+
+class GradientClientOptions(ClientOptions):
+    """What DP-FedAGS and its rivals have in common."""
+
+    epsilon: float = Field(gt=0, le=1e6, description="what one round is to cost")
+    claimed_delta: float = Field(gt=0, lt=1, description="delta of that cost, repaired")
+    clip_norm: float = Field(gt=0, description="C: L2 bound of the accumulated gradient")
+    noise_multiplier: float | None = Field(ge=0, description="noise standard deviation / C; null: what epsilon asks for")
+    sensitivity: Literal["clip", "per_example"] = Field(
+        description="published: DeltaS of the noise, 2C, or 2C/n_k (no sensitivity of anything)"
+    )
+
+
+class SelectionOptions(Options):
+    """What both halves of the selecting methods must agree on."""
+
+    selection: Literal["random", "gumbel"] = Field(description="repaired: a public mask, or a private top-k")
+
+
+class SelectingServerOptions(SelectionOptions, GradientServerOptions):
+    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
+
+
+class SelectingClientOptions(SelectionOptions, GradientClientOptions):
+    selection_share: float = Field(gt=0, lt=1, description="gumbel: part of a round's budget that the selection gets")
+    score_bound: float | None = Field(gt=0, description="gumbel: tau, at most C; null: C/sqrt(k)")
+
+
+class ScheduleOptions(Options):
+    threshold: Literal["equation", "text"] = Field(description="k_t-th smallest as equation 35, or k_t-th largest")
+    loss_weights: bool | None = Field(description="weigh clients by their losses; null: published true, repaired false")
+
+
+class FedAGSServerOptions(ScheduleOptions, SelectingServerOptions):
+    rounds: int = Field(ge=1, description="T of equation 35")
+
+
+class FedAGSClientOptions(ScheduleOptions, SelectingClientOptions):
+    significance: Literal["signed", "magnitude"] = Field(description="published: compare g' or |g'| with the threshold")
+    svt_scale: Literal["algorithm1", "section4"] = Field(description="published: comparison's noise DeltaS or q*DeltaS")
+    noise: Literal["gaussian", "laplace"] = Field(description="published: noise of the values")
+    gaussian_eps: Literal["total", "eps3"] = Field(description="published: which epsilon equation 2 takes")
+    values_share: float = Field(gt=0, lt=1, description="published: eps3/eps")
+    epsilon_split: Any = Field(description="published: [eps1, eps2, eps3]; null: by values_share and q^(2/3) : 1")
+    loss_bound: float = Field(gt=0, description="repaired with loss_weights: L_max")
+    loss_share: float = Field(gt=0, lt=1, description="repaired with loss_weights: the loss's part of a round's budget")
+
+
+class ShareOptions(Options):
+    share: float = Field(gt=0, le=1, description="share of the coordinates that counts as significant")
+
+
+class DPFedSNLCServerOptions(ShareOptions, SelectingServerOptions):
+    pass
+
+
+class DPFedSNLCClientOptions(ShareOptions, SelectingClientOptions):
+    pass
+
+
+class FormOptions(Options):
+    form: Literal["local", "central"] = Field(description="noise by each client, or by a trusted server on the sum")
+
+
+class DPFedAvgServerOptions(FormOptions, GradientServerOptions):
+    epsilon: Any = Field(description="as strategy.client.epsilon")
+    claimed_delta: Any = Field(description="as strategy.client.claimed_delta")
+    clip_norm: Any = Field(description="as strategy.client.clip_norm")
+    noise_multiplier: Any = Field(description="as strategy.client.noise_multiplier")
+
+
+class DPFedAvgClientOptions(FormOptions, GradientClientOptions):
+    pass
+
+
+class CpSGDOptions(Options):
+    levels: int = Field(ge=2, le=2**20, description="k: levels of the quantisation")
+    trials: int | None = Field(ge=0, le=2**50, description="m: binomial trials; null: the fewest that epsilon allows")
+
+
+class CpSGDServerOptions(CpSGDOptions, GradientServerOptions):
+    rounds: int = Field(ge=1, description="T")
+    epsilon: Any = Field(description="as strategy.client.epsilon")
+    claimed_delta: Any = Field(description="as strategy.client.claimed_delta")
+    clip_norm: Any = Field(description="as strategy.client.clip_norm")
+    sensitivity: Any = Field(description="as strategy.client.sensitivity")
+    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+
+
+class CpSGDClientOptions(CpSGDOptions, GradientClientOptions):
+    noise_multiplier: None = Field(default=None, description="not an option here: trials")  # type: ignore[assignment]
+    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
+    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
+
+
 class DecayOptions(Options):
     decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
     floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
@@ -239,6 +340,10 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "ldpfl": (LDPFLServerOptions, LDPFLClientOptions),
     "coqfl": (CoQFLServerOptions, CoQFLClientOptions),
     "corrquant": (CorrQuantServerOptions, CorrQuantClientOptions),
+    "fedags": (FedAGSServerOptions, FedAGSClientOptions),
+    "dpfedavg": (DPFedAvgServerOptions, DPFedAvgClientOptions),
+    "cpsgd": (CpSGDServerOptions, CpSGDClientOptions),
+    "dpfedsnlc": (DPFedSNLCServerOptions, DPFedSNLCClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),
     "anr": (ANRServerOptions, ANRClientOptions),
@@ -258,6 +363,8 @@ def check_halves(config: Config) -> None:
         _check_example_level(config)
     if issubclass(client, OneBitOptions):
         _check_one_bit(config)
+    if issubclass(client, GradientClientOptions):
+        _check_gradient(config)
     if issubclass(client, ClippingClientOptions):
         _check_clipping(config)
 
@@ -292,6 +399,48 @@ def _check_one_bit(config: Config) -> None:
         )
 
 
+def _check_gradient(config: Config) -> None:
+    """Both halves agree, the accumulated gradient is what the step says, and published options stay published."""
+    server, client = config.server_options(), config.client_options()
+    for name in sorted(client.keys() & server.keys()):
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
+    if config.local.momentum:
+        words = f"{config.strategy.name} sums the gradients of plain SGD: 0"
+        raise OptionError("local.momentum", config.local.momentum, words)
+    bound = client.get("score_bound")
+    if bound is not None and bound > client["clip_norm"]:
+        words = f"at most strategy.client.clip_norm={client['clip_norm']}"
+        raise OptionError("strategy.client.score_bound", bound, words)
+    if client.get("form") == "central" and server["client_sampling"] != "poisson":
+        words = "the guarantee of form=central holds for Poisson samples of clients: poisson"
+        raise OptionError("strategy.server.client_sampling", server["client_sampling"], words)
+    if client.get("loss_weights") and client["loss_share"] + client["selection_share"] >= 1:
+        words = f"with selection_share={client['selection_share']} it must leave something to the values"
+        raise OptionError("strategy.client.loss_share", client["loss_share"], words)
+    _check_published(config)
+
+
+def _check_published(config: Config) -> None:
+    """What has no repaired form is refused rather than ignored."""
+    client = config.client_options()
+    if config.privacy.variant != "published":
+        for name, usual in (("noise", "gaussian"), ("sensitivity", "clip"), ("epsilon_split", None)):
+            if client.get(name, usual) != usual:
+                words = "has no privacy bound: privacy.variant=published, or " + str(usual or "null")
+                raise OptionError(f"strategy.client.{name}", client[name], words)
+        return
+    split = client.get("epsilon_split")
+    if split is None:
+        return
+    sound = isinstance(split, list) and len(split) == 3
+    if not sound or not all(isinstance(part, int | float) and part > 0 for part in split):
+        raise OptionError("strategy.client.epsilon_split", split, "must be three positive numbers, [eps1, eps2, eps3]")
+    if abs(sum(split) - client["epsilon"]) > 1e-9 * client["epsilon"]:
+        words = f"must sum to strategy.client.epsilon={client['epsilon']}, the sum is {sum(split):g}"
+        raise OptionError("strategy.client.epsilon_split", split, words)
+
+
 def _check_clipping(config: Config) -> None:
     """Both halves follow the same rule, and the first C lies between its bounds."""
     server, client = config.server_options(), config.client_options()
@@ -320,6 +469,8 @@ def _check_example_level(config: Config) -> None:
         raise OptionError("local.momentum", local.momentum, f"{name} has an optimizer of its own: 0")
     if local.epochs != 1:
         raise OptionError("local.epochs", local.epochs, f"{name} takes strategy.client.local_steps noisy steps: 1")
+    if local.steps is not None:
+        raise OptionError("local.steps", local.steps, f"{name} takes strategy.client.local_steps noisy steps: null")
     if config.client_options().get("clipping") == "median" and config.privacy.variant != "published":
         raise OptionError(
             "strategy.client.clipping",

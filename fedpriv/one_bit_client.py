@@ -139,7 +139,7 @@ class OneBitClient(Client):
 
         return {"epsilon": 1 / calibrate(events, target, delta).noise_multiplier}
 
-    def release_bytes(self, size: int) -> int:
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
         return -(-size // 8)
 
     def exact_leak(self) -> str | None:

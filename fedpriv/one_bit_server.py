@@ -51,7 +51,7 @@ class OneBitServer(FederatedStrategy):
         self.current.figures |= {"centres": list(self.centres), "radii": list(self.radii)}
         return {CENTRES: list(self.centres), RADII: list(self.radii)}
 
-    def decoded(self, packed: Any) -> FloatVector:
+    def decoded(self, client: int, packed: Any) -> FloatVector:
         """float32 [d]: c + A or c - A for every bit. Raises ValueError for another number of bytes."""
         bits, parts = unpack(packed, self.layers[-1].stop), []
         for part, centre, radius in zip(self.layers, self.centres, self.radii, strict=True):

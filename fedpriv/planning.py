@@ -79,7 +79,7 @@ def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
     for server_round, size in enumerate(cohort_sizes(config), 1):
         exchange = client.exchange(worker.model.layout, server_round)
         down += 4 * size * (exchange.down.stop - exchange.down.start)
-        up += size * client.release_bytes(exchange.up.stop - exchange.up.start)
+        up += size * client.release_bytes(exchange.up.stop - exchange.up.start, server_round)
     return down, up
 
 
@@ -97,10 +97,15 @@ def planned_histories(config: Config, counts: list[int]) -> dict[int, list[Event
     """
     sizes = example_counts(config) if client_class(config).needs_facts else [0] * len(counts)
     kinds = {
-        kind: make_client(config, examples=kind[1]).planned_events(kind[0])
+        kind: planned_events(make_client(config, examples=kind[1]), kind[0])
         for kind in set(zip(counts, sizes, strict=True))
     }
     return {k: kinds[kind] for k, kind in enumerate(zip(counts, sizes, strict=True))}
+
+
+def planned_events(client: Client, participations: int) -> list[Event]:
+    """The guarantee's events of a client that takes part this often."""
+    return client.planned_events(client.observed_rounds(participations))
 
 
 def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float:
@@ -118,7 +123,7 @@ def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float
     model.load(theta)
     batches = Counter(-(-worker.data.num_examples(k) // batch) for k in range(min(config.num_clients, 1000)))
     mean_batches = sum(size * times for size, times in batches.items()) / sum(batches.values())
-    batches_per_round = make_client(config).batches_per_round or mean_batches * config.local.epochs
+    batches_per_round = make_client(config).batches_per_round or config.local.steps or mean_batches * config.local.epochs
     return min(seconds) * batches_per_round * sum(counts)
 
 
@@ -133,7 +138,7 @@ def with_target(config: Config) -> Config:
     known = {"noise_multiplier", "epsilon"} & config.client_options().keys()
     if not known:
         raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise to choose")
-    most = max(schedule(config))
+    most = make_client(config).observed_rounds(max(schedule(config)))
     chosen = client_class(config).chosen_for(
         target, config.privacy.delta, most, lambda **changes: make_client(config, **changes)
     )

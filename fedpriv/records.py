@@ -36,6 +36,7 @@ CLIP_BIT, CLIP_REPORTED_NORM, CLIP_CHANGE = "clip-bit", "clip-norm", "clip-chang
 CENTRES, RADII = "centres", "radii"  # one for each named block, where they follow the released weights
 #: A group that shares bits: members, their public keys and signatures, the leader's sealed seed, the round's attempt.
 MEMBERS, PUBLIC_KEYS, SIGNATURES, SEALED, KEY_ATTEMPT = "members", "public-keys", "signatures", "sealed", "key-attempt"
+TRAIN_LOSS = "train-loss"  # a release beside the gradient: what loss-weighted aggregation asks of a client
 LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
 LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
@@ -182,11 +183,11 @@ def read_reply(
     size: int,
     num_examples: int,
     statistics: Sequence[str] = (),
-    decode: Callable[[NDArray[Any]], FloatVector] | None = None,
+    decode: Callable[[int, NDArray[Any]], FloatVector] | None = None,
 ) -> Reply:
     """A train reply of ``client`` with these ``statistics``; raises `MalformedMessage` for a wrong shape or dtype, a
-    missing statistic, NaN or infinite values. decode: turns the array that arrived into the release (float32 [size])
-    and raises ValueError where it cannot.
+    missing statistic, NaN or infinite values. decode: (client, the array that arrived) -> the release (float32 [size]);
+    raises ValueError where it cannot.
 
     The declared ``num_examples`` is used, whatever the reply says.
     """
@@ -195,7 +196,7 @@ def read_reply(
         release = unpack_vector(content, size)
     else:
         try:
-            release = decode(unpack_array(content))
+            release = decode(client, unpack_array(content))
         except ValueError as error:
             raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}") from None
     if not np.isfinite(release).all():

@@ -29,8 +29,8 @@ from fedpriv.files import locked
 from fedpriv.models import resolve_model
 from fedpriv.planning import Plan, make_plan, with_target
 from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.composition import Verified, compose_clients, threats, verify
-from fedpriv.privacy.events import Entry, Event, NoBound, Threat
+from fedpriv.privacy.composition import Budget, Verified, compose_clients, threats, verify
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, NoBound, Threat
 from fedpriv.progress import RunProgress
 from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
@@ -206,10 +206,12 @@ class Session:
         self.note: str | None = None
         self.stopped: set[int] = set()
         self.history: dict[int, list[Event]] = defaultdict(list)
+        self.threat = make_client(config).threat
         self.attempt = 0
         if resumed:
             self._return_to(checkpoint)
         self.strategy = make_strategy(config, self.worker, self.attempt)
+        self.strategy.admits = self._admits
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
 
@@ -306,6 +308,8 @@ class Session:
     def _collect(self, current: Round) -> None:
         """Merges the round's ledger entries, also those of clients whose reply was lost."""
         began = time.perf_counter()
+        if current.entries:
+            self._book(current.entries)
         self.memories.collect_entries(current.cohort, self._book)
         self.ledger_seconds += time.perf_counter() - began
 
@@ -320,10 +324,17 @@ class Session:
 
     def _remember(self, entries: Iterable[Entry]) -> None:
         """For epsilon_so_far, which is of the method's own threat."""
-        threat = client_class(self.config).threat
         for entry in entries:
-            if entry.event.threat == threat:
+            if entry.event.threat == self.threat:
                 self.history[entry.client].append(entry.event)
+
+    def _admits(self, event: Event) -> bool:
+        """Whether one more release of a trusted server keeps to `privacy.max_epsilon`."""
+        privacy = self.config.privacy
+        if privacy.max_epsilon is None:
+            return True
+        budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).budget_plan()))
+        return budget.admits(self.history[EVERY_CLIENT], [event])
 
     def _end_round(self, current: Round) -> None:
         self.theta = current.theta
@@ -420,6 +431,8 @@ class Session:
         accounts: dict[int, list[Entry]] = {client: [] for client in range(self.config.num_clients)}
         for entry in ledger.entries:
             accounts.setdefault(entry.client, []).append(entry)
+        if of_all := accounts.pop(EVERY_CLIENT, None):
+            accounts = {client: of_all + own if own else of_all for client, own in accounts.items()}
         client = make_client(self.config)
         found = verify(accounts, privacy.delta, privacy.max_epsilon, client.threat)
         claim = client.claim(max(self.plan.participations), privacy.delta)

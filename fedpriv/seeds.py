@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def generator(*key: int | str) -> np.random.Generator:
@@ -35,3 +36,21 @@ def participations(seed: int, num_rounds: int, num_clients: int, size: int, samp
     for server_round in range(1, num_rounds + 1):
         counts[draw_cohort(seed, server_round, num_clients, size, sampling)] += 1
     return counts.tolist()
+
+
+def public_mask(seed: int, client: int, server_round: int, dimension: int, count: int) -> NDArray[np.bool_]:
+    """bool [d] with ``count`` True, uniform over all such masks: client and server draw the same. It hides nothing, so
+    no guarantee rests on it.
+    """
+    if count >= dimension:
+        return np.ones(dimension, bool)
+    keys = generator(seed, client, server_round, "mask").integers(0, 2**63, dimension, dtype=np.int64)
+    mask = np.zeros(dimension, bool)
+    mask[np.argpartition(keys, count)[:count]] = True
+    return mask
+
+
+def public_signs(seed: int, server_round: int, dimension: int) -> NDArray[np.float32]:
+    """+1 and -1 (float32 [d]): one rotation for all clients of a round, which the server can undo."""
+    bits = generator(seed, server_round, "signs").integers(0, 2, dimension, dtype=np.int8)
+    return (2 * bits - 1).astype(np.float32)

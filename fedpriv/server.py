@@ -6,6 +6,7 @@ a step) or `configure_train` (an extra exchange). Rounds, sampling, checks of re
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpriv.errors import FedprivError, OptionError, RunFailed
 from fedpriv.models import Exchange
+from fedpriv.privacy.events import Entry, Event
 from fedpriv.records import (
     FloatVector,
     Instructions,
@@ -74,6 +76,7 @@ class Round:
     bytes_up: int = 0
     seconds: float = 0.0
     timings: dict[str, float] = field(default_factory=dict)  # seconds of the method's own parts of the round
+    entries: list[Entry] = field(default_factory=list)  # what a trusted server itself releases by the new theta
     figures: dict[str, Any] = field(default_factory=dict)
 
 
@@ -92,8 +95,13 @@ class FederatedStrategy(Strategy):
     public_loss: Callable[[FloatVector], float] | None = None
     #: Numbers that every reply must hold beside its release; a reply without them is refused.
     statistics: tuple[str, ...] = ()
-    #: Turns what arrived into a release (float32 [d]), where a method sends it in another form.
-    decode: Callable[[Any], FloatVector] | None = None
+    #: (client, what arrived) -> its release (float32 [d]), where a method sends it in another form.
+    decode: Callable[[int, Any], FloatVector] | None = None
+
+    #: Whether the round's step is taken without any reply as well: where outsiders must not learn who was drawn.
+    steps_when_empty: bool = False
+    #: Whether the guarantee rests on who is drawn: then, under ``rng=secure``, not even the seed tells it.
+    secret_cohorts: bool = False
 
     def __init__(
         self,
@@ -109,6 +117,8 @@ class FederatedStrategy(Strategy):
         self._nodes: dict[int, int] | None = None  # client -> node, on a grid that is not our own
         #: Called before the replies of a round are used that cannot be repeated bit for bit; run.py sets it.
         self.on_disturbance: Callable[[], None] = lambda: None
+        #: Whether `privacy.max_epsilon` allows a release of the server's own; run.py sets it.
+        self.admits: Callable[[Event], bool] = lambda event: True
 
     # --- what a method may say ---------------------------------------------------------------------------
 
@@ -133,6 +143,9 @@ class FederatedStrategy(Strategy):
         total = sum(reply.num_examples for reply in replies)
         return [reply.num_examples / total for reply in replies]
 
+    def check(self, reply: Reply) -> None:
+        """Raises `MalformedMessage` for a reply that the method cannot use: it is refused, and the round goes on."""
+
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
         """The method's own figures of a round for metrics.jsonl."""
         return {}
@@ -154,8 +167,9 @@ class FederatedStrategy(Strategy):
 
     def begin(self, server_round: int, arrays: ArrayRecord) -> list[int]:
         """A new round from theta; returns its cohort."""
+        secret = self.secret_cohorts and self.population.rng == "secure"
         cohort = draw_cohort(
-            self.population.seed,
+            secrets.randbits(128) if secret else self.population.seed,
             server_round,
             self.population.num_clients,
             self.population.clients_per_round,
@@ -206,7 +220,7 @@ class FederatedStrategy(Strategy):
         current.replies = accepted
         if current.cohort and len(accepted) < self.min_replies:
             self._give_up(len(accepted))
-        if not accepted:  # an empty Poisson cohort: nothing happened
+        if not accepted and not self.steps_when_empty:  # an empty Poisson cohort: nothing happened
             return pack_vector(current.theta), None
         up, theta = self._goes_up(), current.theta.copy()
         theta[up] = self.aggregate(current.theta[up], accepted)
@@ -282,7 +296,9 @@ class FederatedStrategy(Strategy):
 
         def read(message: Message, client: int) -> Reply:
             examples = self.population.num_examples(client)
-            return read_reply(message, client, size, examples, self.statistics, self.decode)
+            reply = read_reply(message, client, size, examples, self.statistics, self.decode)
+            self.check(reply)
+            return reply
 
         accepted = self._usable(messages, read)
         replied = {reply.client for reply in accepted}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -36,17 +37,22 @@ class LocalResult:
 def draw_batches(config: LocalConfig, examples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Rows of each batch of one participation.
 
-    shuffle: every epoch a permutation cut into batches of ``batch_size``. poisson: epochs * round(1/q) batches, each
-    with every example independently at rate q = batch_size/examples; a batch can be empty.
+    shuffle: every epoch a permutation cut into batches of ``batch_size``. poisson: round(1/q) batches an epoch, each
+    with every example independently at rate q = batch_size/examples; a batch can be empty. There are ``epochs`` epochs,
+    or as many as ``steps`` batches need. At least one example.
     """
+    epochs = itertools.count() if config.steps else range(config.epochs)
+    return itertools.islice(itertools.chain.from_iterable(_epoch(config, examples, rng) for _ in epochs), config.steps)
+
+
+def _epoch(config: LocalConfig, examples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     if config.sampler == "shuffle":
-        for _ in range(config.epochs):
-            order = rng.permutation(examples)
-            for start in range(0, examples, config.batch_size):
-                yield order[start : start + config.batch_size]
+        order = rng.permutation(examples)
+        for start in range(0, examples, config.batch_size):
+            yield order[start : start + config.batch_size]
         return
     rate = min(1.0, config.batch_size / examples)
-    for _ in range(config.epochs * round(1 / rate)):
+    for _ in range(round(1 / rate)):
         yield np.flatnonzero(rng.random(examples) < rate)
 
 

@@ -59,6 +59,7 @@ def make_client(config: Config, site: Site | None = None, examples: int | None =
             config.num_rounds,
             config.clients_per_round,
             num_parameters(config) if kind.needs_layout else 0,
+            config.num_clients,
         )
     try:
         return kind(variant=config.privacy.variant, site=site, **options)

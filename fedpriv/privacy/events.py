@@ -290,13 +290,17 @@ MECHANISMS: dict[str, type[Event]] = {
 }
 
 
+#: Whose entry it is where a trusted server releases a sum: every client's, whether or not it was in the sample.
+EVERY_CLIENT = -2
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line of a ledger.
 
     event: the bound that was fixed before the run; realised: what was spent, where that is something else.
     adaptive: a parameter of ``event`` was chosen from earlier outputs, so it is a guarantee only under a filter.
-    client: -1 where a torn line hides whose it was.
+    client: `EVERY_CLIENT` for what a trusted server released of all of them; -1 where a torn line hides whose it was.
     """
 
     round: int
@@ -308,7 +312,7 @@ class Entry:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("round", 0), ("client", -1), ("sequence", 0), ("attempt", 0)):
+        for name, least in (("round", 0), ("client", EVERY_CLIENT), ("sequence", 0), ("attempt", 0)):
             _whole(name, getattr(self, name), least)
         if not isinstance(self.adaptive, bool):
             raise ValueError(f"adaptive={self.adaptive!r}: must be true or false")

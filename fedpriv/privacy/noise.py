@@ -95,6 +95,17 @@ class NoiseSource(ABC):
         """Gumbel with location 0 and scale `scale` (float64: top-k releases the order only, ties would matter)."""
         return -torch.log(-torch.log(self.uniform(shape))) * scale
 
+    def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
+        """Binomial(trials, 1/2) (int64). Here by inversion of 53-bit uniforms: slow where there are millions of trials.
+
+        Raises ValueError unless 0 <= trials <= 2^52.
+        """
+        from scipy.stats import binom  # seconds to import: only where it is needed
+
+        _check_trials(trials)
+        found = binom.ppf(self.uniform(shape).numpy(), trials, 0.5)
+        return torch.from_numpy(np.asarray(found, dtype=np.int64))
+
     def _laplace(self, shape: Shape) -> torch.Tensor:
         """Laplace of scale 1 (float64), a sum of independent draws: log(U1) cos(pi U2) + log(U3) cos(pi U4).
 
@@ -118,6 +129,8 @@ class SeededNoise(NoiseSource):
         for registry in tuple(_registries):
             registry.record(encoded, key)
         self._generator = _mersenne_twister(encoded)
+        self._encoded = encoded
+        self._integers: np.random.Generator | None = None
 
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
         """Gaussians [shape], float32; torch's reach 5.8 standard deviations at most, which simulations can bear."""
@@ -126,6 +139,17 @@ class SeededNoise(NoiseSource):
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)
+
+    def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
+        """numpy's sampler, a stream of its own under the same key: torch has none that is exact to the last unit.
+
+        Up to 2^62 trials.
+        """
+        _check_trials(trials, 2**62)
+        if self._integers is None:
+            digest = hashlib.shake_256(self._encoded + b"binomial").digest(32)
+            self._integers = np.random.default_rng(int.from_bytes(digest, "little"))
+        return torch.from_numpy(self._integers.binomial(trials, 0.5, as_size(shape)))
 
 
 def noise_source(rng: Literal["seeded", "secure"], *key: int | str) -> NoiseSource:
@@ -201,6 +225,11 @@ def _mersenne_twister(key: bytes) -> torch.Generator:
 
 # torch's own layout (THGeneratorState): seed, flags, position, then one 64-bit slot per 32-bit word. Tested.
 _FRESH_STATE = torch.Generator().manual_seed(0).get_state().numpy().view(np.uint64).copy()
+
+
+def _check_trials(trials: int, most: int = 2**52) -> None:
+    if not 0 <= trials <= most:
+        raise ValueError(f"{trials} binomial trials: must be from 0 to {most}")
 
 
 def as_size(shape: Shape) -> tuple[int, ...]:

@@ -1,0 +1,151 @@
+"""cpSGD, client half (Agarwal, Suresh, Yu, Kumar, McMahan, NeurIPS 2018): a baseline of DP-FedAGS.
+
+The client rotates, quantises to k levels and adds binomial noise, in whole numbers; the server sees each client's
+numbers and knows who took part. Under a secure sum, which is assumed, the noises of min_replies clients add up.
+
+Symbols: X, s -> `BinomialGrid` bound and step, k -> levels, m -> trials, d' -> padded.
+Published and repaired differ in the number of trials only: published for (epsilon, claimed_delta) of one round by the
+paper's Theorem 1, repaired with the share of delta that one of T rounds may use up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.binomial_grid import BinomialGrid, grid_for
+from fedpriv.client import Charge, Client, Release
+from fedpriv.gradient_client import GradientClient
+from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.level_quantisation import rotate, width_of
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Binomial, Event, Threat
+from fedpriv.privacy.noise import NoiseSource
+from fedpriv.seeds import public_signs
+
+SECURE_SUM = Threat("client", "replace-one", "secure-sum")
+
+
+class CpSGDClient(GradientClient):
+    """trials: m, None: the fewest for epsilon. min_replies, colluders: of the secure sum's figure."""
+
+    grid: BinomialGrid
+
+    def __init__(
+        self, *, levels: int, trials: int | None = None, min_replies: int = 1, colluders: int = 0, **options: Any
+    ) -> None:
+        self.levels, self.given_trials = levels, trials
+        self.min_replies, self.colluders = min_replies, colluders
+        super().__init__(**options)
+
+    def chosen_multiplier(self) -> float:
+        """The noise's standard deviation / C."""
+        delta = self.claimed_delta if self.variant == "published" else self.delta_share
+        examples = max(1, self.facts.num_examples) if self.sensitivity == "per_example" else 1
+        dimension = max(1, self.facts.num_parameters)
+        self.grid = grid_for(
+            dimension, self.clip_norm, self.levels, self.given_trials, self.epsilon, delta, examples
+        )
+        return self.grid.std / self.clip_norm
+
+    @property
+    def delta_share(self) -> float:
+        """What one release may use up of delta: half of it goes to T rounds, half to their composition."""
+        return self.claimed_delta / (2 * self.facts.num_rounds)
+
+    # --- the release ---------------------------------------------------------------------------------------
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """Whole numbers (int64 [d']) of an accumulated gradient [d]."""
+        clipped = self.clipped(update)
+        signs = torch.from_numpy(public_signs(self._site().seed, self.round, self.grid.padded))
+        numbers = self.grid.noisy_levels(clipped, signs, noise)
+        beyond = (rotate(clipped, signs).abs() > self.grid.bound).double().mean()
+        figures = {
+            "clipped_norm": float(l2_norm(clipped)),
+            "noise_norm": self.grid.std * math.sqrt(self.grid.padded),
+            "clamped_share": float(beyond),
+        }
+        return Release(numbers, None, figures)
+
+    def encode(self, value: Tensor) -> Tensor:
+        return torch.from_numpy(self.grid.pack(value))
+
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
+        return self.grid.num_bytes
+
+    # --- what it costs -------------------------------------------------------------------------------------
+
+    def binomial(self, threat: Threat, clients: int) -> Binomial:
+        """The noises of so many clients, on what one of them changes."""
+        l1, l2, linf = self.grid.sensitivities()
+        return Binomial(
+            threat=threat,
+            step=self.grid.step,
+            trials=clients * self.grid.trials,
+            dimension=self.grid.padded,
+            l1=l1,
+            l2=l2,
+            linf=linf,
+            delta=self.delta_share,
+        )
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        together = max(1, self.min_replies - self.colluders)
+        return Charge(self.binomial(self.threat, 1)), Charge(self.binomial(SECURE_SUM, together))
+
+    def planned_events(self, participations: int) -> list[Event]:
+        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        grid = self.grid
+        return claimed.cpsgd(grid.step, grid.trials, grid.padded, grid.sensitivities(), self.claimed_delta)
+
+    def exact_leak(self) -> str | None:
+        return "trials=0: the quantised gradient is sent without noise" if self.grid.trials == 0 else None
+
+    def remarks(self) -> tuple[str, ...]:
+        width = width_of(self.grid.largest)
+        if width < 32:
+            return ()
+        return (f"a coordinate takes {width} bits: at this budget cpSGD sends no less than 32-bit floats would",)
+
+    @classmethod
+    def chosen_for(cls, target: float, delta: float, participations: int, make: Any) -> dict[str, float]:
+        """The fewest trials found that meet the target."""
+        from fedpriv.privacy.calibration import calibrate  # loads the accountants
+
+        def trials(noise: float) -> int:
+            return max(1, math.ceil(1e6 * noise))
+
+        def events(noise: float) -> list[Event]:
+            client: Client = make(trials=trials(noise))
+            return client.planned_events(participations)
+
+        return {"trials": trials(calibrate(events, target, delta).noise_multiplier)}
+
+    # --- what the auditor tries ------------------------------------------------------------------------------
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """What an attacker who knows the direction makes of a release [trials, 1]: the sum of those numbers that differ,
+        for a vector of norm C whose rotated coordinates lie on levels of the grid, or on its middle. Binomials add up,
+        so it is drawn in one piece, from the very law of the release.
+        """
+        many, offset = self.widest()
+        sums = noise.binomial(many * self.grid.trials, shape[0]).double() - many * self.grid.trials / 2
+        shift = math.copysign(many * offset, length)
+        scale = math.sqrt(many * self.grid.trials / 4) or 1.0
+        return Release(((sums + shift) / scale).float().unsqueeze(1), state)
+
+    def widest(self) -> tuple[int, float]:
+        """(coordinates, their distance from the middle in grid steps) of the vector of norm C that the sum tells best."""
+        grid = self.grid
+        nearest = 0.5 if grid.levels % 2 == 0 else 1.0
+        reach = min(grid.clip_norm / math.sqrt(grid.padded), grid.bound) / grid.step
+        offset = nearest + max(0, math.floor(reach - nearest + 1e-9))
+        many = min(grid.padded, int((grid.clip_norm / (offset * grid.step)) ** 2 * (1 + 1e-9)))
+        return min(many, 2**62 // max(1, grid.trials)), offset

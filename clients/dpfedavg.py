@@ -1,0 +1,98 @@
+"""DP-FedAvg, client half: noise on every coordinate. A baseline of DP-FedAGS, and what practitioners use.
+
+form=local (the paper's comparison): the client adds the noise; the server sees each client's gradient and knows who took
+part; nobody needs to be trusted.
+form=central (McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018): the
+server is trusted; it samples the clients (Poisson), sums their clipped gradients and adds the noise; outsiders see
+global models and do not know who took part.
+
+Symbols: g' -> clipped, C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q -> sampling_rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.client import Charge, Neighbours, Release
+from fedpriv.gradient_client import GradientClient
+from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, PoissonGaussian, Threat
+from fedpriv.privacy.noise import NoiseSource, add_normal
+
+TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
+
+
+class DPFedAvgClient(GradientClient):
+    """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
+
+    def __init__(self, *, form: str = "local", **options: Any) -> None:
+        self.form = form
+        if form == "central":
+            self.threat = TO_OUTSIDERS  # type: ignore[misc]
+        super().__init__(**options)
+
+    @property
+    def sampling_rate(self) -> float:
+        return self.facts.clients_per_round / max(1, self.facts.num_clients)
+
+    def chosen_multiplier(self) -> float:
+        if self.form == "local":
+            return super().chosen_multiplier()
+        from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
+
+        return sampled_multiplier(self.epsilon, self.claimed_delta, self.sampling_rate)
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        clipped = self.clipped(update)
+        value = clipped if self.form == "central" else self.with_noise(clipped, noise)
+        if value.ndim > 1:
+            return Release(value)
+        return Release(
+            value, None, {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(value - clipped))}
+        )
+
+    # --- what it costs -------------------------------------------------------------------------------------
+
+    def round_event(self) -> PoissonGaussian:
+        """form=central: what outsiders learn of any client in one round, asked or not."""
+        return PoissonGaussian(threat=self.threat, multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """form=central: the server books its own release, for every client."""
+        return super().charges(state) if self.form == "local" else ()
+
+    def observed_rounds(self, participations: int) -> int:
+        return participations if self.form == "local" else self.facts.num_rounds
+
+    def planned_events(self, participations: int) -> list[Event]:
+        if self.form == "local":
+            return super().planned_events(participations)
+        return [replace(self.round_event(), count=participations)] if participations else []
+
+    def budget_plan(self) -> list[Event]:
+        return [] if self.form == "local" else self.planned_events(self.facts.num_rounds)
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim | None:
+        return claimed.dpfedavg(self.epsilon) if self.form == "local" else None
+
+    # --- what the auditor tries ------------------------------------------------------------------------------
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        if self.form == "local":
+            return super().worst_case_pairs(participations)
+        return [Neighbours("with and without a client", (0.0,) * participations, (1.0,) * participations)]
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """form=central: the noisy sum over a sample that holds this client with probability q, all others silent."""
+        if self.form == "local":
+            return super().audit_release(length, state, shape, noise)
+        gradient = torch.zeros(shape)
+        gradient[:, 0] = length * self.clip_norm
+        drawn = (noise.uniform(shape[0]) < self.sampling_rate).float().unsqueeze(1)
+        summed = self.release(gradient, state, noise).value * drawn
+        return Release(add_normal(summed, self.noise_multiplier * self.clip_norm, noise), state)

@@ -1,0 +1,187 @@
+"""DP-FedAGS, client half (Zhang, Mao, Tu, He, Ping, Wu): perturbing significant gradients.
+
+The client adds the noise; the server sees each client's gradient, the training loss if it is sent, and knows who took
+part; nobody needs to be trusted.
+
+Symbols: g' -> clipped, k_t -> rank, lambda_t -> threshold, alpha, beta -> noise of the comparison, q -> selected,
+eps1, eps2, eps3 -> `split`, sigma C -> noise_multiplier * clip_norm, L_k -> loss, E -> local.steps, T -> num_rounds.
+
+Published: coordinates that are not significant, and the loss, are sent as they are; lambda_t is a quantile of the
+private gradient. Repaired: nothing is sent for a coordinate that is not selected, d - k_t + 1 are, and the selection is
+public chance, or private at a price; no loss is sent unless asked for, and then with noise.
+
+Where the paper is silent or contradicts itself: significance is far from zero in the text and signed in equation 1
+(``significance``); the text wants a large threshold early, equation 35 gives a small one (``threshold``); E are
+iterations in Table I, epochs in Algorithm 1 (local.steps, or null for local.epochs); Algorithm 1 scales the comparison's
+noise by DeltaS, section IV-A by q DeltaS (``svt_scale``; q is d - k_t + 1, since the number of outcomes depends on the
+very comparison that it would scale); equation 2 takes the total eps (``gaussian_eps``). By default as printed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.client import Charge, Neighbours, Release
+from fedpriv.mechanisms.significance import (
+    kth_largest,
+    kth_smallest,
+    noisy_comparison,
+    scheduled_count,
+    scheduled_rank,
+    split_epsilon,
+)
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Gaussian
+from fedpriv.privacy.noise import NoiseSource, add_laplace
+from fedpriv.records import TRAIN_LOSS
+from fedpriv.selecting_client import SelectingClient
+
+
+class FedAGSClient(SelectingClient):
+    """Selects by a schedule (equation 35), perturbs what is selected, sends its loss where the server weighs by it.
+
+    loss_weights: None: published yes, repaired no. loss_bound: L_max of the repaired loss; loss_share: the part of a
+    round's budget that it gets. values_share: eps3/eps; epsilon_split: (eps1, eps2, eps3) in its place.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: str = "equation",
+        significance: str = "signed",
+        svt_scale: str = "algorithm1",
+        noise: str = "gaussian",
+        gaussian_eps: str = "total",
+        values_share: float = 0.9,
+        epsilon_split: Sequence[float] | None = None,
+        loss_weights: bool | None = None,
+        loss_bound: float = 10.0,
+        loss_share: float = 0.05,
+        score_bound: float | None = None,
+        **options: Any,
+    ) -> None:
+        self.schedule, self.significance, self.svt_scale = threshold, significance, svt_scale
+        self.noise, self.gaussian_eps = noise, gaussian_eps
+        self.values_share, self.epsilon_split = values_share, epsilon_split
+        published = options.get("variant") == "published"
+        self.sends_loss = published if loss_weights is None else loss_weights
+        self.loss_bound, self.loss_share = loss_bound, loss_share
+        self.statistic_names = (TRAIN_LOSS,) if self.sends_loss else ()
+        super().__init__(threshold=score_bound, **options)
+
+    # --- which coordinates -----------------------------------------------------------------------------------
+
+    def count(self, dimension: int, server_round: int) -> int:
+        return scheduled_count(server_round, self.facts.num_rounds, dimension, self.schedule)
+
+    def fullest_round(self) -> int:
+        return 1 if self.schedule == "equation" else self.facts.num_rounds
+
+    def emptiest_round(self) -> int:
+        return self.facts.num_rounds if self.schedule == "equation" else 1
+
+    def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+        scores = clipped.abs() if self.significance == "magnitude" else clipped
+        dimension = clipped.shape[-1]
+        rank = scheduled_rank(self.round, self.facts.num_rounds, dimension)
+        threshold = (kth_largest if self.schedule == "text" else kth_smallest)(scores, rank)  # [DP-FedAGS, eq. 35]
+        eps1, eps2, _ = self.split(dimension)
+        scale = self.query_scale(dimension) if self.svt_scale == "section4" else self.sensitivity_of()
+        # [DP-FedAGS, Alg. 1 line 23]
+        alpha, beta = noise.laplace(scores.shape, scale / eps1), noise.laplace(scores.shape[:-1], scale / eps2)
+        return noisy_comparison(scores, threshold, alpha, beta)
+
+    def split(self, dimension: int) -> tuple[float, float, float]:
+        """(eps1, eps2, eps3) of this round."""
+        if self.epsilon_split is not None:
+            eps1, eps2, eps3 = self.epsilon_split
+            return eps1, eps2, eps3
+        return split_epsilon(self.epsilon, self.count(dimension, self.round), self.values_share)
+
+    def query_scale(self, dimension: int) -> float:
+        """q DeltaS."""
+        return self.count(dimension, self.round) * self.sensitivity_of()
+
+    # --- the noise -------------------------------------------------------------------------------------------
+
+    @property
+    def noise_epsilon(self) -> float:
+        if self.gaussian_eps == "total":
+            return self.epsilon
+        return self.epsilon * self.values_share if self.epsilon_split is None else float(self.epsilon_split[2])
+
+    def with_noise(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+        if self.noise == "gaussian":
+            return super().with_noise(clipped, noise)
+        dimension = clipped.shape[-1]
+        return add_laplace(clipped, self.query_scale(dimension) / self.split(dimension)[2], noise)  # [DP-FedAGS, IV-A]
+
+    # --- the loss --------------------------------------------------------------------------------------------
+
+    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        release = self.release(update, state, noise)
+        if not self.sends_loss:
+            return release
+        return replace(release, statistics={TRAIN_LOSS: self.reported_loss(update.shape[:-1], noise)})
+
+    def reported_loss(self, shape: Sequence[int], noise: NoiseSource) -> Tensor:
+        """L_k [...]; repaired: within [0, L_max], with noise, and within it again, as weights need."""
+        loss = self.loss.expand(shape)
+        if self.variant == "published":
+            return loss
+        bounded = loss.nan_to_num(self.loss_bound, self.loss_bound).clamp(0, self.loss_bound)
+        std = self.loss_bound * self.loss_multiplier()
+        return (bounded + noise.normal(tuple(shape), std).double()).clamp(0, self.loss_bound)
+
+    def loss_multiplier(self) -> float:
+        """Standard deviation / L_max, which is also what one loss can move by: rho = 1/(2 z^2)."""
+        return 1 / math.sqrt(2 * self.budget("loss"))
+
+    # --- what it costs ---------------------------------------------------------------------------------------
+
+    def shares(self) -> dict[str, float]:
+        return super().shares() | ({"loss": self.loss_share} if self.sends_loss else {})
+
+    def _charges(self, server_round: int) -> tuple[Charge, ...]:
+        charges = super()._charges(server_round)
+        if not self.sends_loss or self.exact_leak() is not None:
+            return charges
+        return (*charges, Charge(Gaussian(threat=self.threat, multiplier=self.loss_multiplier())))
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        return claimed.fedags(self.epsilon)
+
+    def exact_leak(self) -> str | None:
+        if self.variant != "published":
+            return super().exact_leak()
+        least = 1 - self.count(10**6, self.fullest_round()) / 10**6
+        most = 1 - self.count(10**6, self.emptiest_round()) / 10**6
+        leaks = [
+            f"coordinates that are not significant ({least:.0%} to {most:.0%} by the schedule) are sent without noise",
+            "the threshold is a quantile of the private gradient",
+        ]
+        return ", ".join([*leaks, *(["the training loss is sent as it is"] if self.sends_loss else [])])
+
+    # --- what the auditor tries ------------------------------------------------------------------------------
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        pairs = super().worst_case_pairs(participations)
+        if self.sends_loss and self.variant == "repaired":
+            pairs.append(Neighbours("smallest and largest loss", (LOW_LOSS,) * participations, (HIGH_LOSS,) * participations))
+        return pairs
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """Pairs of opposite gradients differ in their loss as well."""
+        self.loss = torch.tensor(self.loss_bound if length in (-1.0, HIGH_LOSS) else 0.0, dtype=torch.float64)
+        return super().audit_release(0.0 if length in (LOW_LOSS, HIGH_LOSS) else length, state, shape, noise)
+
+
+#: Lengths in `worst_case_pairs` that stand for a zero gradient beside this loss.
+LOW_LOSS, HIGH_LOSS = 4.0, 5.0
+

@@ -1,0 +1,123 @@
+"""cpSGD's grid: what both halves must agree on to quantise a vector, add binomial noise, and read it again.
+
+Agarwal et al., NeurIPS 2018. Symbols: X -> bound, k -> levels, s -> step, m -> trials, d' -> padded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.errors import OptionError
+from fedpriv.mechanisms.level_quantisation import (
+    coordinate_bound,
+    from_noisy_levels,
+    grid_step,
+    pack_integers,
+    padded,
+    rotate,
+    rotate_back,
+    to_levels,
+    unpack_integers,
+    width_of,
+)
+from fedpriv.privacy.laws import binomial_epsilon, binomial_sensitivities
+from fedpriv.privacy.noise import NoiseSource
+from fedpriv.records import FloatVector
+
+#: Whole numbers on the wire stay exact in a double.
+MOST_TRIALS = 2**50
+#: How likely any coordinate of a rotated vector is to be clamped.
+FAILURE = 0.01
+
+
+@dataclass(frozen=True)
+class BinomialGrid:
+    """dimension: d of the vector before padding; clip_norm: its largest L2 norm."""
+
+    dimension: int
+    clip_norm: float
+    levels: int
+    trials: int = 0
+
+    @property
+    def padded(self) -> int:
+        return padded(self.dimension)
+
+    @property
+    def bound(self) -> float:
+        return coordinate_bound(self.clip_norm, self.padded, FAILURE)
+
+    @property
+    def step(self) -> float:
+        return grid_step(self.bound, self.levels)
+
+    @property
+    def largest(self) -> int:
+        """The largest number on the wire: k - 1 + m."""
+        return self.levels - 1 + self.trials
+
+    @property
+    def num_bytes(self) -> int:
+        return -(-self.padded * width_of(self.largest) // 8)
+
+    @property
+    def std(self) -> float:
+        """Of the noise on a coordinate, in real units: s sqrt(m)/2."""
+        return self.step * self.trials**0.5 / 2
+
+    def sensitivities(self, clip_norm: float | None = None) -> tuple[float, float, float]:
+        """(L1, L2, Linf) in real units under replace-one, of vectors as long as ``clip_norm`` (its own by default)."""
+        return binomial_sensitivities(clip_norm or self.clip_norm, self.step, self.levels, self.padded)
+
+    def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> Tensor:
+        """int64 [d'] in 0..k-1+m of a clipped vector [d]."""
+        rotated = rotate(vector, signs)
+        level = to_levels(rotated, self.bound, self.levels, noise.uniform(self.padded))
+        return level + noise.binomial(self.trials, self.padded)  # [cpSGD, section 4]
+
+    def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
+        return pack_integers(numbers.numpy(), width_of(self.largest))
+
+    def decode(self, packed: NDArray[np.uint8], signs: Tensor) -> FloatVector:
+        """float32 [d]: unbiased. Raises ValueError for another number of bytes or a number beyond the largest."""
+        numbers = unpack_integers(packed, width_of(self.largest), self.padded)
+        if int(numbers.max()) > self.largest:
+            raise ValueError(f"a number of {int(numbers.max())}, at most {self.largest} is possible")
+        rotated = from_noisy_levels(torch.from_numpy(numbers), self.bound, self.levels, self.trials)
+        vector: FloatVector = rotate_back(rotated, signs, self.dimension).float().numpy()
+        return vector
+
+
+@lru_cache(maxsize=4096)
+def grid_for(
+    dimension: int, clip_norm: float, levels: int, trials: int | None, epsilon: float, delta: float, examples: int = 1
+) -> BinomialGrid:
+    """The grid with ``trials``, or with the fewest trials whose Theorem 1 gives ``epsilon`` at ``delta``. examples: above
+    1 the sensitivity is divided by it (``sensitivity=per_example``), which no guarantee counts on.
+
+    Raises `OptionError` where more than 2^50 trials would be needed.
+    """
+    grid = BinomialGrid(dimension, clip_norm, levels, trials or 0)
+    if trials is not None:
+        return grid
+    sensitivities = grid.sensitivities(clip_norm / examples)
+
+    def enough(count: int) -> bool:
+        return binomial_epsilon(grid.step, count, grid.padded, *sensitivities, delta) <= epsilon
+
+    most = 1
+    while not enough(most):
+        most *= 2
+        if most > MOST_TRIALS:
+            raise OptionError("strategy.client.epsilon", epsilon, "no 2^50 binomial trials give it: larger, or levels")
+    least = most // 2
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (least, middle) if enough(middle) else (middle, most)
+    return replace(grid, trials=most)

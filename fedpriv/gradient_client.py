@@ -1,0 +1,140 @@
+"""The shared base of DP-FedAGS and its rivals: clients that release a perturbed accumulated gradient.
+
+Symbols: g -> gradient (the sum over the E local steps, (theta_global - theta_local)/eta), g' -> clipped, C -> clip_norm,
+E -> local.steps, eta -> local.lr, DeltaS -> `sensitivity_of`, sigma C -> noise_multiplier * clip_norm, zeta -> e^-eps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.client import Charge, Client, PublicFacts, Release, Request, Site, Trained
+from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
+from fedpriv.privacy.events import Event, Gaussian
+from fedpriv.privacy.noise import NoiseSource, add_normal
+
+
+def printed_multiplier(epsilon: float, sensitivity: float) -> float:
+    """sigma: DeltaS/eps * sqrt(2 ln(1.25/zeta)) with zeta = e^-eps."""
+    return sensitivity / epsilon * math.sqrt(2 * (math.log(1.25) + epsilon))  # [DP-FedAGS, eq. 2]
+
+
+class GradientClient(Client):
+    """Clip the accumulated gradient to C, perturb it (`release`), send it.
+
+    epsilon: what one round is to cost; published: as equation 2 has it, repaired: truly, at ``claimed_delta``.
+    noise_multiplier: standard deviation / C in place of epsilon. sensitivity: DeltaS of the published noise, ``clip``
+    (2C) or ``per_example`` (2C/n_k: no sensitivity of anything, but the scale at which the paper's accuracies are
+    plausible). The ledger counts on 2C whatever the option says.
+    """
+
+    needs_facts: ClassVar[bool] = True
+    needs_layout: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        facts: PublicFacts,
+        epsilon: float,
+        claimed_delta: float,
+        clip_norm: float,
+        noise_multiplier: float | None = None,
+        sensitivity: str = "clip",
+        variant: str = "repaired",
+        site: Site | None = None,
+    ) -> None:
+        super().__init__(variant=variant, site=site)
+        self.facts, self.epsilon, self.claimed_delta, self.clip_norm = facts, epsilon, claimed_delta, clip_norm
+        self.sensitivity, self.round = sensitivity, 1
+        chosen = self.chosen_multiplier() if noise_multiplier is None else noise_multiplier
+        self.noise_multiplier = chosen
+        self.keeps_budget = self.exact_leak() is None
+        self.loss: Tensor = torch.zeros((), dtype=torch.float64)  # of this participation
+
+    # --- the noise's level ---------------------------------------------------------------------------------
+
+    def sensitivity_of(self) -> float:
+        """DeltaS of the published noise. Not what the ledger counts on, which is 2C."""
+        return 2 * self.clip_norm / (1 if self.sensitivity == "clip" else max(1, self.facts.num_examples))
+
+    def chosen_multiplier(self) -> float:
+        """Standard deviation / C that epsilon asks for."""
+        if self.variant == "published":
+            return printed_multiplier(self.noise_epsilon, self.sensitivity_of())
+        from fedpriv.privacy.calibration import round_multiplier  # loads the accountants
+
+        return round_multiplier(self.epsilon, self.claimed_delta, *self.round_costs())
+
+    @property
+    def noise_epsilon(self) -> float:
+        """The epsilon that goes into equation 2."""
+        return self.epsilon
+
+    def round_costs(self) -> tuple[float, float]:
+        """Repaired: (rho of the Gaussian parts, rho of the others) of one round at multiplier 1."""
+        return 2.0, 0.0  # (2C)^2 / (2 C^2)
+
+    # --- the release ---------------------------------------------------------------------------------------
+
+    def prepare(self, request: Request) -> None:
+        self.round = max(1, request.round)
+
+    def train_locally(self, theta: Tensor, request: Request) -> Trained:
+        """What is up for release is g = sum of the gradients of the local steps [d]."""
+        trained = super().train_locally(theta, request)
+        gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
+        self.loss = torch.tensor(trained.figures["train_loss"], dtype=torch.float64)
+        return replace(
+            trained, sent=gradient, figures={**trained.figures, "update_norm": float(l2_norm(gradient))}
+        )
+
+    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
+        release, figures = super().work(theta, state, request)
+        return replace(release, value=self.encode(release.value)), figures
+
+    def encode(self, value: Tensor) -> Tensor:
+        """What is sent of a release [d]."""
+        return value
+
+    def clipped(self, gradient: Tensor) -> Tensor:
+        """g' [..., d]."""
+        return clip(gradient, self.clip_norm)  # [DP-FedAGS, Alg. 1 line 22]
+
+    def with_noise(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+        """g' + N(0, sigma^2 C^2) on every coordinate [..., d]."""
+        return add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
+
+    # --- what it costs -------------------------------------------------------------------------------------
+
+    def gaussian(self) -> Gaussian:
+        """Two data sets move g' by at most 2C under replace-one."""
+        return Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        return (Charge(self.gaussian()),)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        events = [charge.event for charge in self.charges(None)]
+        return [replace(event, count=participations) for event in events] if participations else []
+
+    def exact_leak(self) -> str | None:
+        return "noise_multiplier=0: the clipped gradient is sent as it is" if self.noise_multiplier == 0 else None
+
+    def keeps_answer(self) -> bool:
+        return True
+
+    def remarks(self) -> tuple[str, ...]:
+        """The printed claim's delta, and what its noise costs at a delta that means something."""
+        claim = self.claim(1, self.claimed_delta)
+        if claim is None or claim.delta <= self.claimed_delta:
+            return ()
+        said = (
+            f"the claim for a round holds at delta = e^-epsilon = {claim.delta:.3g}, which allows nearly everything; the "
+            f"figure of the whole run is at delta {self.claimed_delta:g}"
+        )
+        return (said,)

@@ -1,0 +1,64 @@
+"""The shared base of the servers that take a step along the mean of their clients' accumulated gradients."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpriv.records import FloatVector, Reply
+from fedpriv.seeds import public_mask
+from fedpriv.selection import unpack_selected
+from fedpriv.server import FederatedStrategy, Population
+
+#: What clients report to the experimenter in simulation: shares of the coordinates.
+CLIENT_FIGURES = ("share_perturbed", "scheduled_share", "clamped_share")
+
+
+class GradientServer(FederatedStrategy):
+    """theta <- theta - eta sum_k w_k g_k. learning_rate: eta."""
+
+    def __init__(self, population: Population, *, learning_rate: float, **options: Any) -> None:
+        super().__init__(population, **options)
+        self.learning_rate = learning_rate
+
+    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        gradient = np.zeros(theta.size, np.float64)
+        for weight, reply in zip(self.weights(replies), replies, strict=True):
+            gradient += weight * reply.release  # [DP-FedAGS, eq. 3]
+        return (theta - self.learning_rate * gradient).astype(np.float32)  # [DP-FedAGS, Alg. 1 line 12]
+
+    def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        found = {}
+        for name in CLIENT_FIGURES:
+            values = [reply.diagnostics[name] for reply in replies if name in reply.diagnostics]
+            if values:
+                found[name] = sum(values) / len(values)
+        return found
+
+
+class SelectingServer(GradientServer):
+    """Receives some coordinates of each gradient; the others count as zero. selection, variant: the clients' own."""
+
+    def __init__(self, population: Population, *, selection: str, variant: str, **options: Any) -> None:
+        super().__init__(population, **options)
+        self.selection = selection
+        self.decode = None if variant == "published" else self.decoded
+
+    @abstractmethod
+    def count(self, dimension: int, server_round: int) -> int:
+        """How many of d coordinates a client sends in this round: public."""
+
+    def decoded(self, client: int, sent: Any) -> FloatVector:
+        """float32 [d], zero where nothing was sent. Raises ValueError for anything else than what a client sends."""
+        dimension, number = self.current.theta.size, self.current.number
+        count = self.count(dimension, number)
+        if self.selection == "gumbel" and count < dimension:
+            return unpack_selected(sent, dimension, count)
+        if sent.dtype != np.float32 or sent.shape != (count,):
+            raise ValueError(f"expected float32 [{count}], got {sent.dtype} {list(sent.shape)}")
+        vector = np.zeros(dimension, np.float32)
+        vector[public_mask(self.population.seed, client, number, dimension, count)] = sent
+        return vector

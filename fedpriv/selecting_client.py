@@ -1,0 +1,183 @@
+"""The shared base of clients that perturb a part of their gradient: DP-FedAGS and DP-FedSNLC.
+
+Published, the other coordinates are sent as they are. Repaired, nothing is sent for them, and which ones are chosen is
+either public chance or a private selection with a price.
+
+Symbols: k -> count, eps0 -> `pick_epsilon`, tau -> threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.client import Charge, Neighbours, Release
+from fedpriv.gradient_client import GradientClient
+from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.significance import largest
+from fedpriv.privacy.events import Event, GumbelTopK, NoBound
+from fedpriv.privacy.noise import NoiseSource
+from fedpriv.seeds import public_mask
+from fedpriv.selection import pack_selected, packed_bytes
+
+#: Lengths in `worst_case_pairs` that stand for a gradient along one of the first two axes in a round that sends one.
+FIRST_AXIS, SECOND_AXIS = 2.0, 3.0
+
+
+class SelectingClient(GradientClient):
+    """A method says how many coordinates a round selects (`count`), and which ones in published mode (`significant`).
+
+    A release [..., d] is NaN where nothing is sent. selection: random (a public mask) | gumbel (one-shot top-k of
+    min(|g'_j|, tau)). selection_share: the part of a round's budget that the selection gets, if it costs anything.
+    threshold: tau; None: C/sqrt(k).
+    """
+
+    def __init__(
+        self, *, selection: str = "random", selection_share: float = 0.05, threshold: float | None = None, **options: Any
+    ) -> None:
+        self.selection, self.selection_share, self.threshold = selection, selection_share, threshold
+        super().__init__(**options)
+
+    @abstractmethod
+    def count(self, dimension: int, server_round: int) -> int:
+        """How many of d coordinates this round selects: public, 1..d."""
+
+    @abstractmethod
+    def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+        """Published: bool [..., d]."""
+
+    # --- the release ---------------------------------------------------------------------------------------
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        clipped = self.clipped(update)
+        if self.variant == "published":
+            chosen = self.significant(clipped, noise)
+            value = torch.where(chosen, self.with_noise(clipped, noise), clipped)  # [DP-FedAGS, eq. 1]
+        else:
+            chosen = self.chosen(clipped, noise)
+            value = torch.where(chosen, self.with_noise(clipped, noise), torch.nan)
+        return Release(value, None, self._figures(clipped, value, chosen))
+
+    def chosen(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+        """Repaired: exactly `count` coordinates, bool [..., d]."""
+        dimension = clipped.shape[-1]
+        count = self.count(dimension, self.round)
+        if count == dimension:
+            return torch.ones_like(clipped, dtype=torch.bool)
+        if self.selection == "random":
+            if self.site is None:  # the auditor takes the mask that shows it most
+                return (torch.arange(dimension) < count).expand(clipped.shape)
+            mask = public_mask(self.site.seed, self.site.client, self.round, dimension, count)
+            return torch.from_numpy(mask).expand(clipped.shape)
+        tau = self.clip_norm / math.sqrt(count) if self.threshold is None else self.threshold
+        # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.
+        gumbel = noise.gumbel(clipped.shape, 2 * tau / self.pick_epsilon(count))
+        return largest(clipped.abs().clamp(max=tau) + gumbel, count)  # [Durfee and Rogers 2019, Alg. 1]
+
+    def encode(self, value: Tensor) -> Tensor:
+        """All of it where every coordinate is sent; under a public mask the chosen values; else with their places."""
+        sent = ~value.isnan()
+        if bool(sent.all()):
+            return value
+        if self.selection == "random":
+            return value[sent]
+        return torch.from_numpy(pack_selected(value.numpy(), sent.numpy()))
+
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
+        count = size if self.variant == "published" else self.count(size, server_round)
+        return 4 * count if count == size or self.selection == "random" else packed_bytes(size, count)
+
+    def _figures(self, clipped: Tensor, value: Tensor, chosen: Tensor) -> dict[str, float]:
+        if value.ndim > 1:
+            return {}
+        dimension = value.shape[-1]
+        return {
+            "share_perturbed": float(chosen.double().mean()),
+            "scheduled_share": self.count(dimension, self.round) / dimension,
+            "clipped_norm": float(l2_norm(clipped)),
+            "noise_norm": float(l2_norm((value - clipped)[chosen])),
+        }
+
+    # --- what it costs -------------------------------------------------------------------------------------
+
+    def shares(self) -> dict[str, float]:
+        """Repaired: the parts of a round's budget that go to anything but the values."""
+        return {"selection": self.selection_share} if self.selection == "gumbel" else {}
+
+    def budget(self, part: str) -> float:
+        """rho of a part of a round's budget, beside 2/z^2 for the values."""
+        if self.noise_multiplier == 0:
+            return math.inf
+        return 2 / self.noise_multiplier**2 * self.shares()[part] / (1 - sum(self.shares().values()))
+
+    def round_costs(self) -> tuple[float, float]:
+        values, shares = 2.0, self.shares()
+        whole = values / (1 - sum(shares.values()))
+        selection = shares.get("selection", 0.0) * whole
+        return whole - selection, selection
+
+    def pick_epsilon(self, count: int) -> float:
+        """eps0 of one of ``count`` picks: rho = k eps0^2/8."""
+        return math.sqrt(8 * self.budget("selection") / count)
+
+    def pick(self, count: int) -> Event:
+        return GumbelTopK(threat=self.threat, k=count, epsilon=self.pick_epsilon(count))
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        return self._charges(self.round)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        events = [charge.event for charge in self._charges(self.emptiest_round())]
+        return [replace(event, count=participations) for event in events] if participations else []
+
+    def _charges(self, server_round: int) -> tuple[Charge, ...]:
+        """The values, and a private selection where there is one. The guarantee counts on as many picks as there are
+        coordinates, at the same rho: that is the same in every round, and no cheaper than fewer.
+        """
+        if self.exact_leak() is not None:
+            return (Charge(NoBound(threat=self.threat, reason=str(self.exact_leak()))),)
+        dimension = max(1, self.facts.num_parameters)
+        count = self.count(dimension, server_round)
+        if self.selection == "random" or count == dimension:
+            return (Charge(self.gaussian()),)
+        return Charge(self.gaussian()), Charge(self.pick(dimension), self.pick(count))
+
+    def exact_leak(self) -> str | None:
+        if self.variant == "published":
+            return "coordinates that are not significant are sent without noise"
+        return super().exact_leak()
+
+    # --- what the auditor tries ------------------------------------------------------------------------------
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        pairs = super().worst_case_pairs(participations)
+        if self.variant == "repaired" and self.selection == "gumbel":
+            lengths = (FIRST_AXIS,) * participations, (SECOND_AXIS,) * participations
+            pairs.append(Neighbours("another coordinate is the largest", *lengths))
+        return pairs
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """What is sent, zero where nothing is, and which coordinates were: [trials, 2 d]."""
+        gradient = torch.zeros(shape)
+        if abs(length) <= 1:
+            self.round = self.fullest_round()
+            gradient[:, 0] = length * self.clip_norm
+        else:
+            self.round = self.emptiest_round()
+            gradient[:, int(length == SECOND_AXIS)] = self.clip_norm
+        found = self.respond(gradient, state, noise)
+        seen = torch.cat([found.value.nan_to_num(0.0), (~found.value.isnan()).float()], dim=-1)
+        return replace(found, value=seen)
+
+    def fullest_round(self) -> int:
+        """The round that selects most."""
+        return 1
+
+    def emptiest_round(self) -> int:
+        """The round that selects least."""
+        return self.facts.num_rounds

@@ -1,0 +1,80 @@
+"""DP-FedAvg, server half: noise on every coordinate. A baseline of DP-FedAGS, and what practitioners use.
+
+form=local: the client adds the noise; the server sees each client's gradient; nobody needs to be trusted.
+form=central: the server is trusted, samples the clients and adds the noise; outsiders see global models.
+
+Symbols: C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q -> sampling rate, N -> num_clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from fedpriv.gradient_server import GradientServer
+from fedpriv.mechanisms.clipping import clip
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
+from fedpriv.privacy.noise import add_normal, noise_source
+from fedpriv.records import FloatVector, Reply
+from fedpriv.server import BudgetsSpent, Population
+
+
+class DPFedAvg(GradientServer):
+    """local: theta <- theta - eta sum_k (n_k/n) g_k. central: theta <- theta - eta (sum_k g_k + N(0, sigma^2 C^2))/(q N):
+    equal weights, and a denominator that does not tell how many were drawn.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        form: str,
+        epsilon: float,
+        claimed_delta: float,
+        clip_norm: float,
+        noise_multiplier: float | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(population, **options)
+        self.central, self.clip_norm = form == "central", clip_norm
+        self.steps_when_empty = self.secret_cohorts = self.central
+        if not self.central:
+            return
+        rate = population.clients_per_round / population.num_clients
+        if noise_multiplier is None:
+            from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
+
+            noise_multiplier = sampled_multiplier(epsilon, claimed_delta, rate)
+        self.noise_multiplier = noise_multiplier
+        threat = Threat("client", "add-or-remove-one", "trusted-server")
+        self.event = PoissonGaussian(threat=threat, multiplier=noise_multiplier, sampling_rate=rate)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = super().configure_train(server_round, arrays, config, grid)
+        if self.central and not self.admits(self.event):
+            raise BudgetsSpent(f"round {server_round}: the next global model would exceed privacy.max_epsilon")
+        return messages
+
+    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        if not self.central:
+            return super().aggregate(theta, replies)
+        # Clipped again: the guarantee must not hang on what a client sends.
+        total = torch.zeros(theta.size)
+        for reply in replies:
+            total += clip(torch.from_numpy(reply.release), self.clip_norm)
+        key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
+        noise = noise_source(self.population.rng, *key)  # type: ignore[arg-type]
+        noisy = add_normal(total, self.noise_multiplier * self.clip_norm, noise).numpy()
+        self.current.figures["server_noise_norm"] = float(np.linalg.norm(noisy - total.numpy()))
+        self.current.entries = [
+            Entry(self.current.number, EVERY_CLIENT, self.current.number, self.population.attempt, self.event)
+        ]
+        expected = self.population.clients_per_round  # q N, whatever the sample's size was
+        return (theta - self.learning_rate * noisy.astype(np.float64) / expected).astype(np.float32)

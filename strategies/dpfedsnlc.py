@@ -1,0 +1,23 @@
+"""DP-FedSNLC, server half: the baseline of DP-FedAGS that judges a coordinate by the change of the local loss.
+
+The client adds the noise; the server sees each client's gradient and knows who took part; nobody needs to be trusted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpriv.gradient_server import SelectingServer
+from fedpriv.mechanisms.significance import top_count
+from fedpriv.server import Population
+
+
+class DPFedSNLC(SelectingServer):
+    """theta <- theta - eta sum_k (n_k/n) g_k. share: of the coordinates that a client sends, if it is repaired."""
+
+    def __init__(self, population: Population, *, share: float, **options: Any) -> None:
+        super().__init__(population, **options)
+        self.share = share
+
+    def count(self, dimension: int, server_round: int) -> int:
+        return top_count(self.share, dimension)
