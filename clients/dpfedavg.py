@@ -49,7 +49,7 @@ class DPFedAvgClient(GradientClient):
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = self.clipped(update)
-        value = clipped if self.form == "central" else self.with_noise(clipped, noise)
+        value = clipped if self.form == "central" else self.plus_gaussian(clipped, noise)
         if value.ndim > 1:
             return Release(value)
         return Release(

@@ -116,11 +116,10 @@ class FedAGSClient(SelectingClient):
             return self.epsilon
         return self.epsilon * self.values_share if self.epsilon_split is None else float(self.epsilon_split[2])
 
-    def with_noise(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+    def with_noise(self, values: Tensor, dimension: int, noise: NoiseSource) -> Tensor:
         if self.noise == "gaussian":
-            return super().with_noise(clipped, noise)
-        dimension = clipped.shape[-1]
-        return add_laplace(clipped, self.query_scale(dimension) / self.split(dimension)[2], noise)  # [DP-FedAGS, IV-A]
+            return super().with_noise(values, dimension, noise)
+        return add_laplace(values, self.query_scale(dimension) / self.split(dimension)[2], noise)  # [DP-FedAGS, IV-A]
 
     # --- the loss --------------------------------------------------------------------------------------------
 

@@ -105,9 +105,9 @@ class GradientClient(Client):
         """g' [..., d]."""
         return clip(gradient, self.clip_norm)  # [DP-FedAGS, Alg. 1 line 22]
 
-    def with_noise(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
-        """g' + N(0, sigma^2 C^2) on every coordinate [..., d]."""
-        return add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
+    def plus_gaussian(self, values: Tensor, noise: NoiseSource) -> Tensor:
+        """Coordinates of g' [...] plus N(0, sigma^2 C^2)."""
+        return add_normal(values, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
 
     # --- what it costs -------------------------------------------------------------------------------------
 
@@ -133,8 +133,10 @@ class GradientClient(Client):
         claim = self.claim(1, self.claimed_delta)
         if claim is None or claim.delta <= self.claimed_delta:
             return ()
-        said = (
-            f"the claim for a round holds at delta = e^-epsilon = {claim.delta:.3g}, which allows nearly everything; the "
-            f"figure of the whole run is at delta {self.claimed_delta:g}"
-        )
+        from fedpriv.privacy.composition import compose  # loads the accountants
+
+        said = f"the paper's claim is at delta = e^-epsilon = {claim.delta:.3g}, which allows nearly everything"
+        if self.exact_leak() is None:
+            found = compose(self.planned_events(1), self.claimed_delta).epsilon
+            said += f": at delta {self.claimed_delta:g} a round costs {found:.3g}"
         return (said,)

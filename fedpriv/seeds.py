@@ -44,9 +44,11 @@ def public_mask(seed: int, client: int, server_round: int, dimension: int, count
     """
     if count >= dimension:
         return np.ones(dimension, bool)
-    keys = generator(seed, client, server_round, "mask").integers(0, 2**63, dimension, dtype=np.int64)
-    mask = np.zeros(dimension, bool)
-    mask[np.argpartition(keys, count)[:count]] = True
+    keys = generator(seed, client, server_round, "mask").integers(0, 2**64, dimension, dtype=np.uint64)
+    mask: NDArray[np.bool_] = keys < np.partition(keys, count)[count]
+    if np.count_nonzero(mask) != count:  # equal keys, once in a blue moon
+        mask = np.zeros(dimension, bool)
+        mask[np.argsort(keys, kind="stable")[:count]] = True
     return mask
 
 

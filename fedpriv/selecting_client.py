@@ -57,11 +57,23 @@ class SelectingClient(GradientClient):
         clipped = self.clipped(update)
         if self.variant == "published":
             chosen = self.significant(clipped, noise)
-            value = torch.where(chosen, self.with_noise(clipped, noise), clipped)  # [DP-FedAGS, eq. 1]
+            value = clipped.clone()
         else:
             chosen = self.chosen(clipped, noise)
-            value = torch.where(chosen, self.with_noise(clipped, noise), torch.nan)
-        return Release(value, None, self._figures(clipped, value, chosen))
+            value = torch.full_like(clipped, torch.nan)
+        before = clipped[chosen]
+        after = self.with_noise(before, clipped.shape[-1], noise)
+        value[chosen] = after  # [DP-FedAGS, eq. 1]
+        if value.ndim > 1:
+            return Release(value)
+        dimension = len(value)
+        figures = {
+            "share_perturbed": len(after) / dimension,
+            "scheduled_share": self.count(dimension, self.round) / dimension,
+            "clipped_norm": float(l2_norm(clipped)),
+            "noise_norm": float(l2_norm(after - before)),
+        }
+        return Release(value, None, figures)
 
     def chosen(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         """Repaired: exactly `count` coordinates, bool [..., d]."""
@@ -77,7 +89,7 @@ class SelectingClient(GradientClient):
         tau = self.clip_norm / math.sqrt(count) if self.threshold is None else self.threshold
         # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.
         gumbel = noise.gumbel(clipped.shape, 2 * tau / self.pick_epsilon(count))
-        return largest(clipped.abs().clamp(max=tau) + gumbel, count)  # [Durfee and Rogers 2019, Alg. 1]
+        return largest(gumbel.add_(clipped.abs().clamp_(max=tau)), count)  # [Durfee and Rogers 2019, Alg. 1]
 
     def encode(self, value: Tensor) -> Tensor:
         """All of it where every coordinate is sent; under a public mask the chosen values; else with their places."""
@@ -92,16 +104,9 @@ class SelectingClient(GradientClient):
         count = size if self.variant == "published" else self.count(size, server_round)
         return 4 * count if count == size or self.selection == "random" else packed_bytes(size, count)
 
-    def _figures(self, clipped: Tensor, value: Tensor, chosen: Tensor) -> dict[str, float]:
-        if value.ndim > 1:
-            return {}
-        dimension = value.shape[-1]
-        return {
-            "share_perturbed": float(chosen.double().mean()),
-            "scheduled_share": self.count(dimension, self.round) / dimension,
-            "clipped_norm": float(l2_norm(clipped)),
-            "noise_norm": float(l2_norm((value - clipped)[chosen])),
-        }
+    def with_noise(self, values: Tensor, dimension: int, noise: NoiseSource) -> Tensor:
+        """Significant coordinates [n] of gradients with ``dimension`` coordinates, with noise."""
+        return self.plus_gaussian(values, noise)
 
     # --- what it costs -------------------------------------------------------------------------------------
 

@@ -61,7 +61,8 @@ def split_epsilon(epsilon: float, selected: int, values_share: float) -> tuple[f
 
 def largest(scores: Tensor, count: int) -> Tensor:
     """bool [..., d]: the ``count`` largest scores of each vector. Raises ValueError for a count outside 1..d."""
-    if not 1 <= count <= scores.shape[-1]:
-        raise ValueError(f"count {count}: must be from 1 to {scores.shape[-1]}")
-    chosen = scores.new_zeros(scores.shape, dtype=bool)
+    chosen = scores >= kth_largest(scores, count).unsqueeze(-1)
+    if int(chosen.sum()) == count * chosen[..., 0].numel():
+        return chosen
+    chosen.fill_(False)  # ties at the threshold: exactly count, whichever
     return chosen.scatter_(-1, scores.topk(count, dim=-1, sorted=False).indices, True)
