@@ -47,9 +47,7 @@ class CpSGDClient(GradientClient):
         delta = self.claimed_delta if self.variant == "published" else self.delta_share
         examples = max(1, self.facts.num_examples) if self.sensitivity == "per_example" else 1
         dimension = max(1, self.facts.num_parameters)
-        self.grid = grid_for(
-            dimension, self.clip_norm, self.levels, self.given_trials, self.epsilon, delta, examples
-        )
+        self.grid = grid_for(dimension, self.clip_norm, self.levels, self.given_trials, self.epsilon, delta, examples)
         return self.grid.std / self.clip_norm
 
     @property
@@ -131,7 +129,7 @@ class CpSGDClient(GradientClient):
     # --- what the auditor tries ------------------------------------------------------------------------------
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """What an attacker who knows the direction makes of a release [trials, 1]: the sum of those numbers that differ,
+        """What an attacker who knows the direction makes of a release [trials, 1]: the sum of the numbers that differ,
         for a vector of norm C whose rotated coordinates lie on levels of the grid, or on its middle. Binomials add up,
         so it is drawn in one piece, from the very law of the release.
         """
@@ -142,7 +140,7 @@ class CpSGDClient(GradientClient):
         return Release(((sums + shift) / scale).float().unsqueeze(1), state)
 
     def widest(self) -> tuple[int, float]:
-        """(coordinates, their distance from the middle in grid steps) of the vector of norm C that the sum tells best."""
+        """(coordinates, distance from the middle in grid steps) of the vector of norm C that the sum tells best."""
         grid = self.grid
         nearest = 0.5 if grid.levels % 2 == 0 else 1.0
         reach = min(grid.clip_norm / math.sqrt(grid.padded), grid.bound) / grid.step

@@ -10,11 +10,11 @@ Published: coordinates that are not significant, and the loss, are sent as they 
 private gradient. Repaired: nothing is sent for a coordinate that is not selected, d - k_t + 1 are, and the selection is
 public chance, or private at a price; no loss is sent unless asked for, and then with noise.
 
-Where the paper is silent or contradicts itself: significance is far from zero in the text and signed in equation 1
-(``significance``); the text wants a large threshold early, equation 35 gives a small one (``threshold``); E are
-iterations in Table I, epochs in Algorithm 1 (local.steps, or null for local.epochs); Algorithm 1 scales the comparison's
-noise by DeltaS, section IV-A by q DeltaS (``svt_scale``; q is d - k_t + 1, since the number of outcomes depends on the
-very comparison that it would scale); equation 2 takes the total eps (``gaussian_eps``). By default as printed.
+Where the paper is silent or contradicts itself, by default as printed: significant is far from zero in the text and
+signed in equation 1 (``significance``); the text wants a large threshold early, equation 35 gives a small one
+(``threshold``); E are iterations in Table I, epochs in Algorithm 1 (local.steps, or null for local.epochs); Algorithm 1
+scales the noise of the comparison by DeltaS, section IV-A by q DeltaS (``svt_scale``; q is d - k_t + 1: the number of
+outcomes depends on the very comparison that it would scale); equation 2 takes the total eps (``gaussian_eps``).
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ class FedAGSClient(SelectingClient):
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         pairs = super().worst_case_pairs(participations)
         if self.sends_loss and self.variant == "repaired":
-            pairs.append(Neighbours("smallest and largest loss", (LOW_LOSS,) * participations, (HIGH_LOSS,) * participations))
+            pairs.append(
+                Neighbours("smallest and largest loss", (LOW_LOSS,) * participations, (HIGH_LOSS,) * participations)
+            )
         return pairs
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
@@ -183,4 +185,3 @@ class FedAGSClient(SelectingClient):
 
 #: Lengths in `worst_case_pairs` that stand for a zero gradient beside this loss.
 LOW_LOSS, HIGH_LOSS = 4.0, 5.0
-

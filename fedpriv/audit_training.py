@@ -22,12 +22,14 @@ from torch import Tensor
 from fedpriv.app import make_apps
 from fedpriv.audit_examples import audit_examples
 from fedpriv.client import Client
-from fedpriv.config import Config
+from fedpriv.config import Config, LocalConfig
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.errors import OptionError
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
+from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.privacy.noise import SeededNoise
-from fedpriv.records import ARRAYS, pack_vector, unpack_array
+from fedpriv.records import ARRAYS, FloatVector, pack_vector, unpack_array
 from fedpriv.run import make_strategy
 from fedpriv.server import BudgetsSpent
 from fedpriv.state import MemoryStore
@@ -44,8 +46,8 @@ LENGTH = 10.0
 class CanaryTrainer:
     """Stands where local training stands, and returns a canary's update."""
 
-    def __init__(self, update: Tensor) -> None:
-        self.update = update
+    def __init__(self, update: Tensor, config: LocalConfig) -> None:
+        self.update, self.config = update, config
 
     def train(self, theta: Tensor, data: LocalData, rng: Any, proximal_mu: float = 0.0) -> LocalResult:
         return LocalResult(self.update, 0.0)
@@ -61,14 +63,14 @@ class CanaryWorker(Worker):
     def client(self, client: int, store: MemoryStore, identity: Identity | None = None, run_id: int = 0) -> Client:
         real = super().client(client, store, identity, run_id)
         assert real.site is not None
-        real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client]), test=None)  # type: ignore[arg-type]
+        real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client], self.config.local), test=None)  # type: ignore[arg-type]
         return real
 
 
 class ListeningGrid(InProcessGrid):
     """Keeps, for each client, the sum of what it sent along its own canary: the server's view.
 
-    directions: the coordinates of each client's canary. read: turns what a release travels as into a vector [d].
+    directions: the coordinates of each client's canary. read: (client, what a release travels as) -> a vector [d].
     """
 
     def __init__(self, config: Config, client_app: Any, directions: Sequence[slice | int], read: Any) -> None:
@@ -80,7 +82,9 @@ class ListeningGrid(InProcessGrid):
         for message, reply in zip(messages, super().deliver(messages, deadline), strict=False):
             client = client_of(message)
             if reply.has_content() and ARRAYS in reply.content:  # an exchange without a release has none
-                self.heard[client] += float(self.read(unpack_array(reply.content))[self.directions[client]].sum())
+                self.heard[client] += float(
+                    self.read(client, unpack_array(reply.content))[self.directions[client]].sum()
+                )
             yield reply
 
 
@@ -96,27 +100,38 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
 
 
 def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
-    """Clients that were never asked get the score 0."""
+    """Clients that were never asked get the score 0.
+
+    Raises `OptionError` where the server is trusted: it is the server that hears these canaries.
+    """
+    client = make_client(config)
+    if client.threat.observer in BLIND_TO_COHORT:
+        words = f"its canaries are heard by the server, this run's observer is {client.threat.observer}: mechanism"
+        raise OptionError("level", "training", words)
     layout = Worker(config).model.layout
-    up = make_client(config).exchange(layout, 1).up
+    up = client.exchange(layout, 1).up
     size = up.stop - up.start
     clip_norm = float(config.client_options().get("clip_norm", 1.0))
     coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins"))
     signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)
     strategy = make_strategy(config, Worker(config))
-    if strategy.decode is None:
+    if not client.canary_everywhere:
         coordinates = torch.arange(config.num_clients) % size
         directions: list[slice | int] = coordinates.tolist()
         canaries = dirac_updates(up.start + coordinates, layout.num_parameters, LENGTH * clip_norm)
-    else:  # every coordinate has noise of its own, so a canary is long in all of them
+    else:
         directions = [slice(None)] * config.num_clients
         canaries = torch.full((config.num_clients, layout.num_parameters), LENGTH)
 
-    worker = CanaryWorker(config, canaries * signs)
+    worker = CanaryWorker(config, client.as_update(canaries * signs, config.local.lr))
     adopt(config, worker)
-    grid = ListeningGrid(config, make_apps(config)[1], directions, strategy.decode or (lambda vector: vector))
+    grid = ListeningGrid(config, make_apps(config)[1], directions, strategy.decode or _as_it_is)
     with suppress(BudgetsSpent):  # what was heard until then counts
         strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     scores = np.array([grid.heard[client] for client in range(config.num_clients)])
     guesses = sorted({max(1, config.num_clients // part) for part in (1, 2, 4)})
     return audit_canaries(coins.numpy(), scores, delta=config.privacy.delta, confidence=confidence, guesses=guesses)
+
+
+def _as_it_is(client: int, vector: FloatVector) -> FloatVector:
+    return vector

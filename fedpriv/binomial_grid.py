@@ -98,8 +98,9 @@ class BinomialGrid:
 def grid_for(
     dimension: int, clip_norm: float, levels: int, trials: int | None, epsilon: float, delta: float, examples: int = 1
 ) -> BinomialGrid:
-    """The grid with ``trials``, or with the fewest trials whose Theorem 1 gives ``epsilon`` at ``delta``. examples: above
-    1 the sensitivity is divided by it (``sensitivity=per_example``), which no guarantee counts on.
+    """The grid with ``trials``, or with the fewest whose Theorem 1 gives ``epsilon`` at ``delta``.
+
+    examples: above 1 the sensitivity is divided by it (``sensitivity=per_example``), which no guarantee counts on.
 
     Raises `OptionError` where more than 2^50 trials would be needed.
     """

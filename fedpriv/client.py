@@ -166,6 +166,8 @@ class Client(NumPyClient):
     statistic_names: tuple[str, ...] = ()
     #: Whether some layers of the model stay with the client: then `exchange` and `shared` say which travel.
     keeps_layers: ClassVar[bool] = False
+    #: Whether a canary must be long in every coordinate, since each has noise of its own; else it is long in one.
+    canary_everywhere: ClassVar[bool] = False
     #: What a round asks of the client, in order.
     exchanges: ClassVar[tuple[str, ...]] = (TRAIN,)
     #: The exchange that brings the parameters.
@@ -242,6 +244,10 @@ class Client(NumPyClient):
     def keeps_answer(self) -> bool:
         """Whether the last reply is kept for a repeated request: wherever a noise key must not meet a second update."""
         return self.exact_leak() is None
+
+    def as_update(self, sent: Tensor, lr: float) -> Tensor:
+        """The update [d] of local training at this rate whose release, before clipping and noise, is ``sent`` [d]."""
+        return sent
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
         """The release code on trials ``shape`` = [trials, d] of one side of a pair of neighbours: here an update along

@@ -1,6 +1,6 @@
 """The shared base of DP-FedAGS and its rivals: clients that release a perturbed accumulated gradient.
 
-Symbols: g -> gradient (the sum over the E local steps, (theta_global - theta_local)/eta), g' -> clipped, C -> clip_norm,
+Symbols: g -> gradient (the sum over E local steps, (theta_global - theta_local)/eta), g' -> clipped, C -> clip_norm,
 E -> local.steps, eta -> local.lr, DeltaS -> `sensitivity_of`, sigma C -> noise_multiplier * clip_norm, zeta -> e^-eps.
 """
 
@@ -89,9 +89,7 @@ class GradientClient(Client):
         trained = super().train_locally(theta, request)
         gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
         self.loss = torch.tensor(trained.figures["train_loss"], dtype=torch.float64)
-        return replace(
-            trained, sent=gradient, figures={**trained.figures, "update_norm": float(l2_norm(gradient))}
-        )
+        return replace(trained, sent=gradient, figures={**trained.figures, "update_norm": float(l2_norm(gradient))})
 
     def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
         release, figures = super().work(theta, state, request)
@@ -108,6 +106,9 @@ class GradientClient(Client):
     def plus_gaussian(self, values: Tensor, noise: NoiseSource) -> Tensor:
         """Coordinates of g' [...] plus N(0, sigma^2 C^2)."""
         return add_normal(values, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
+
+    def as_update(self, sent: Tensor, lr: float) -> Tensor:
+        return sent * -lr
 
     # --- what it costs -------------------------------------------------------------------------------------
 

@@ -190,15 +190,20 @@ class GradientServerOptions(ServerOptions):
     learning_rate: float = Field(gt=0, description="eta of the server's step along the mean gradient")
 
 
-class GradientClientOptions(ClientOptions):
-    """What DP-FedAGS and its rivals have in common."""
+class GradientOptions(ClientOptions):
+    """What the clients of DP-FedAGS and its rivals have in common."""
 
     epsilon: float = Field(gt=0, le=1e6, description="what one round is to cost")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of that cost, repaired")
     clip_norm: float = Field(gt=0, description="C: L2 bound of the accumulated gradient")
-    noise_multiplier: float | None = Field(ge=0, description="noise standard deviation / C; null: what epsilon asks for")
     sensitivity: Literal["clip", "per_example"] = Field(
         description="published: DeltaS of the noise, 2C, or 2C/n_k (no sensitivity of anything)"
+    )
+
+
+class GradientClientOptions(GradientOptions):
+    noise_multiplier: float | None = Field(
+        ge=0, description="noise standard deviation / C; null: what epsilon asks for"
     )
 
 
@@ -279,8 +284,7 @@ class CpSGDServerOptions(CpSGDOptions, GradientServerOptions):
     weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
 
 
-class CpSGDClientOptions(CpSGDOptions, GradientClientOptions):
-    noise_multiplier: None = Field(default=None, description="not an option here: trials")  # type: ignore[assignment]
+class CpSGDClientOptions(CpSGDOptions, GradientOptions):
     min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
     colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
 
@@ -363,7 +367,7 @@ def check_halves(config: Config) -> None:
         _check_example_level(config)
     if issubclass(client, OneBitOptions):
         _check_one_bit(config)
-    if issubclass(client, GradientClientOptions):
+    if issubclass(client, GradientOptions):
         _check_gradient(config)
     if issubclass(client, ClippingClientOptions):
         _check_clipping(config)

@@ -42,6 +42,7 @@ class OneBitClient(Client):
 
     needs_facts: ClassVar[bool] = True
     needs_layout: ClassVar[bool] = True
+    canary_everywhere: ClassVar[bool] = True
 
     def __init__(
         self,

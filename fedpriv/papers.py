@@ -26,7 +26,11 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
         *(f"Alg. 1 line {line}" for line in (16, 17, 18, 22, 23, 24)),
     ),
     "CoQ-FL": ("eq. 2", "Lemma 2"),
-    "DP-FedAGS": ("eq. 2",),
+    "DP-FedAGS": (
+        *(f"eq. {number}" for number in (1, 2, 3, 35, 37)),
+        *(f"Alg. 1 line {line}" for line in (12, 21, 22, 23, 25, 26)),
+        "IV-A",
+    ),
     "DPFL-AGN": (*(f"eq. {number}" for number in (6, 7, 8, 9, 10, 11, 12, 13, 17)), "Alg. 1 line 10", "Alg. 1 line 12"),
     "NbAFL": ("Alg. 1", "Theorem 1"),
 }

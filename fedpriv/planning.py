@@ -123,7 +123,9 @@ def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float
     model.load(theta)
     batches = Counter(-(-worker.data.num_examples(k) // batch) for k in range(min(config.num_clients, 1000)))
     mean_batches = sum(size * times for size, times in batches.items()) / sum(batches.values())
-    batches_per_round = make_client(config).batches_per_round or config.local.steps or mean_batches * config.local.epochs
+    batches_per_round = (
+        make_client(config).batches_per_round or config.local.steps or mean_batches * config.local.epochs
+    )
     return min(seconds) * batches_per_round * sum(counts)
 
 

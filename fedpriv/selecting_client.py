@@ -38,7 +38,12 @@ class SelectingClient(GradientClient):
     """
 
     def __init__(
-        self, *, selection: str = "random", selection_share: float = 0.05, threshold: float | None = None, **options: Any
+        self,
+        *,
+        selection: str = "random",
+        selection_share: float = 0.05,
+        threshold: float | None = None,
+        **options: Any,
     ) -> None:
         self.selection, self.selection_share, self.threshold = selection, selection_share, threshold
         super().__init__(**options)

@@ -25,8 +25,10 @@ from fedpriv.server import BudgetsSpent, Population
 
 
 class DPFedAvg(GradientServer):
-    """local: theta <- theta - eta sum_k (n_k/n) g_k. central: theta <- theta - eta (sum_k g_k + N(0, sigma^2 C^2))/(q N):
-    equal weights, and a denominator that does not tell how many were drawn.
+    """local: theta <- theta - eta sum_k (n_k/n) g_k.
+
+    central: theta <- theta - eta (sum_k g_k + N(0, sigma^2 C^2))/(q N): equal weights, and a denominator that does not
+    tell how many were drawn.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run
+from reference.federation import NEVER_EMPTY
 
 import fedpriv.client
 from clients.dpsgd import DPSGDClient
@@ -127,7 +128,7 @@ def participate(client: Client, number: int, updates: list[torch.Tensor], seed: 
     )  # type: ignore[arg-type]
     releases = []
     for server_round, update in enumerate(updates, 1):
-        client.site = replace(site, trainer=CanaryTrainer(update))  # type: ignore[arg-type]
+        client.site = replace(site, trainer=CanaryTrainer(update, NEVER_EMPTY))  # type: ignore[arg-type]
         (release,), _, _ = client.fit([np.zeros(2, np.float32)], {"round": server_round, "attempt": 0})
         releases.append(release)
     return releases
@@ -239,6 +240,27 @@ def test_canaries_find_skipped_clipping(monkeypatch: pytest.MonkeyPatch) -> None
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower <= verified
     monkeypatch.setattr("clients.fedldp.clip", lambda x, bound: x)
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower > verified
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("strategy=dpfedavg", "strategy.client.noise_multiplier=2"),
+        ("strategy=fedags", "strategy.client.noise_multiplier=1"),
+        ("strategy=dpfedsnlc", "strategy.client.selection=gumbel", "strategy.client.noise_multiplier=0.3"),
+        ("strategy=cpsgd", "strategy.client.epsilon=20"),
+    ],
+)
+def test_canary_gradients_in_a_real_run(overrides: tuple[str, ...]) -> None:
+    config = canary_config(*overrides)
+    found = audit_training(config, confidence=0.999, seed=0)
+    assert 0.1 < found.epsilon_lower <= make_plan(config, Worker(config)).verified_epsilon
+
+
+def test_canaries_that_a_trusted_server_hears_are_refused() -> None:
+    central = ("strategy.client.form=central", "strategy.server.client_sampling=poisson")
+    with pytest.raises(OptionError, match=r"level=training: .*trusted-server: mechanism"):
+        audit_training(canary_config("strategy=dpfedavg", *central), confidence=0.999, seed=0)
 
 
 def example_canaries(sigma: float) -> Any:

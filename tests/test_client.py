@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from reference.federation import NEVER_EMPTY
 
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
@@ -39,7 +40,7 @@ def at_site(client: Client, max_epsilon: float | None = None) -> Client:
 
 def with_update(client: Client, update: torch.Tensor) -> Client:
     assert client.site is not None
-    client.site = replace(client.site, trainer=CanaryTrainer(update))  # type: ignore[arg-type]
+    client.site = replace(client.site, trainer=CanaryTrainer(update, NEVER_EMPTY))  # type: ignore[arg-type]
     return client
 
 

@@ -13,10 +13,12 @@ FOLDERS = ("fedpriv", "strategies", "clients")
 
 #: What a paper's halves may use of the project; a server half also the shared base of all server halves.
 FOR_PAPERS = {
+    "binomial_grid",
     "client",
     "errors",
     "example_level",
     "gaussian_client",
+    "gradient_client",
     "mechanisms",
     "models",
     "one_bit_client",
@@ -24,12 +26,21 @@ FOR_PAPERS = {
     "privacy",
     "records",
     "seeds",
+    "selecting_client",
     "shared_bits",
     "state",
     "training",
     "two_exchanges",
 }
-SERVER_BASES = {"clip_server", "distilling_server", "noise_server", "one_bit_server", "server", "trusted_clipping"}
+SERVER_BASES = {
+    "clip_server",
+    "distilling_server",
+    "gradient_server",
+    "noise_server",
+    "one_bit_server",
+    "server",
+    "trusted_clipping",
+}
 FOR_SERVERS = FOR_PAPERS | SERVER_BASES
 #: The Ray engine: its grid, and the pool of actors that can start before the grid is imported.
 RAY_ENGINE = ("fedpriv.engines.ray", "fedpriv.engines.ray_pool")

@@ -25,7 +25,7 @@ def padded(dimension: int) -> int:
 
 
 def hadamard(values: Tensor) -> Tensor:
-    """H x / sqrt(d) of vectors [..., d], d a power of two: orthogonal and its own inverse. In the dtype of ``values``."""
+    """H x / sqrt(d) of vectors [..., d], d a power of two: orthogonal and its own inverse, in the dtype of x."""
     dimension = values.shape[-1]
     if dimension != padded(dimension):
         raise ValueError(f"{dimension} coordinates: must be a power of two")
@@ -86,7 +86,7 @@ def width_of(largest: int) -> int:
 
 
 def pack_integers(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    """Whole numbers 0..2^width - 1 [n] at ``width`` bits each, most significant bit first, in ceil(n width / 8) bytes."""
+    """Whole numbers 0..2^width - 1 [n] at ``width`` bits each, highest bit first, in ceil(n width / 8) bytes."""
     parts = []
     for start in range(0, len(numbers), CHUNK):  # CHUNK is a multiple of eight: every part but the last ends on a byte
         piece = numbers[start : start + CHUNK].astype(">u8").view(np.uint8).reshape(-1, 8)

@@ -1,0 +1,305 @@
+"""cpSGD: rotation, levels, binomial noise, whole numbers on the wire, and Theorem 1."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run, ledger_of, rows_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.federation import FixedUpdates, make_site, take_part
+from reference.recording import Conversation
+from scipy import stats
+from scipy.linalg import hadamard as hadamard_matrix
+
+from clients.cpsgd import CpSGDClient
+from fedpriv.audit import audit_config
+from fedpriv.binomial_grid import BinomialGrid, grid_for
+from fedpriv.client import PublicFacts
+from fedpriv.compose import compose
+from fedpriv.errors import OptionError
+from fedpriv.mechanisms.level_quantisation import (
+    coordinate_bound,
+    from_noisy_levels,
+    grid_step,
+    hadamard,
+    pack_integers,
+    padded,
+    rotate,
+    rotate_back,
+    to_levels,
+    unpack_integers,
+    width_of,
+)
+from fedpriv.planning import with_target
+from fedpriv.privacy import laws
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.noise import SeededNoise
+from fedpriv.privacy.secure_noise import SecureNoise
+from fedpriv.seeds import public_signs
+from fedpriv.worker import make_client
+
+DELTA, D = 1e-3, 200
+FACTS = PublicFacts(600, 100, 128, 20, 10, D, 100)
+
+
+def cpsgd(**options: Any) -> CpSGDClient:
+    common = {"epsilon": 2.0, "claimed_delta": DELTA, "clip_norm": 1.0, "facts": FACTS, "levels": 16}
+    return CpSGDClient(**common | options)
+
+
+def vector(length: float = 1.0, size: int = D) -> torch.Tensor:
+    drawn = torch.randn(size, generator=torch.Generator().manual_seed(3))
+    return drawn * (length / drawn.norm())
+
+
+# --- rotation ------------------------------------------------------------------------------------------------
+
+
+def test_the_rotation_is_hadamards_matrix_with_random_signs():
+    x = torch.randn(3, 16, dtype=torch.float64)
+    assert torch.allclose(hadamard(x), x @ torch.from_numpy(hadamard_matrix(16) / 4.0).double())
+    signs = torch.from_numpy(public_signs(1, 2, 16)).double()
+    turned = rotate(x[:, :13], signs)
+    assert turned.shape == (3, 16) and torch.allclose(turned.norm(dim=-1), x[:, :13].norm(dim=-1))
+    assert torch.allclose(rotate_back(turned, signs, 13), x[:, :13])
+    assert [padded(d) for d in (1, 2, 3, 650, 80_202)] == [1, 2, 4, 1024, 131_072]
+    with pytest.raises(ValueError, match="power of two"):
+        hadamard(x[:, :13])
+
+
+def test_rotation_spreads_one_large_coordinate():
+    spike = torch.zeros(1000)
+    spike[3] = 1.0
+    turned = rotate(spike, torch.from_numpy(public_signs(0, 1, 1024)))
+    assert float(turned.abs().max()) < 1.01 / 32
+
+
+def test_the_bound_of_a_coordinate_is_rarely_exceeded():
+    bound, beyond = coordinate_bound(1.0, 1024, 0.5), 0
+    for server_round in range(200):
+        turned = rotate(vector(1.0, 1024), torch.from_numpy(public_signs(0, server_round, 1024)))
+        beyond += int(bool((turned.abs() > bound).any()))
+    assert 0 < beyond <= 100  # Hoeffding: in at most half of the rotations, and the bound is no idle one
+    assert coordinate_bound(2.0, 1024, 0.01) == pytest.approx(2 * math.sqrt(2 * math.log(204_800) / 1024))
+
+
+# --- levels --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [2, 3, 16])
+def test_rounding_is_unbiased_and_keeps_to_its_levels(levels: int):
+    values = torch.tensor([-1.0, -0.61, 0.0, 0.333, 1.0])
+    uniform = SeededNoise(1).uniform((40_000, 5))
+    found = to_levels(values.expand(40_000, 5), 1.0, levels, uniform)
+    assert int(found.min()) == 0 and int(found.max()) == levels - 1
+    real = from_noisy_levels(found, 1.0, levels, 0)
+    assert torch.allclose(real.mean(0), values.double(), atol=4 * grid_step(1.0, levels) / 2 / 200)
+    assert float((real - values).abs().max()) <= grid_step(1.0, levels) * (1 + 1e-12)
+    assert to_levels(torch.tensor([9.0, -9.0]), 1.0, levels, torch.tensor([0.5, 0.5])).tolist() == [levels - 1, 0]
+
+
+def test_one_level_is_no_quantisation():
+    with pytest.raises(ValueError, match="levels=1: must be at least 2"):
+        grid_step(1.0, 1)
+    with pytest.raises(OptionError, match=r"strategy\.(client|server)\.levels=1: must be at least 2"):
+        compose(["strategy=cpsgd", "strategy.client.levels=1"])
+
+
+@pytest.mark.parametrize("kind", [lambda: SeededNoise(7), SecureNoise])
+def test_binomial_noise_is_binomial(kind: Any):
+    for trials in (1, 2, 30):
+        counts = np.bincount(kind().binomial(trials, 20_000).numpy(), minlength=trials + 1)
+        expected = 20_000 * stats.binom.pmf(np.arange(trials + 1), trials, 0.5)
+        common = expected > 5
+        counts, expected = (np.r_[found[common], found[~common].sum()] for found in (counts, expected))
+        filled = expected > 0
+        assert stats.chisquare(counts[filled], expected[filled]).pvalue > 1e-5
+    large = kind().binomial(10**9, 4000).double()
+    assert stats.kstest((large.numpy() - 5e8) / math.sqrt(10**9 / 4), "norm").pvalue > 1e-5
+    with pytest.raises(ValueError, match="binomial trials"):
+        kind().binomial(-1, 3)
+
+
+# --- the wire ------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.integers(1, 60), st.integers(0, 40), st.integers(0, 2**32))
+def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int):
+    numbers = np.random.default_rng(seed).integers(0, 2**width, count, dtype=np.int64)
+    packed = pack_integers(numbers, width)
+    assert len(packed) == -(-count * width // 8)
+    assert np.array_equal(unpack_integers(packed, width, count), numbers)
+
+
+def test_long_vectors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch):
+    numbers = np.random.default_rng(0).integers(0, 2**13, 1003, dtype=np.int64)
+    whole = pack_integers(numbers, 13)
+    monkeypatch.setattr("fedpriv.mechanisms.level_quantisation.CHUNK", 64)
+    assert np.array_equal(pack_integers(numbers, 13), whole)
+    assert np.array_equal(unpack_integers(whole, 13, 1003), numbers)
+
+
+def test_a_message_of_another_length_or_with_too_large_a_number_is_refused():
+    grid = BinomialGrid(D, 1.0, 16, 1000)
+    signs = torch.ones(grid.padded)
+    with pytest.raises(ValueError, match="expected uint8"):
+        grid.decode(np.zeros(3, np.uint8), signs)
+    with pytest.raises(ValueError, match="a number of 1023, at most 1015"):
+        grid.decode(np.full(grid.num_bytes, 255, np.uint8), signs)
+    assert width_of(1015) == 10 and grid.num_bytes == 256 * 10 // 8
+
+
+# --- client and server ---------------------------------------------------------------------------------------
+
+
+class Steps(FixedUpdates):
+    config = SimpleNamespace(lr=1.0)
+
+
+def test_what_arrives_is_the_gradient_plus_noise_of_the_stated_size():
+    step = vector(0.8)
+    client = cpsgd(site=make_site(trainer=Steps(lambda _: -step)))
+    decoded = []
+    for server_round in range(1, 201):
+        packed = take_part(client, server_round, np.zeros(D, np.float32))
+        assert packed.dtype == np.uint8 and len(packed) == client.release_bytes(D)
+        signs = torch.from_numpy(public_signs(3, server_round, 256))
+        decoded.append(client.grid.decode(packed, signs))
+    error = np.stack(decoded) - step.numpy()
+    assert np.abs(error.mean()) < 4 * client.grid.std / math.sqrt(error.size)
+    assert error.std() == pytest.approx(client.grid.std, rel=0.02)
+    assert client.grid.std == pytest.approx(client.grid.step * math.sqrt(client.grid.trials) / 2)
+
+
+def test_both_halves_agree_in_a_whole_run():
+    """Enough noise for epsilon 1e5 only: the server's step is the clients' mean gradient up to the grid."""
+    talk = Conversation("strategy=cpsgd", "strategy.client.epsilon=1e5", "num_rounds=2", "strategy.client.levels=1024")
+    moved = talk.thetas[1] - talk.thetas[0]
+    assert 0.2 * 0.1 < np.linalg.norm(moved) < 1.2 * 0.1  # eta times a mean of vectors of norm 1
+    assert talk.plan.bytes_up == sum(
+        len(reply.content["arrays"]["vector"].data) - 128
+        for _, reply in talk.grid.seen  # type: ignore[index]
+    )
+
+
+# --- Theorem 1 -----------------------------------------------------------------------------------------------
+
+
+def test_the_sensitivities_after_rounding_hold_and_are_not_far():
+    """Two vectors rounded with the same uniforms: the page's D2 = 2C + s sqrt(d), D1, Dinf against the worst seen."""
+    grid = BinomialGrid(64, 1.0, 5)
+    l1, l2, linf = grid.sensitivities()
+    assert l2 == pytest.approx(2 + grid.step * 8) and l1 == pytest.approx(8 * l2)
+    assert linf == pytest.approx(4 * grid.step) == pytest.approx(2 * grid.bound)
+    worst = np.zeros(3)
+    for seed in range(300):
+        noise = SeededNoise(seed)
+        x = noise.normal(64)
+        x, uniform = x / x.norm(), noise.uniform(64)
+        levels = [to_levels(v, grid.bound, 5, uniform) for v in (x, -x)]
+        change = (levels[0] - levels[1]).double().abs() * grid.step
+        worst = np.maximum(worst, [change.sum(), change.norm(), change.max()])
+    assert (worst <= [l1, l2, linf]).all() and worst[1] > 0.55 * l2 and worst[2] == pytest.approx(linf)
+
+
+def test_trials_are_the_fewest_that_the_theorem_allows():
+    for sensitivity, examples in (("clip", 1), ("per_example", 600)):
+        client = cpsgd(variant="published", sensitivity=sensitivity)
+        grid = client.grid
+        asked = grid.sensitivities(1.0 / examples)
+
+        def bound(trials: int, grid: BinomialGrid = grid, asked: Any = asked) -> float:
+            return laws.binomial_epsilon(grid.step, trials, 256, *asked, DELTA)
+
+        assert bound(grid.trials) <= 2.0 < bound(grid.trials - 1)
+    with pytest.raises(OptionError, match=r"strategy\.client\.epsilon=1e-09"):
+        grid_for(D, 1.0, 16, None, 1e-9, DELTA)
+
+
+def test_a_claim_is_the_theorem_at_the_true_sensitivity_and_a_round_keeps_it():
+    published, repaired = cpsgd(variant="published"), cpsgd()
+    for client in (published, repaired):
+        grid = client.grid
+        by_hand = laws.binomial_epsilon(grid.step, grid.trials, 256, *grid.sensitivities(), DELTA)
+        claim = client.claim(3, DELTA)
+        assert claim.epsilon == pytest.approx(by_hand) and by_hand <= 2.0 and claim.scope == "round"
+    assert repaired.grid.trials > published.grid.trials
+    assert compose_events(repaired.planned_events(1), DELTA).epsilon <= 2.0
+    reading = cpsgd(variant="published", sensitivity="per_example")
+    assert reading.claim(1, DELTA).epsilon > 2.0  # per_example is no sensitivity: the theorem itself says so
+
+
+def test_too_few_trials_have_no_bound():
+    client = cpsgd(trials=500)
+    found = compose_events(client.planned_events(1), DELTA)
+    assert math.isinf(found.epsilon) and "does not hold" in found.reasons[0]
+
+
+def test_a_secure_sum_counts_the_noise_of_min_replies_less_colluders():
+    own, together = (charge.event for charge in cpsgd(min_replies=8, colluders=3).charges(None))
+    assert (own.threat.observer, together.threat.observer) == ("server", "secure-sum")
+    assert own.trials * 5 == together.trials and own == replace(together, threat=own.threat, trials=own.trials)
+    with pytest.raises(OptionError, match=r"strategy\.client\.colluders=4"):
+        compose(["strategy=cpsgd", "strategy.server.min_replies=4", "strategy.client.colluders=4"])
+
+
+def test_a_target_is_met_and_both_halves_learn_the_trials():
+    config = with_target(compose(["strategy=cpsgd", "privacy.target_epsilon=20", "num_rounds=4"]))
+    chosen = config.client_options()["trials"]
+    assert chosen == config.server_options()["trials"] > 0
+    found = compose_events(make_client(config).planned_events(4), 1e-5).epsilon
+    assert 19.5 <= found <= 20
+
+
+def test_the_audit_stays_below_and_sees_too_little_noise(monkeypatch: pytest.MonkeyPatch):
+    config = compose(["strategy=cpsgd", "strategy.client.epsilon=4", "num_rounds=2"])
+
+    def found() -> Any:
+        return audit_config(config, trials=40_000, confidence=0.999, seed=1, participations=1)[0]
+
+    right = found()
+    assert 0.5 < right.audit.epsilon_lower < right.verified
+    binomial = SeededNoise.binomial
+
+    def sixteenth(self: SeededNoise, trials: int, shape: Any) -> torch.Tensor:
+        few = trials // 400
+        return binomial(self, few, shape) + (trials - few) // 2
+
+    monkeypatch.setattr(SeededNoise, "binomial", sixteenth)
+    assert found().audit.epsilon_lower > right.verified
+
+
+@pytest.mark.parametrize(("levels", "clip_norm"), [(2, 1.0), (3, 1.0), (16, 2.0), (1024, 1.0)])
+def test_the_audited_vector_is_a_possible_one(levels: int, clip_norm: float):
+    client = cpsgd(levels=levels, clip_norm=clip_norm)
+    many, offset = client.widest()
+    grid = client.grid
+    assert 1 <= many <= grid.padded and offset * grid.step <= grid.bound * (1 + 1e-9)
+    assert (offset + (levels - 1) / 2) % 1 == 0  # on a level
+    assert many * (offset * grid.step) ** 2 <= clip_norm**2 * (1 + 1e-6)
+    assert many * (offset * grid.step) ** 2 > 0.2 * clip_norm**2
+
+
+# --- whole runs ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_books_both_observers_and_says_how_wide_a_coordinate_is(run: Run):
+    folder = run("strategy=cpsgd", "strategy.client.epsilon=2", "strategy.server.min_replies=4")
+    privacy = json.loads((folder / "summary.json").read_text())["privacy"]
+    assert privacy["verified_at_claimed_scope"] <= 2.0 * (1 + 1e-9)
+    (other,) = privacy["others"]
+    assert other["observer"] == "secure-sum" and other["verified_epsilon"] < privacy["verified_epsilon"]
+    assert {entry["mechanism"] for entry in ledger_of(folder)} == {"binomial"}
+    assert rows_of(folder)[0]["figures"]["clamped_share"] == 0.0
+    wide = run("strategy=cpsgd", "strategy.client.epsilon=0.001", "strategy.client.levels=256", "num_rounds=1")
+    reasons = json.loads((wide / "summary.json").read_text())["privacy"]["reasons"]
+    assert any("bits: at this budget cpSGD sends no less" in reason for reason in reasons)
