@@ -154,8 +154,9 @@ class AttackConfig(Options):
         default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose pictures it knows"
     )
     shadows: int = Field(default=16, ge=2, description="lira: shadow models")
-    control_examples: int = Field(default=400, ge=40, description="pictures that the positive control is trained on")
-    control_epochs: int = Field(default=100, ge=10, description="epochs of the positive control")
+    control_models: int = Field(default=12, ge=1, description="overfitted models of the positive control")
+    control_examples: int = Field(default=60, ge=40, description="pictures that each of these is trained on")
+    control_epochs: int = Field(default=500, ge=10, description="epochs of each of these")
     workers: int | None = Field(
         default=None, ge=1, description="processes that train shadow models (null: half of the cores)"
     )
@@ -237,7 +238,7 @@ def validate(raw: dict[str, Any]) -> Config:
         config = Config.model_validate(_freeze_lists(raw))
         _check_method(config)
     except ValidationError as error:
-        raise _first_option_error(error) from None
+        raise first_option_error(error) from None
     _check_across_options(config)
     return config
 
@@ -265,7 +266,7 @@ def _check_method(config: Config) -> None:
         try:
             schema.model_validate(options)
         except ValidationError as error:
-            raise _first_option_error(error, prefix=("strategy", half)) from None
+            raise first_option_error(error, prefix=("strategy", half)) from None
     check_halves(config)
 
 
@@ -323,7 +324,7 @@ def _check_partition(config: Config, examples: int, classes: int) -> None:
 # --- errors in words -------------------------------------------------------------------------------------
 
 
-def _first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> OptionError:
+def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> OptionError:
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"] if not _is_union_tag(part, first["loc"])]
     option = ".".join([*prefix, *path]) or "configuration"

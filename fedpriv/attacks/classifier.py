@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,18 +25,24 @@ class Classifier:
         return scores
 
 
-def learn(members: Features, others: Features) -> Classifier:
-    """Logistic regression on standardised features [n, f]; its penalty is chosen by cross-validation."""
+def learn(members: Features, others: Features, groups: Sequence[int] | None = None) -> Classifier:
+    """Logistic regression on standardised features [n, f]; its penalty is chosen by cross-validation.
+
+    groups: how many consecutive features are of one kind. Each kind then weighs the same under the penalty, however
+    many features it has: a hundred activations must not drown one loss.
+    """
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
     features = np.concatenate([members, others])
     labels = np.concatenate([np.ones(len(members)), np.zeros(len(others))])
+    weights = np.concatenate([np.full(size, size**-0.5) for size in groups or [1] * features.shape[1]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of convergence: the best of several penalties is taken
         regression = LogisticRegressionCV(
-            Cs=np.logspace(-4, 1, 6).tolist(), cv=5, scoring="neg_log_loss", max_iter=300, random_state=0
+            Cs=np.logspace(-3, 2, 6).tolist(), cv=5, scoring="neg_log_loss", max_iter=300, random_state=0
         )
-        fitted = make_pipeline(StandardScaler(), regression).fit(features, labels)
+        weigh = FunctionTransformer(lambda standardised: standardised * weights)
+        fitted = make_pipeline(StandardScaler(), weigh, regression).fit(features, labels)
     return Classifier(fitted)

@@ -43,3 +43,12 @@ class Scored:
     members: NDArray[np.float64]
     others: NDArray[np.float64]
     threshold: float
+
+    @staticmethod
+    def pooled(parts: Sequence[Scored]) -> Scored:
+        """Scores of several attacked models, each measured from its own threshold."""
+        return Scored(
+            np.concatenate([part.members - part.threshold for part in parts]),
+            np.concatenate([part.others - part.threshold for part in parts]),
+            0.0,
+        )

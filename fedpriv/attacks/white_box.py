@@ -21,14 +21,20 @@ SMALLEST = 1e-12
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
     theta = subject.model.theta
     known, evaluated = targets.known, targets.evaluated
-    classifier = learn(features(view, theta, known.members), features(view, theta, known.others))
-    members, others = (classifier(features(view, theta, rows)) for rows in (evaluated.members, evaluated.others))
+    learnt = [features(view, theta, rows) for rows in (known.members, known.others)]
+    groups = [part.shape[1] for part in learnt[0]]
+    classifier = learn(*(np.column_stack(parts) for parts in learnt), groups)
+    members, others = (
+        classifier(np.column_stack(features(view, theta, rows))) for rows in (evaluated.members, evaluated.others)
+    )
     return Scored(members, others, 0.0)
 
 
-def features(view: View, theta: FloatVector, rows: Rows) -> Features:
-    """[n, 1 + blocks + activations + classes]; loss and norms span many powers of ten, so their logarithms."""
+def features(view: View, theta: FloatVector, rows: Rows) -> list[Features]:
+    """Loss and norms [n, 1 + blocks], which span many powers of ten, so their logarithms; activations [n, features];
+    labels [n, classes].
+    """
     losses, norms, hidden = view.inside(theta, rows)
     label = np.eye(len(view.pool.classes))[view.labels(rows)]
     sizes = np.log(np.maximum(np.nan_to_num(np.column_stack([losses, norms]), nan=1e30, posinf=1e30), SMALLEST))
-    return np.column_stack([sizes, hidden, label])
+    return [sizes, hidden, label]
