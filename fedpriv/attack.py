@@ -78,7 +78,7 @@ def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
     try:
         return AttackConfig.model_validate(options.model_dump() | dict(changes))
     except ValidationError as error:
-        raise first_option_error(error) from None
+        raise first_option_error(error, prefix=("attack",)) from None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -154,9 +154,9 @@ class AttackConfig(Options):
         default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose pictures it knows"
     )
     shadows: int = Field(default=16, ge=2, description="lira: shadow models")
-    control_models: int = Field(default=12, ge=1, description="overfitted models of the positive control")
+    control_models: int = Field(default=10, ge=1, description="overfitted models of the positive control")
     control_examples: int = Field(default=60, ge=40, description="pictures that each of these is trained on")
-    control_epochs: int = Field(default=500, ge=10, description="epochs of each of these")
+    control_epochs: int = Field(default=300, ge=10, description="epochs of each of these")
     workers: int | None = Field(
         default=None, ge=1, description="processes that train shadow models (null: half of the cores)"
     )

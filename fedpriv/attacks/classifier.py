@@ -41,7 +41,7 @@ def learn(members: Features, others: Features, groups: Sequence[int] | None = No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of convergence: the best of several penalties is taken
         regression = LogisticRegressionCV(
-            Cs=np.logspace(-3, 2, 6).tolist(), cv=5, scoring="neg_log_loss", max_iter=300, random_state=0
+            Cs=np.logspace(-3, 1, 4).tolist(), cv=5, scoring="neg_log_loss", max_iter=300, random_state=0
         )
         weigh = FunctionTransformer(lambda standardised: standardised * weights)
         fitted = make_pipeline(StandardScaler(), weigh, regression).fit(features, labels)
