@@ -147,7 +147,9 @@ class CheckpointConfig(Options):
 class AttackConfig(Options):
     """What a run keeps for `python -m fedpriv.attack`, and that command's own options."""
 
-    keep_snapshots: bool = Field(default=False, description="keep global models of rounds, for attack=confidence_series")
+    keep_snapshots: bool = Field(
+        default=False, description="keep global models of rounds, for attack=confidence_series"
+    )
     snapshot_every: int = Field(default=5, ge=1, description="keep the global model every n rounds")
     members: int = Field(default=2000, ge=20, description="evaluated members at most, and as many non-members")
     known_share: float = Field(

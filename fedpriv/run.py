@@ -340,9 +340,7 @@ class Session:
         self.folder.metrics.append(metrics_row(current, score, epsilon))
         self.progress.round(current.number, score.accuracy if score else None, epsilon, current.seconds)
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
-            self.folder.save_snapshot(
-                current.number, self.worker.whole_model(current.theta), self.worker.model.layout
-            )
+            self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
         if config.checkpoint.every and current.number % config.checkpoint.every == 0 and not last:
             self._save_checkpoint(current)
 

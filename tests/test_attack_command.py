@@ -18,6 +18,7 @@ from fedpriv.attack import main, parse_options
 from fedpriv.attacks import experiment as experiment_module
 from fedpriv.attacks import lira
 from fedpriv.attacks.experiment import Experiment
+from fedpriv.attacks.shadows import Shelf
 from fedpriv.attacks.subject import Scored
 from fedpriv.compose import compose, compose_remote, read_config
 from fedpriv.errors import OptionError, RunFolderError
@@ -87,9 +88,7 @@ def test_results_are_in_the_report_beside_the_epsilons(attacked: Path) -> None:
     assert curve["false_positive_rate"][0] == 0 and curve["true_positive_rate"][-1] == 1
 
 
-def test_a_second_attack_trains_nothing_and_says_the_same(
-    attacked: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_attack_trains_nothing_and_says_the_same(attacked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = summary_of(attacked)["attacks"]
     assert main([f"run={attacked}", "attack=lira,ml_leaks", *CHEAP]) == 0
     said = capsys.readouterr()
@@ -98,12 +97,27 @@ def test_a_second_attack_trains_nothing_and_says_the_same(
 
 
 def test_a_broken_shadow_model_is_trained_again_and_is_the_same(attacked: Path) -> None:
-    files = sorted((attacked / "attacks" / "shadows").glob("*.safetensors"))
-    whole = files[0].read_bytes()
+    work = Experiment(RunFolder(attacked), read_config(attacked))
+    jobs = work.shadow_jobs("lira")[:2]
+    files = [work.shelf.folder / f"{job.key}.safetensors" for job in jobs]
+    whole, others = files[0].read_bytes(), files[1].stat().st_mtime_ns
     files[0].write_bytes(whole[:100])
-    assert main([f"run={attacked}", *CHEAP]) == 0
-    assert files[0].read_bytes() == whole
-    assert not list((attacked / "attacks" / "shadows").glob("*.npz"))
+    trained: list[tuple[int, int]] = []
+    found = work.shelf.models(jobs, lambda ready, of: trained.append((ready, of)))
+    assert trained == [(0, 1), (1, 1)] and files[0].read_bytes() == whole and files[1].stat().st_mtime_ns == others
+    assert (found[0].theta != found[1].theta).any()
+    assert not list(work.shelf.folder.glob("*.npz"))
+
+
+def test_processes_train_the_same_shadow_models(attacked: Path, tmp_path: Path) -> None:
+    work = Experiment(RunFolder(attacked), read_config(attacked))
+    jobs = work.shadow_jobs("lira")[:2]
+    apart = Shelf(tmp_path, workers=2).models(jobs)
+    for job, model in zip(jobs, apart, strict=True):
+        assert (tmp_path / f"{job.key}.safetensors").read_bytes() == (
+            work.shelf.folder / f"{job.key}.safetensors"
+        ).read_bytes()
+        assert model.rows is job.rows
 
 
 def test_members_are_what_clients_train_on_and_non_members_are_not(finished: Path) -> None:
@@ -127,7 +141,9 @@ def test_members_are_what_clients_train_on_and_non_members_are_not(finished: Pat
 
 
 def test_clients_that_never_took_part_have_no_members(run: Run) -> None:
-    folder = run("strategy=fedavg", "num_clients=6", "clients_per_round=2", "num_rounds=1", "dataset.train_examples=600")
+    folder = run(
+        "strategy=fedavg", "num_clients=6", "clients_per_round=2", "num_rounds=1", "dataset.train_examples=600"
+    )
     work = Experiment(RunFolder(folder), read_config(folder))
     asked = work._participants()
     assert len(asked) == 2
@@ -221,9 +237,7 @@ def test_wrong_options_are_one_line(
     assert capsys.readouterr().err.startswith(f"fedpriv: {words}")
 
 
-def test_what_a_run_must_have(
-    finished: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_run_must_have(finished: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def said(*arguments: str) -> str:
         assert main(arguments) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
@@ -260,14 +274,15 @@ def test_an_attack_on_pictures_that_are_gone_names_their_folder(
 
 
 def test_all_leaves_out_what_the_run_does_not_allow(
-    attacked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    attacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(attacked, folder)
     shutil.rmtree(folder / "snapshots")
-    assert main([f"run={folder}", "shadows=2", "control_models=6", "control_epochs=300"]) == 0
-    said = capsys.readouterr().out
-    assert "confidence_series: left out" in said and "white_box" in said
+    monkeypatch.setattr("fedpriv.attack._attack", lambda experiment, name: kept.pop(name))
+    kept = {path.stem: json.loads(path.read_text()) for path in (folder / "attacks").glob("*.json")}
+    assert main([f"run={folder}"]) == 0
+    assert "confidence_series: left out" in capsys.readouterr().out and list(kept) == ["confidence_series"]
 
 
 def test_help_and_options() -> None:

@@ -61,9 +61,7 @@ def test_interval_of_balanced_accuracy_covers() -> None:
     """Members right with 0.7, non-members with 0.6: the mean is 0.65. At least 95 % up to the error of 400 trials."""
     rng = RNG(0)
     found = [
-        balanced_accuracy(
-            (rng.random(60) < 0.7).astype(float), 1 - (rng.random(80) < 0.6).astype(float), 0.5
-        )
+        balanced_accuracy((rng.random(60) < 0.7).astype(float), 1 - (rng.random(80) < 0.6).astype(float), 0.5)
         for _ in range(400)
     ]
     covered = np.mean([one.low <= 0.65 <= one.high for one in found])

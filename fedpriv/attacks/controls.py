@@ -58,5 +58,3 @@ def _measure(name: str, scored: Scored, one_sided: float) -> Control:
         len(scored.members),
         len(scored.others),
     )
-
-

@@ -105,9 +105,7 @@ def enough_for(rate: float, others: int) -> bool:
     return others * rate >= FALSE_POSITIVES - 1e-9
 
 
-def operating_point(
-    members: Scores, others: Scores, rate: float, confidence: float = 0.95
-) -> OperatingPoint | None:
+def operating_point(members: Scores, others: Scores, rate: float, confidence: float = 0.95) -> OperatingPoint | None:
     """The true positive rate at the lowest threshold whose false positive rate is at most ``rate``; None where there
     are too few non-members. Nothing is interpolated: the threshold is a non-member's score, and counts lie above it.
 

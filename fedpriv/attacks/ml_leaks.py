@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpriv.attacks.classifier import learn
+from fedpriv.attacks.classifier import Features, learn
 from fedpriv.attacks.subject import Scored, Subject
-from fedpriv.attacks.targets import Targets, refuse_overlap
+from fedpriv.attacks.targets import Rows, Targets, refuse_overlap
 from fedpriv.attacks.view import View, sorted_log_posteriors
+from fedpriv.records import FloatVector
 
 #: Posteriors that the attack looks at; all of them where there are fewer classes.
 LARGEST = 3
 
 
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
-    """The first shadow model's own rows are its members, the other spare rows are not."""
+    """The first shadow model's own rows are its members, as many other spare rows are not."""
     shadow = subject.shadows[0]
     refuse_overlap("the shadow model's pictures", shadow.rows, "the evaluated pictures", targets.evaluated.rows)
-    others = targets.spare[~np.isin(targets.spare, shadow.rows)][: len(shadow.rows)]
-    inside, outside = (sorted_log_posteriors(view.logits(shadow.theta, rows), LARGEST) for rows in (shadow.rows, others))
-    classifier = learn(inside[: len(outside)], outside)
-    members, nons = (
-        classifier(sorted_log_posteriors(view.logits(subject.model.theta, rows), LARGEST))
-        for rows in (targets.evaluated.members, targets.evaluated.others)
-    )
+    others = spread(targets.spare[~np.isin(targets.spare, shadow.rows)], len(shadow.rows))
+
+    def features(theta: FloatVector, rows: Rows) -> Features:
+        return sorted_log_posteriors(view.logits(theta, rows), LARGEST)
+
+    inside, outside = features(shadow.theta, spread(shadow.rows, len(others))), features(shadow.theta, others)
+    classifier = learn(inside, outside)
+    evaluated = (targets.evaluated.members, targets.evaluated.others)
+    members, nons = (classifier(features(subject.model.theta, rows)) for rows in evaluated)
     return Scored(members, nons, 0.0)
+
+
+def spread(rows: Rows, most: int) -> Rows:
+    """At most so many rows, evenly from all of them: rows of a pool may be in the order of their classes."""
+    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int)]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,7 @@ def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int,
 
 def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
     """The run's model, trained by one client without noise until it knows these rows by heart."""
-    from fedpriv.compose import compose
-
-    plain, rounds = compose(["strategy=fedavg"]), 5
+    plain, rounds = _plain(), 5
     epochs = -(-config.attack.control_epochs // rounds)
     local = plain.local.model_copy(
         update={"epochs": epochs, "batch_size": min(20, len(rows)), "lr": CONTROL_LR, "momentum": 0.9}
@@ -115,6 +114,13 @@ def _job(config: Config, changes: dict[str, Any], rows: Rows, spare: Rows, snaps
         "run_dir": None,
     }
     return Job(config.model_copy(update=quiet | changes), rows, tested, config.seed, tuple(snapshots))
+
+
+@cache
+def _plain() -> Config:
+    from fedpriv.compose import compose
+
+    return compose(["strategy=fedavg"])
 
 
 #: Learning rate of the positive control (momentum 0.9, batches of 20).
@@ -210,5 +216,3 @@ def _make(job: Job, folder: Path) -> None:
     content = save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()})
     write_atomic(folder / f"{job.key}.safetensors", content)
     split.unlink(missing_ok=True)
-
-

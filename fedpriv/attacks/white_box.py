@@ -1,4 +1,5 @@
-"""White-box: in the manner of Nasr, Shokri and Houmansadr, "Comprehensive Privacy Analysis of Deep Learning" (S&P 2019).
+"""White-box: in the manner of Nasr, Shokri and Houmansadr, "Comprehensive Privacy Analysis of Deep Learning" (S&P
+2019).
 
 The attacker: a participant, who has all parameters of the final model and knows the membership of its own pictures and
 of public ones. Features: loss, norm of the gradient within each named block, last hidden activations, label.
@@ -21,9 +22,9 @@ SMALLEST = 1e-12
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
     theta = subject.model.theta
     known, evaluated = targets.known, targets.evaluated
-    learnt = [features(view, theta, rows) for rows in (known.members, known.others)]
-    groups = [part.shape[1] for part in learnt[0]]
-    classifier = learn(*(np.column_stack(parts) for parts in learnt), groups)
+    inside, outside = (features(view, theta, rows) for rows in (known.members, known.others))
+    kinds = [part.shape[1] for part in inside]
+    classifier = learn(np.column_stack(inside), np.column_stack(outside), kinds)
     members, others = (
         classifier(np.column_stack(features(view, theta, rows))) for rows in (evaluated.members, evaluated.others)
     )

@@ -26,7 +26,16 @@ from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Dataset", "FederatedData", "Partition", "Pictures", "load_dataset", "load_federated", "load_pool", "normalise"]
+__all__ = [
+    "Dataset",
+    "FederatedData",
+    "Partition",
+    "Pictures",
+    "load_dataset",
+    "load_federated",
+    "load_pool",
+    "normalise",
+]
 
 #: name -> (mean, standard deviation) per channel as everybody uses them. Public facts of public sets.
 NORMALISATION = {

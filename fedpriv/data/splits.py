@@ -43,7 +43,9 @@ def read_split(path: str) -> Split:
             train, test = (np.sort(np.asarray(stored[part], dtype=np.int64)) for part in ("train", "test"))
             return Split(train, test, int(stored["seed"]) if "seed" in stored else 0)
     except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
-        raise OptionError("dataset.split", path, f"must be a .npz file with rows `train` and `test` ({error})") from None
+        raise OptionError(
+            "dataset.split", path, f"must be a .npz file with rows `train` and `test` ({error})"
+        ) from None
 
 
 def check_split(path: str, split: Split, pictures: int) -> None:
