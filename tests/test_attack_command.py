@@ -361,3 +361,16 @@ def test_a_broken_snapshot_is_named(attacked: Path, tmp_path: Path, capsys: pyte
     (folder / "snapshots" / "round-000004.safetensors").write_bytes(b"torn")
     with pytest.raises(RunFolderError, match=r"round-000004\.safetensors: the model cannot be read"):
         _ = Experiment(RunFolder(folder), read_config(folder)).model
+
+
+@pytest.mark.pictures
+def test_a_network_that_overfits_real_pictures_gives_them_away(pictures: Path, run: Run) -> None:
+    """CIFAR-10, 200 pictures by heart: every control of the white-box attack passes, and it succeeds on the run."""
+    data = ("dataset=image_folder", f"dataset.root={pictures / 'cifar10'}", "dataset.size=32", "model=cnn")
+    size = ("num_clients=2", "clients_per_round=2", "num_rounds=5", "dataset.train_examples=200")
+    local = ("local.epochs=8", "local.lr=0.02", "local.momentum=0.9", "local.batch_size=10")
+    folder = run("strategy=fedavg", *data, *size, *local)
+    cheap = ("known_share=0.5", "control_models=1", "control_examples=100", "control_epochs=40")
+    assert main([f"run={folder}", "attack=white_box", *cheap]) == 0
+    found = summary_of(folder)["attacks"]["white_box"]["figures"]
+    assert found["members"] == 100 and found["balanced_accuracy"]["low"] > 0.6

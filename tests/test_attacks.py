@@ -296,6 +296,11 @@ def test_shadow_models_must_not_know_the_targets(view: View) -> None:
                 attack(view, Subject(good[0], [shadow, *good]), targets)
 
 
+def test_rows_in_the_order_of_their_classes_are_taken_from_all_of_them() -> None:
+    assert ml_leaks.spread(np.arange(100, 200), 5).tolist() == [100, 125, 150, 174, 199]
+    assert ml_leaks.spread(np.arange(3), 5).tolist() == [0, 1, 2]
+
+
 def test_the_classifier_weighs_kinds_of_features_alike() -> None:
     """One telling feature beside sixty that say nothing, and few examples to learn from."""
     rng = RNG(0)

@@ -63,7 +63,7 @@ REFUSED = [
     (["dataset.train_examples=0"], "dataset.train_examples", "at least 1"),
     (["dataset.train_examples=1438"], "dataset.train_examples", "digits has 1437 training pictures"),
     (["dataset.train_examples=10"], "num_clients", "digits has 10 training pictures"),
-    (["dataset.train_examples=10", "dataset.split=x.npz"], "dataset.train_examples", "dataset.split says"),
+    (["dataset.split=x.npz", "dataset.train_examples=10"], "dataset.train_examples", "dataset.split says"),
     (["checkpoint.keep=0"], "checkpoint.keep", "at least 1"),
     (["evaluate.every=-1"], "evaluate.every", "at least 0"),
     (["dataset=image_folder"], "dataset.root", "one folder per class"),

@@ -134,9 +134,9 @@ def _matched(members: Rows, others: Rows, labels: NDArray[np.int64], most: int) 
         pairs.append(np.stack([rows[:fewer] for rows in of_class], axis=1))
     stacked = np.concatenate(pairs) if pairs else np.zeros((0, 2), dtype=np.int64)
     place = {int(row): index for index, row in enumerate(members)}
-    order = np.argsort([place[int(row)] for row in stacked[:, 0]], kind="stable") if len(stacked) else []
+    order = np.array([place[int(row)] for row in stacked[:, 0]], dtype=np.int64).argsort()
     chosen = stacked[order][:most]
-    return Sides(chosen[:, 0].astype(np.int64), chosen[:, 1].astype(np.int64))
+    return Sides(chosen[:, 0], chosen[:, 1])
 
 
 def without_copies(images: NDArray[np.uint8], first: Rows, rows: Rows) -> Rows:
