@@ -25,7 +25,7 @@ from fedpriv.attacks.targets import Rows, TooFewExamples
 from fedpriv.config import Config, IidPartition
 from fedpriv.data.splits import Split, write_split
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.errors import OptionError
+from fedpriv.errors import RunFailed
 from fedpriv.files import write_atomic
 from fedpriv.records import FloatVector, pack_vector
 from fedpriv.run import make_strategy
@@ -211,7 +211,7 @@ def _make(job: Job, folder: Path) -> None:
     split = folder / f"{job.key}.npz"
     trained = train(job, split)
     if not np.isfinite(trained.theta).all():
-        raise OptionError("local.lr", job.config.local.lr, "a shadow model diverged; its parameters are not finite")
+        raise RunFailed(f"a model trained beside the run diverged (local.lr={job.config.local.lr})")
     tensors = {"theta": trained.theta} | {str(number): theta for number, theta in trained.snapshots.items()}
     content = save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()})
     write_atomic(folder / f"{job.key}.safetensors", content)
