@@ -40,6 +40,12 @@ class DatasetConfig(Options):
     channels: Literal[1, 3] = Field(default=3, description="image_folder: 1 grey, 3 colour")
     test_fraction: float = Field(default=0.2, gt=0, lt=1, description="image_folder without train/test: test share")
     path: str | None = Field(default=None, description="custom: dotted path of the user's own function")
+    train_examples: int | None = Field(
+        default=None, ge=1, description="train on so many of the training pictures, drawn by seed (null: all)"
+    )
+    split: str | None = Field(
+        default=None, description=".npz with rows `train` and `test` of all pictures, in place of the set's own split"
+    )
     cache: str | None = Field(
         default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )
@@ -139,6 +145,27 @@ class CheckpointConfig(Options):
     keep: int = Field(ge=1, description="newest checkpoints that are kept")
 
 
+class AttackConfig(Options):
+    """What a run keeps for `python -m fedpriv.attack`, and that command's own options."""
+
+    keep_snapshots: bool = Field(
+        default=False, description="keep global models of rounds, for attack=confidence_series"
+    )
+    snapshot_every: int = Field(default=5, ge=1, description="keep the global model every n rounds")
+    members: int = Field(default=2000, ge=20, description="evaluated members at most, and as many non-members")
+    known_share: float = Field(
+        default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose pictures it knows"
+    )
+    shadows: int = Field(default=16, ge=2, description="lira: shadow models")
+    control_models: int = Field(default=10, ge=1, description="overfitted models of the positive control")
+    control_examples: int = Field(default=60, ge=40, description="pictures that each of these is trained on")
+    control_epochs: int = Field(default=300, ge=10, description="epochs of each of these")
+    workers: int | None = Field(
+        default=None, ge=1, description="processes that train shadow models (null: half of the cores)"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31, description="draws targets and shadow models")
+
+
 # --- the method (its options: fedpriv/methods.py) -------------------------------------------------------
 
 
@@ -170,6 +197,7 @@ class Config(Options):
     privacy: PrivacyConfig
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
+    attack: AttackConfig = Field(default_factory=AttackConfig)
     run_dir: str | None = Field(default=None, description="inside `flwr run`: folder for the run")
 
     @field_validator("dataset", mode="after")
@@ -179,6 +207,8 @@ class Config(Options):
             raise OptionError("dataset.root", "null", "image_folder needs the folder that holds one folder per class")
         if dataset.name == "custom" and dataset.path is None:
             raise OptionError("dataset.path", "null", "custom needs the dotted path of a function, package.module.name")
+        if dataset.split is not None and dataset.train_examples is not None:
+            raise OptionError("dataset.train_examples", dataset.train_examples, "dataset.split says which ones already")
         return dataset
 
     def server_options(self) -> dict[str, Any]:
@@ -196,6 +226,7 @@ class Config(Options):
         """SHA-256 of everything that decides the result (not of where files lie)."""
         content = self.to_dict()
         content.pop("run_dir")
+        content.pop("attack")
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -210,7 +241,7 @@ def validate(raw: dict[str, Any]) -> Config:
         config = Config.model_validate(_freeze_lists(raw))
         _check_method(config)
     except ValidationError as error:
-        raise _first_option_error(error) from None
+        raise first_option_error(error) from None
     _check_across_options(config)
     return config
 
@@ -238,7 +269,7 @@ def _check_method(config: Config) -> None:
         try:
             schema.model_validate(options)
         except ValidationError as error:
-            raise _first_option_error(error, prefix=("strategy", half)) from None
+            raise first_option_error(error, prefix=("strategy", half)) from None
     check_halves(config)
 
 
@@ -260,8 +291,13 @@ def _check_across_options(config: Config) -> None:
     if config.engine.name != "ray" and config.engine.address is not None:
         raise OptionError("engine.address", config.engine.address, "only engine=ray joins a cluster; otherwise null")
     _check_faults(config)
-    if config.dataset.name in KNOWN_SETS:
-        _check_partition(config, *KNOWN_SETS[config.dataset.name])
+    if config.dataset.name in KNOWN_SETS and config.dataset.split is None:
+        examples, classes = KNOWN_SETS[config.dataset.name]
+        wanted = config.dataset.train_examples or examples
+        if wanted > examples:
+            words = f"{config.dataset.name} has {examples} training pictures"
+            raise OptionError("dataset.train_examples", wanted, words)
+        _check_partition(config, wanted, classes)
 
 
 def _check_faults(config: Config) -> None:
@@ -291,7 +327,7 @@ def _check_partition(config: Config, examples: int, classes: int) -> None:
 # --- errors in words -------------------------------------------------------------------------------------
 
 
-def _first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> OptionError:
+def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> OptionError:
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"] if not _is_union_tag(part, first["loc"])]
     option = ".".join([*prefix, *path]) or "configuration"

@@ -228,6 +228,7 @@ class Session:
         else:
             self.attempt = ATTEMPTS_PER_START * self.folder.next_attempt()
             self.folder.metrics.keep(lambda row: row["round"] <= last)
+        self.folder.cut_back_snapshots(last)
         self._remember(self.folder.ledger.read().entries)
         self.stopped = set(checkpoint.run["stopped"]) if checkpoint else set()
 
@@ -349,6 +350,8 @@ class Session:
         epsilon = self._epsilon_so_far()
         self.folder.metrics.append(metrics_row(current, score, epsilon))
         self.progress.round(current.number, score.accuracy if score else None, epsilon, current.seconds)
+        if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
+            self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
         if config.checkpoint.every and current.number % config.checkpoint.every == 0 and not last:
             self._save_checkpoint(current)
 

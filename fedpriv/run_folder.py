@@ -35,7 +35,7 @@ from fedpriv.records import FloatVector
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
 START = ".start.json"
 #: A folder that holds one of these has been used by a run.
-RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots")
 
 VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
 
@@ -207,12 +207,29 @@ class RunFolder:
         self.metrics.keep(lambda row: row["round"] <= last_round)
         self.ledger.cut_back(last_round)
 
+    # --- snapshots ---------------------------------------------------------------------------------------
+
+    def save_snapshot(self, number: int, theta: FloatVector, layout: Layout) -> None:
+        """snapshots/round-000005.safetensors: the global model [d] after a round, as model.safetensors has it."""
+        (self.path / "snapshots").mkdir(exist_ok=True)
+        write_atomic(self.path / "snapshots" / f"round-{number:06d}.safetensors", _named(theta, layout))
+
+    def snapshots(self) -> dict[int, Path]:
+        """Round -> file, in order of rounds."""
+        found = sorted((self.path / "snapshots").glob("round-??????.safetensors"))
+        return {int(path.stem.removeprefix("round-")): path for path in found}
+
+    def cut_back_snapshots(self, last_round: int) -> None:
+        """Forgets global models of rounds that will be computed again."""
+        for number, path in self.snapshots().items():
+            if number > last_round:
+                path.unlink()
+
     # --- end ---------------------------------------------------------------------------------------------
 
     def save_model(self, theta: FloatVector, layout: Layout) -> None:
         """model.safetensors: the parameters under the model's own names."""
-        tensors = {name: view.clone() for name, view in layout.split(torch.from_numpy(np.ascontiguousarray(theta)))}
-        write_atomic(self.path / "model.safetensors", save(tensors))
+        write_atomic(self.path / "model.safetensors", _named(theta, layout))
 
     def save_facts(self, dataset: Dataset) -> None:
         """classes.json: what using the model needs besides its parameters; public facts only."""
@@ -225,6 +242,11 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any] | None:
         path = self.path / "summary.json"
         return json.loads(path.read_text()) if path.exists() else None
+
+
+def _named(theta: FloatVector, layout: Layout) -> bytes:
+    flat = torch.from_numpy(np.ascontiguousarray(theta))
+    return save({name: view.clone() for name, view in layout.split(flat)})
 
 
 def json_number(value: float) -> float | str:

@@ -11,6 +11,7 @@ else: what is in the cache is found again within milliseconds, by every worker o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +20,22 @@ from fedpriv.config import Config, DatasetConfig
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.partition import partition_clients, split_test_set
 from fedpriv.data.sources import find_source
+from fedpriv.data.splits import check_split, chosen_examples, read_split
 from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Dataset", "FederatedData", "Partition", "Pictures", "load_dataset", "load_federated", "normalise"]
+__all__ = [
+    "Dataset",
+    "FederatedData",
+    "Partition",
+    "Pictures",
+    "load_dataset",
+    "load_federated",
+    "load_pool",
+    "normalise",
+]
 
 #: name -> (mean, standard deviation) per channel as everybody uses them. Public facts of public sets.
 NORMALISATION = {
@@ -62,12 +73,30 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
 
     Raises `OptionError` with the numbers where the division is impossible, and what `load_dataset` raises.
     """
-    dataset = load_dataset(config.dataset, config.seed)
-    public, reported = split_test_set(len(dataset.test), auxiliary, config.seed)
+    options = config.dataset
+    if options.split is None:
+        dataset = load_dataset(options, config.seed)
+        rows = chosen_examples(len(dataset.train), options.train_examples, config.seed)
+        tested = np.arange(len(dataset.test))
+    else:
+        split = read_split(options.split)
+        dataset = load_pool(options, split.seed)
+        check_split(options.split, split, len(dataset.train))
+        rows, tested = split.train, split.test
+    public, reported = split_test_set(len(tested), auxiliary, config.seed)
     partition = partition_clients(
-        dataset.train.labels, config.partition, config.num_clients, config.seed, cache_folder(config.dataset)
+        dataset.train.labels[rows], config.partition, config.num_clients, config.seed, cache_folder(options)
     )
-    return FederatedData(dataset, partition, auxiliary=public, test=reported)
+    partition = replace(partition, indices=rows[partition.indices])
+    return FederatedData(dataset, partition, auxiliary=tested[public], test=tested[reported])
+
+
+def load_pool(config: DatasetConfig, seed: int) -> Dataset:
+    """All pictures, the training pictures first, as training and as test pictures: for a split of one's own."""
+    arrays = load_arrays(find_source(config, seed), cache_folder(config))
+    own = load_dataset(config, seed)
+    pictures = Pictures(arrays.images, arrays.labels)
+    return replace(own, train=pictures, test=pictures)
 
 
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:

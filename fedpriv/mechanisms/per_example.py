@@ -85,6 +85,31 @@ class PerExampleGradients:
             loss += part_loss
         return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
 
+    def block_norms(self, images: Tensor, labels: Tensor) -> tuple[list[str], Tensor, Tensor]:
+        """Names of the model's blocks (its named children with parameters), norms of each example's gradient within
+        each of them (float64 [b, blocks]), and losses [b].
+        """
+        if self.mode is None or self.physical is None:
+            self._settle(images.shape[1:], labels.device)
+        names = list(dict.fromkeys(name.partition(".")[0] for name, _ in self.module.named_parameters()))
+        norms, losses = [], []
+        for some, of in zip(images.split(self.physical or 1), labels.split(self.physical or 1), strict=True):
+            squares, loss = self._squares_by_name(some, of)
+            blocks = [sum(value for name, value in squares if name.partition(".")[0] == block) for block in names]
+            norms.append(torch.sqrt(torch.stack(blocks, 1)))  # type: ignore[arg-type]
+            losses.append(loss)
+        return names, torch.cat(norms), torch.cat(losses)
+
+    def _squares_by_name(self, images: Tensor, labels: Tensor) -> tuple[list[tuple[str, Tensor]], Tensor]:
+        """(a layer's or a parameter's name, squared norms [b]) one by one; losses [b]."""
+        if self.mode == "vmap":
+            gradients, losses = self._gradients(images, labels)
+            return [(name, _squares(gradient)) for name, gradient in gradients.items()], losses
+        trace = _Trace(self.module)
+        losses = trace.run(images, labels)
+        names = {id(layer): name for name, layer in self.module.named_modules()}
+        return [(names[id(seen.layer)], _KINDS[type(seen.layer)][0](seen)) for seen in trace.seen], losses
+
     def _median_norm(self, images: Tensor, labels: Tensor) -> float:
         norms = self.clipped_sum(images, labels, 1.0).norms
         return max(float(norms.nan_to_num(0.0, 0.0).median()), 1e-6)
@@ -144,7 +169,8 @@ class PerExampleGradients:
 
     # --- torch.func --------------------------------------------------------------------------------------
 
-    def _by_vmap(self, images: Tensor, labels: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
+    def _gradients(self, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Parameter -> gradients of the examples [b, ...], in the model's order; losses [b]."""
         if self._vmapped is None:
 
             def loss_of(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +182,11 @@ class PerExampleGradients:
             self._vmapped = torch.func.vmap(gradient, in_dims=(None, 0, 0), randomness="different")
         parameters = {name: value.detach() for name, value in self.module.named_parameters()}
         gradients, losses = self._vmapped(parameters, images, labels)
-        flat = torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)
+        return {name: gradients[name] for name in parameters}, losses
+
+    def _by_vmap(self, images: Tensor, labels: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
+        gradients, losses = self._gradients(images, labels)
+        flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
         norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
         broken = ~torch.isfinite(norms)
         if broken.any():

@@ -19,6 +19,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedpriv.files import write_atomic
 from fedpriv.report import templates
+from fedpriv.report.attacks import attack_section, contradictions, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
 from fedpriv.report.folder import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.plots import Band, Picture, draw_comparison, draw_run
@@ -81,6 +82,8 @@ def write_report(folder: Path) -> Path:
         spending=[picture for picture in drawn if picture.file in ("epsilon.png", "noise.png", "clipping.png")],
         releases=[_release_row(row) for row in releases],
         audit=_existing(folder, Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")),
+        attacks=attack_section(run.summary),
+        attack_pictures=_existing(folder, roc_picture()),
         labels=_existing(
             folder,
             Picture("labels.png", "Chart of the label distribution of each client", "Labels held by each client."),
@@ -198,6 +201,9 @@ def _boxes(run: RunFolder, privacy: Mapping[str, Any] | None, problems: Mapping[
     if audited is not None and verified is not None and audited > verified:
         text = f"The audit measured {figure(audited)}, more than the bound {figure(verified)}: do not trust this run."
         boxes.append({"title": "The verified bound is wrong.", "text": text, "lines": []})
+    if broken := contradictions(run.summary):
+        text = "Membership inference succeeds more often than the verified bound allows: do not trust this run."
+        boxes.append({"title": "An attack contradicts the guarantee.", "text": text, "lines": broken})
     if (layers := untrained_layers(run.summary)) is not None:
         boxes.append({"title": "Clients keep layers.", "text": layers, "lines": []})
     if run.summary is None and "summary.json" not in problems:

@@ -169,6 +169,23 @@ RUN = """{% extends "base" %}
 deviation (Laplace: scale) divided by the sensitivity under the stated neighbouring data.</p>
 {% endif %}
 {% if audit %}<h2>Audit</h2>{{ pictures(audit) }}{% endif %}
+{% if attacks %}
+<h2>Membership inference</h2>
+<p>How well can an attacker tell a training example from one that nobody trained on? Chance is a balanced accuracy, and
+an AUC, of 0.5. The intervals (95 %) are over examples, for this one model.</p>
+<div class="card"><table class="plain stack">
+<thead><tr>{% for name in attacks.header %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in attacks.rows %}
+<tr>{% for name in attacks.header %}<td data-name="{{ name }}">{{ row[loop.index0] }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+<p>Beside the guarantee:</p>
+<ul>{% for line in attacks.verdicts %}<li>{{ line }}</li>{% endfor %}</ul>
+<details><summary>Controls (intervals one-sided at 99.9 %)</summary>
+<ul>{% for line in attacks.controls %}<li>{{ line }}</li>{% endfor %}</ul></details>
+{{ pictures(attack_pictures) }}
+{% endif %}
 {% if labels %}<h2>Data</h2>{{ pictures(labels) }}{% endif %}
 
 <h2>Cost</h2>

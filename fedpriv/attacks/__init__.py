@@ -1,0 +1,1 @@
+"""Membership inference: who was in the training data of a finished run?"""

@@ -1,0 +1,165 @@
+"""What an attack's scores say: balanced accuracy, AUC, and true positive rates at small false positive rates.
+
+A score is larger where the attack believes in a member. Scores of m members and n non-members. All intervals are
+over examples, for the one model that was attacked.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, norm, rankdata
+
+Scores = NDArray[np.float64]
+
+#: False positive rates at which the true positive rate is told.
+RATES = (0.01, 0.001)
+
+#: A false positive rate f is told only with so many expected false positives: n >= 10 / f.
+FALSE_POSITIVES = 10
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its interval at the confidence that was asked for."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """An attack's true and false positive rate at one threshold, with exact intervals."""
+
+    rate: float
+    true_positives: Estimate
+    false_positives: Estimate
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is reported of one attack. ``at_rates`` holds None where there are too few non-members."""
+
+    members: int
+    others: int
+    balanced_accuracy: Estimate
+    auc: Estimate
+    at_rates: dict[float, OperatingPoint | None]
+
+
+def judge(members: Scores, others: Scores, threshold: float, confidence: float = 0.95) -> Judgement:
+    """The figures of scores [m] and [n]; ``threshold`` was chosen without them: above it the attack says "member"."""
+    _check(members, others)
+    return Judgement(
+        len(members),
+        len(others),
+        balanced_accuracy(members, others, threshold, confidence),
+        auc(members, others, confidence),
+        {rate: operating_point(members, others, rate, confidence) for rate in RATES},
+    )
+
+
+def proportion(successes: int, trials: int, confidence: float) -> Estimate:
+    """Clopper and Pearson's exact interval, which never covers less than it says."""
+    error = (1 - confidence) / 2
+    low = float(beta.ppf(error, successes, trials - successes + 1)) if successes else 0.0
+    high = float(beta.ppf(1 - error, successes + 1, trials - successes)) if successes < trials else 1.0
+    return Estimate(successes / trials, low, high)
+
+
+def balanced_accuracy(members: Scores, others: Scores, threshold: float, confidence: float = 0.95) -> Estimate:
+    """Mean of the share of members above the threshold and of non-members at or below it.
+
+    The interval joins those of the two shares (MOVER: Donner and Zou, Statistics in Medicine 2012).
+    """
+    right = proportion(int((members > threshold).sum()), len(members), confidence)
+    refused = proportion(int((others <= threshold).sum()), len(others), confidence)
+    value = (right.value + refused.value) / 2
+    down = math.hypot(right.value - right.low, refused.value - refused.low) / 2
+    up = math.hypot(right.high - right.value, refused.high - refused.value) / 2
+    return Estimate(value, max(0.0, value - down), min(1.0, value + up))
+
+
+def auc(members: Scores, others: Scores, confidence: float = 0.95) -> Estimate:
+    """Chance that a member's score exceeds a non-member's (ties half), with DeLong's variance (Biometrics 1988)."""
+    m, n = len(members), len(others)
+    ranks = rankdata(np.concatenate([members, others]))
+    below = (ranks[:m] - rankdata(members)) / n  # share of non-members below each member
+    above = 1 - (ranks[m:] - rankdata(others)) / m  # share of members above each non-member
+    value = float(below.mean())
+    # Separated classes have no spread to estimate: the rule of three over the smaller side.
+    spread = math.sqrt(below.var(ddof=1) / m + above.var(ddof=1) / n)
+    reach = max(float(norm.ppf((1 + confidence) / 2)) * spread, 0.0 if spread else 3 / min(m, n))
+    return Estimate(value, max(0.0, value - reach), min(1.0, value + reach))
+
+
+def enough_for(rate: float, others: int) -> bool:
+    """Whether so many non-members can tell a false positive rate."""
+    return others * rate >= FALSE_POSITIVES - 1e-9
+
+
+def operating_point(members: Scores, others: Scores, rate: float, confidence: float = 0.95) -> OperatingPoint | None:
+    """The true positive rate at the lowest threshold whose false positive rate is at most ``rate``; None where there
+    are too few non-members. Nothing is interpolated: the threshold is a non-member's score, and counts lie above it.
+
+    The threshold is an order statistic of the non-members, for which the exact interval of the false positive rate
+    holds although it was chosen by them.
+    """
+    if not enough_for(rate, len(others)):
+        return None
+    return _point(members, others, rate, confidence)
+
+
+def _point(members: Scores, others: Scores, rate: float, confidence: float) -> OperatingPoint:
+    allowed = math.floor(rate * len(others) + 1e-9)
+    threshold = np.sort(others)[::-1][allowed] if allowed < len(others) else -math.inf
+    found = proportion(int((members > threshold).sum()), len(members), confidence)
+    return OperatingPoint(rate, found, proportion(int((others > threshold).sum()), len(others), confidence))
+
+
+def contradiction(
+    members: Scores, others: Scores, epsilon: float, delta: float, confidence: float = 0.95
+) -> OperatingPoint | None:
+    """The operating point at a small false positive rate that no mechanism of this guarantee allows, or None:
+    TPR > e^epsilon * FPR + delta beyond the exact intervals, whose errors together are at most 1 - confidence.
+    """
+    rates = [rate for rate in (0.1, *RATES) if enough_for(rate, len(others))]
+    for rate in rates:
+        point = _point(members, others, rate, 1 - (1 - confidence) / len(rates))
+        if point.true_positives.low > bound(epsilon, delta, point.false_positives.high):
+            return point
+    return None
+
+
+def bound(epsilon: float, delta: float, false_positive_rate: float) -> float:
+    """Largest true positive rate of any attack under (epsilon, delta)."""
+    return min(1.0, math.exp(min(epsilon, 700.0)) * false_positive_rate + delta)
+
+
+def roc(members: Scores, others: Scores) -> tuple[Scores, Scores]:
+    """False and true positive rates (ascending) at every threshold: steps, from (0, 0) to (1, 1)."""
+    thresholds = np.unique(np.concatenate([members, others]))[::-1]
+    false = 1 - np.searchsorted(np.sort(others), thresholds, side="left") / len(others)
+    true = 1 - np.searchsorted(np.sort(members), thresholds, side="left") / len(members)
+    return np.concatenate([[0.0], false]), np.concatenate([[0.0], true])
+
+
+def best_threshold(members: Scores, others: Scores) -> float:
+    """The threshold of the largest balanced accuracy on examples whose membership is known: between two scores."""
+    values = np.unique(np.concatenate([members, others]))
+    between = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
+    right = 1 - np.searchsorted(np.sort(members), between, side="right") / len(members)
+    refused = np.searchsorted(np.sort(others), between, side="right") / len(others)
+    return float(between[int(np.argmax(right + refused))])
+
+
+def _check(members: Scores, others: Scores) -> None:
+    if len(members) < 2 or len(others) < 2 or not (np.isfinite(members).all() and np.isfinite(others).all()):
+        raise ValueError("scores must be finite numbers, at least two of each side")

@@ -1,0 +1,138 @@
+"""What is kept of an attack: a record for scripts, and the guarantee that it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpriv.attacks.experiment import Experiment, Result
+from fedpriv.attacks.metrics import FALSE_POSITIVES, RATES, Judgement, contradiction, judge, roc
+
+#: Steps of a kept ROC curve.
+STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A verified epsilon that covers one example."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    observer: str
+
+    def __str__(self) -> str:
+        unit = "one example" if self.unit == "example" else "one client, and so each of its examples"
+        return f"verified epsilon {self.epsilon:.3g} at delta {self.delta:g} for {unit} (seen by {self.observer})"
+
+
+def guarantee(privacy: Mapping[str, Any]) -> Guarantee | None:
+    """The smallest finite verified epsilon of a run's summary, or None. Under every threat model that there is, the
+    observer sees the global models, which is all that these attacks use.
+    """
+    found = []
+    for threat in (privacy, *privacy.get("others", ())):
+        epsilon = threat.get("verified_epsilon")
+        if isinstance(epsilon, int | float) and threat.get("unit") in ("example", "client"):
+            found.append(Guarantee(epsilon, threat["delta"], threat["unit"], threat["adjacency"], threat["observer"]))
+    return min(found, key=lambda one: one.epsilon, default=None)
+
+
+def record(experiment: Experiment, result: Result, promised: Guarantee | None) -> dict[str, Any]:
+    """The content of ``attacks/<attack>.json``. Where a control failed, it has the controls and no figures."""
+    options, targets = experiment.options, experiment.targets
+    kept: dict[str, Any] = {
+        "attack": result.attack,
+        "shown": result.shown,
+        "controls": {control.name: asdict(control) for control in result.controls},
+        "setting": {
+            "seed": options.seed,
+            "known_examples": 2 * len(targets.known.members),
+            "known_share": options.known_share,
+            "shadow_models": result.shadows,
+            "shadow_examples": result.shadow_examples,
+            "run_examples": experiment.trained_on,
+            "models_in_series": len(experiment.model.series) if result.attack == "confidence_series" else 1,
+        },
+    }
+    if not result.shown:
+        return kept | {"reason": reason(result)}
+    scored = result.scored
+    judged = judge(scored.members, scored.others, scored.threshold)
+    false, true = roc(scored.members, scored.others)
+    steps = np.unique(np.linspace(0, len(false) - 1, STEPS).round().astype(int))
+    return kept | {
+        "figures": figures(judged),
+        "guarantee": None if promised is None else asdict(promised),
+        "verdict": verdict(result, promised),
+        "roc": {"false_positive_rate": false[steps].tolist(), "true_positive_rate": true[steps].tolist()},
+    }
+
+
+def figures(judged: Judgement) -> dict[str, Any]:
+    """Plain figures with their 95 % intervals."""
+    return {
+        "members": judged.members,
+        "non_members": judged.others,
+        "balanced_accuracy": asdict(judged.balanced_accuracy),
+        "auc": asdict(judged.auc),
+        **{
+            f"tpr_at_fpr_{rate:g}": "too few" if point is None else asdict(point.true_positives)
+            for rate, point in judged.at_rates.items()
+        },
+    }
+
+
+def reason(result: Result) -> str:
+    """Which control failed, with its figures."""
+    return "; ".join(str(control) for control in result.controls if not control.passed)
+
+
+def verdict(result: Result, promised: Guarantee | None) -> str:
+    """The result beside the guarantee, in words."""
+    if promised is None:
+        return "no finite verified epsilon to hold it against"
+    scored = result.scored
+    found = contradiction(scored.members, scored.others, promised.epsilon, promised.delta)
+    if found is None:
+        return f"within the guarantee: {promised}"
+    return (
+        f"contradicts the guarantee: true positive rate {found.true_positives} at false positive rate "
+        f"{found.false_positives}; {promised}"
+    )
+
+
+def too_few(rate: float) -> str:
+    return f"too few (needs {FALSE_POSITIVES / rate:,.0f} non-members)"
+
+
+def short(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run's summary holds of a record."""
+    return {key: value for key, value in kept.items() if key != "roc"}
+
+
+def row(kept: Mapping[str, Any]) -> list[str]:
+    """attack, balanced accuracy, AUC, true positive rates at `RATES`, examples: for people."""
+    if not kept["shown"]:
+        return [str(kept["attack"]), "not shown", *[""] * (1 + len(RATES)), ""]
+    found = kept["figures"]
+
+    def interval(value: Any, rate: float | None = None) -> str:
+        if not isinstance(value, Mapping):
+            return too_few(rate or 1)
+        return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+
+    return [
+        str(kept["attack"]),
+        interval(found["balanced_accuracy"]),
+        interval(found["auc"]),
+        *(interval(found[f"tpr_at_fpr_{rate:g}"], rate) for rate in RATES),
+        f"{found['members']} + {found['non_members']}",
+    ]
+
+
+HEADER = ["attack", "balanced accuracy", "AUC", *(f"TPR at {100 * rate:g} % FPR" for rate in RATES), "examples"]

@@ -1,0 +1,218 @@
+"""Shadow models: trained by the project's own engine with a run's own options on other rows, kept and used again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from fedpriv.app import make_apps
+from fedpriv.attacks.subject import Trained
+from fedpriv.attacks.targets import Rows, TooFewExamples
+from fedpriv.config import Config, IidPartition
+from fedpriv.data.splits import Split, write_split
+from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.errors import RunFailed
+from fedpriv.files import write_atomic
+from fedpriv.records import FloatVector, pack_vector
+from fedpriv.run import make_strategy
+from fedpriv.run_folder import code_digest
+from fedpriv.seeds import generator
+from fedpriv.server import BudgetsSpent, Round
+from fedpriv.worker import Worker, adopt
+
+#: A shadow model never takes more of the spare rows than this, so that they differ from each other.
+SHARE = 0.5
+
+#: Shadow training gives way to everything else on the machine by so much.
+NICE = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model to be trained: its options (without the rows), the rows, and the rounds whose models are kept."""
+
+    config: Config
+    rows: Rows
+    tested: Rows  # the engine wants test pictures; what they say is not used, but auxiliary pictures come from them
+    pool_seed: int
+    snapshots: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """A name for everything that decides the model."""
+        options = self.config.to_dict()
+        for place in ("root", "cache", "download"):
+            options["dataset"].pop(place)
+        options.pop("attack")
+        content = json.dumps([options, self.pool_seed, self.snapshots, code_digest()], sort_keys=True).encode()
+        digest = hashlib.sha256(content + self.rows.tobytes() + b"/" + self.tested.tobytes())
+        return digest.hexdigest()[:24]
+
+
+def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int, snapshots: Sequence[int]) -> Job:
+    """A model trained as ``config``'s, which was trained on so many rows, on other rows and from another seed.
+    spare: where public pictures come from, for a method that needs some.
+
+    Where these are fewer, there are fewer clients in proportion, and each does what it did.
+    """
+    share = min(1.0, len(rows) / trained_on)
+    clients = max(1, round(config.num_clients * share))
+    changes: dict[str, Any] = {
+        "seed": seed,
+        "num_clients": clients,
+        "clients_per_round": min(clients, max(1, round(config.clients_per_round * share))),
+        "local": config.local.model_copy(update={"batch_size": min(config.local.batch_size, len(rows) // clients)}),
+        "privacy": config.privacy.model_copy(update={"target_epsilon": None, "rng": "seeded"}),
+        "strategy": config.strategy.model_copy(update={"server": config.strategy.server | {"min_replies": 1}}),
+    }
+    return _job(config, changes, rows, spare, snapshots)
+
+
+def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
+    """The run's model, trained by one client without noise until it knows these rows by heart."""
+    plain, rounds = _plain(), 5
+    epochs = -(-config.attack.control_epochs // rounds)
+    local = plain.local.model_copy(
+        update={"epochs": epochs, "batch_size": min(20, len(rows)), "lr": CONTROL_LR, "momentum": 0.9}
+    )
+    changes: dict[str, Any] = {
+        "seed": seed,
+        "num_clients": 1,
+        "clients_per_round": 1,
+        "num_rounds": rounds,
+        "local": local,
+        "privacy": plain.privacy,
+        "strategy": plain.strategy,
+        "partition": IidPartition(name="iid", test_fraction=0.0),
+    }
+    return _job(config, changes, rows, spare, range(1, rounds))
+
+
+def _job(config: Config, changes: dict[str, Any], rows: Rows, spare: Rows, snapshots: Sequence[int]) -> Job:
+    """Without what only a run for people needs; always in one process."""
+    tested = spare[~np.isin(spare, rows)]
+    dataset = {"train_examples": None, "split": None, "auxiliary": min(config.dataset.auxiliary, len(tested) // 2)}
+    quiet = {
+        "engine": config.engine.model_copy(update={"name": "inprocess", "threads_per_client": 1, "faults": ()}),
+        "evaluate": config.evaluate.model_copy(update={"every": 0, "clients": False}),
+        "checkpoint": config.checkpoint.model_copy(update={"every": 0}),
+        "dataset": config.dataset.model_copy(update=dataset),
+        "run_dir": None,
+    }
+    return Job(config.model_copy(update=quiet | changes), rows, tested, config.seed, tuple(snapshots))
+
+
+@cache
+def _plain() -> Config:
+    from fedpriv.compose import compose
+
+    return compose(["strategy=fedavg"])
+
+
+#: Learning rate of the positive control (momentum 0.9, batches of 20).
+CONTROL_LR = 0.02
+
+
+def draw_rows(spare: Rows, wanted: int, *key: int | str) -> Rows:
+    """Rows of one shadow model (ascending): as many as wanted, at most `SHARE` of the spare ones."""
+    size = min(wanted, int(SHARE * len(spare)))
+    if size < 2:
+        raise TooFewExamples(f"{len(spare)} pictures are left for shadow models: dataset.train_examples leaves more")
+    return np.sort(generator(*key).permutation(spare)[:size])
+
+
+# --- training --------------------------------------------------------------------------------------------
+
+
+def train(job: Job, split: Path) -> Trained:
+    """Trains a model in this process. ``split``: where the rows are written for the engine."""
+    write_split(split, Split(job.rows, job.tested, job.pool_seed))
+    config = job.config.model_copy(
+        update={"dataset": job.config.dataset.model_copy(update={"split": str(split.absolute())})}
+    )
+    worker = Worker(config)
+    adopt(config, worker)
+    kept: dict[int, FloatVector] = {}
+    theta = worker.initial_parameters()
+
+    def note(current: Round) -> None:
+        nonlocal theta
+        theta = current.theta
+        if current.number in job.snapshots:
+            kept[current.number] = worker.whole_model(theta)
+
+    strategy = make_strategy(config, worker)
+    with suppress(BudgetsSpent):  # the model until then is what the method gives
+        start = pack_vector(theta)
+        strategy.start(InProcessGrid(config, make_apps(config)[1]), start, config.num_rounds, on_round=note)
+    return Trained(worker.whole_model(theta), kept, job.rows)
+
+
+class Shelf:
+    """Trained models under ``folder``; a broken or half-written one is trained again."""
+
+    def __init__(self, folder: Path, workers: int | None = None) -> None:
+        self.folder = folder
+        self.workers = workers or max(1, (os.cpu_count() or 2) // 2)
+
+    def models(self, jobs: Sequence[Job], done: Callable[[int, int], None] = lambda ready, of: None) -> list[Trained]:
+        """The models of these jobs, in their order; those that are not there yet are trained, several at a time.
+
+        done(number of new models that are ready, how many there will be) is called before and after each.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        missing = list({job.key: job for job in jobs if self._load(job) is None}.values())
+        if missing:
+            done(0, len(missing))
+        if min(self.workers, len(missing)) <= 1:
+            for number, job in enumerate(missing, 1):
+                _make(job, self.folder)
+                done(number, len(missing))
+        else:
+            with ProcessPoolExecutor(
+                min(self.workers, len(missing)), multiprocessing.get_context("spawn"), initializer=_give_way
+            ) as pool:
+                for number, _ in enumerate(pool.map(_make, missing, [self.folder] * len(missing)), 1):
+                    done(number, len(missing))
+        found = [self._load(job) for job in jobs]
+        if any(model is None for model in found):
+            raise OSError(f"{self.folder}: a shadow model that was just written cannot be read")
+        return [model for model in found if model is not None]
+
+    def _load(self, job: Job) -> Trained | None:
+        try:
+            tensors = load_file(self.folder / f"{job.key}.safetensors")
+            theta = tensors.pop("theta").numpy()
+            kept = {int(name): value.numpy() for name, value in tensors.items()}
+        except (OSError, SafetensorError, KeyError, ValueError):
+            return None
+        return Trained(theta, kept, job.rows)
+
+
+def _give_way() -> None:
+    os.nice(NICE)
+
+
+def _make(job: Job, folder: Path) -> None:
+    split = folder / f"{job.key}.npz"
+    trained = train(job, split)
+    if not np.isfinite(trained.theta).all():
+        raise RunFailed(f"a model trained beside the run diverged (local.lr={job.config.local.lr})")
+    tensors = {"theta": trained.theta} | {str(number): theta for number, theta in trained.snapshots.items()}
+    content = save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()})
+    write_atomic(folder / f"{job.key}.safetensors", content)
+    split.unlink(missing_ok=True)

@@ -1,0 +1,54 @@
+"""What an attack is run against, and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.attacks.targets import Rows
+from fedpriv.records import FloatVector
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model: its parameters [d], earlier ones by round, and the rows that it was trained on."""
+
+    theta: FloatVector
+    snapshots: Mapping[int, FloatVector] = field(default_factory=dict)
+    rows: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def series(self) -> list[FloatVector]:
+        """Global models in order of rounds, the final one last."""
+        return [*(self.snapshots[number] for number in sorted(self.snapshots)), self.theta]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An attacked model and the shadow models that were trained like it, on rows that are none of its targets."""
+
+    model: Trained
+    shadows: Sequence[Trained] = ()
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of evaluated members and non-members, larger where the attack believes in a member, and the threshold that
+    it chose without them.
+    """
+
+    members: NDArray[np.float64]
+    others: NDArray[np.float64]
+    threshold: float
+
+    @staticmethod
+    def pooled(parts: Sequence[Scored]) -> Scored:
+        """Scores of several attacked models, each measured from its own threshold."""
+        return Scored(
+            np.concatenate([part.members - part.threshold for part in parts]),
+            np.concatenate([part.others - part.threshold for part in parts]),
+            0.0,
+        )

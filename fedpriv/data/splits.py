@@ -1,0 +1,59 @@
+"""Which pictures are trained and tested on, where that is not the set's own split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.data.seeds import generator
+from fedpriv.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Disjoint rows (int64, ascending) of all pictures, the set's training pictures first.
+
+    seed: of the pool, for an image_folder that is divided by seed.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    seed: int = 0
+
+
+def chosen_examples(available: int, wanted: int | None, seed: int) -> np.ndarray:
+    """Rows of the training pictures that are used, ascending; `OptionError` where there are fewer."""
+    if wanted is None:
+        return np.arange(available)
+    if wanted > available:
+        raise OptionError("dataset.train_examples", wanted, f"there are {available} training pictures")
+    return np.sort(generator(seed, "train-examples").permutation(available)[:wanted])
+
+
+def write_split(path: Path, split: Split) -> None:
+    np.savez(path, train=split.train, test=split.test, seed=split.seed)
+
+
+def read_split(path: str) -> Split:
+    """Raises `OptionError` where there is no such file, or one without the rows."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            train, test = (np.sort(np.asarray(stored[part], dtype=np.int64)) for part in ("train", "test"))
+            return Split(train, test, int(stored["seed"]) if "seed" in stored else 0)
+    except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+        raise OptionError(
+            "dataset.split", path, f"must be a .npz file with rows `train` and `test` ({error})"
+        ) from None
+
+
+def check_split(path: str, split: Split, pictures: int) -> None:
+    """Raises `OptionError` for rows that are no pictures, given twice, or on both sides."""
+    rows = np.concatenate([split.train, split.test])
+    if not len(split.train) or not len(split.test):
+        raise OptionError("dataset.split", path, "at least one row of each side is needed")
+    if rows.min() < 0 or rows.max() >= pictures:
+        raise OptionError("dataset.split", path, f"rows are 0 to {pictures - 1}, found {rows.min()} to {rows.max()}")
+    if len(np.unique(rows)) < len(rows):
+        raise OptionError("dataset.split", path, "a row is there twice: train and test must not overlap")

@@ -1,0 +1,124 @@
+"""Membership inference in a run's report: its table, its controls in words, its ROC curves.
+
+Reads ``attacks`` of summary.json and the curves in ``attacks/*.json``; knows nothing of how they came about.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fedpriv.report.plots import FAINT, INK, PALETTE, Picture
+from fedpriv.report.words import number, pick
+
+FILE = "attack-roc.png"
+
+#: Smallest rate on the axes.
+LEAST = 1e-4
+
+
+def attack_section(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the page says about the attacks of a summary, None where there were none."""
+    attacks = pick(summary, "attacks")
+    if not isinstance(attacks, Mapping) or not attacks:
+        return None
+    kept = [one for one in attacks.values() if isinstance(one, Mapping)]
+    rates = [key for one in kept for key in _mapping(one, "figures") if key.startswith("tpr_at_fpr_")]
+    rates = list(dict.fromkeys(rates))
+    shown = [f"TPR at {100 * float(key.removeprefix('tpr_at_fpr_')):g} % FPR" for key in rates]
+    return {
+        "header": ["attack", "balanced accuracy", "AUC", *shown, "members + non-members"],
+        "rows": [_row(one, rates) for one in kept],
+        "verdicts": [f"{one.get('attack')}: {one.get('verdict') or one.get('reason')}" for one in kept],
+        "controls": [
+            f"{one.get('attack')}, {control_in_words(control)}"
+            for one in kept
+            for control in _mapping(one, "controls").values()
+            if isinstance(control, Mapping)
+        ],
+    }
+
+
+def contradictions(summary: Mapping[str, Any] | None) -> list[str]:
+    """Verdicts of attacks that no mechanism with the run's guarantee allows."""
+    attacks = _mapping(summary, "attacks").values()
+    verdicts = [f"{pick(one, 'attack')} {pick(one, 'verdict')}" for one in attacks]
+    return [verdict for verdict in verdicts if " contradicts the guarantee" in verdict]
+
+
+def _row(kept: Mapping[str, Any], rates: Sequence[str]) -> list[str]:
+    name, found = str(kept.get("attack")), _mapping(kept, "figures")
+    if not kept.get("shown"):
+        return [name, "not shown: a control failed", *[""] * (2 + len(rates))]
+    counts = f"{found.get('members')} + {found.get('non_members')}"
+    return [name, *(_estimate(found.get(key)) for key in ("balanced_accuracy", "auc", *rates)), counts]
+
+
+def _estimate(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    middle, low, high = (number(value.get(key)) for key in ("value", "low", "high"))
+    if middle is None or low is None or high is None:
+        return "–"
+    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def control_in_words(control: Mapping[str, Any]) -> str:
+    accuracy, state = control.get("balanced_accuracy"), "passed" if control.get("passed") else "failed"
+    return (
+        f"{control.get('name')} control {state}: balanced accuracy {_estimate(accuracy)}, AUC "
+        f"{_estimate(control.get('auc'))} on {control.get('members')} + {control.get('others')} examples"
+    )
+
+
+def _mapping(source: Any, key: str) -> Mapping[str, Any]:
+    found = pick(source, key)
+    return found if isinstance(found, Mapping) else {}
+
+
+# --- the picture -----------------------------------------------------------------------------------------
+
+
+def draw_attacks(folder: Path) -> Picture | None:
+    """Draws attack-roc.png from ``attacks/*.json``; where nothing may be shown, an older picture goes away."""
+    kept = [json.loads(path.read_text()) for path in sorted((folder / "attacks").glob("*.json"))]
+    kept = [one for one in kept if one.get("shown")]
+    if not kept:
+        (folder / FILE).unlink(missing_ok=True)
+        return None
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    rates = np.logspace(math.log10(LEAST), 0, 200)
+    axes.plot(rates, rates, color=FAINT, label="chance")
+    promised = next((one["guarantee"] for one in kept if one.get("guarantee")), None)
+    if promised:
+        most = np.minimum(1.0, math.exp(min(promised["epsilon"], 700.0)) * rates + promised["delta"])
+        label = f"most that epsilon {promised['epsilon']:.3g} allows (unit: {promised['unit']})"
+        axes.plot(rates, most, color=INK, linestyle="--", label=label)
+    for one, colour in zip(kept, PALETTE, strict=False):
+        false, true = (np.asarray(one["roc"][f"{side}_positive_rate"]) for side in ("false", "true"))
+        area = one["figures"]["auc"]["value"]
+        label = f"{one['attack']} (AUC {area:.3f})"
+        axes.step(np.maximum(false, LEAST), np.maximum(true, LEAST), where="post", color=colour, label=label)
+    axes.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1))
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(folder / FILE, dpi=150)
+    return roc_picture()
+
+
+def roc_picture() -> Picture:
+    return Picture(
+        FILE,
+        "ROC curves of the membership inference attacks, both axes logarithmic",
+        "True against false positive rate of each attack; above the dashed line, if there is one, no attack can get.",
+    )
