@@ -581,3 +581,9 @@ def test_local_steps_are_batches_however_many_epochs_they_need():
         if sizes:
             assert [len(batch) for batch in batches] == sizes
             assert sorted(np.concatenate(batches[:3]).tolist()) == list(range(10))
+
+
+def test_the_report_draws_the_share_beside_the_schedule(run: Run):
+    folder = run("strategy=fedags", "privacy.variant=published")
+    assert (folder / "significance.png").stat().st_size > 5000
+    assert "share of coordinates with noise" in (folder / "report.html").read_text()

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from fedpriv.errors import RunFolderError
+from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.words import number
 
 #: A folder that holds one of these is a run's folder (``.hydra`` alone: a job that ended before its first file).
@@ -50,14 +51,14 @@ class Releases:
     """All releases of one mechanism (and, without a bound, for one reason) under one threat model.
 
     ``parameters``: the mechanism's own, each with its smallest and largest value. A release whose client a torn
-    line hides is in ``total`` only.
+    line hides is in ``total`` only. clients: None where a trusted server released them, of every client.
     """
 
     mechanism: str
     reason: str
     threat: str
     total: int
-    clients: int
+    clients: int | None
     most_by_one_client: int
     parameters: Mapping[str, tuple[float, float]]
 
@@ -182,6 +183,7 @@ def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[R
     rows = []
     for kind, counts in per_client.items():
         known_clients = [count for client, count in counts.items() if client >= 0]
-        most = max(known_clients, default=0)
-        rows.append(Releases(*kind, counts.total(), len(known_clients), most, parameters[kind]))
+        most = max(known_clients, default=counts[EVERY_CLIENT])
+        clients = None if counts[EVERY_CLIENT] else len(known_clients)
+        rows.append(Releases(*kind, counts.total(), clients, most, parameters[kind]))
     return sorted(rows, key=lambda row: -row.total)

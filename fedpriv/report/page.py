@@ -56,6 +56,8 @@ ASSUMPTIONS = (
     "Accuracies of clients on their own test pictures are such diagnostics too: in a deployment they are off.",
     "Accuracy and loss on the test set are computed for the experimenter and are outside the ledger as well.",
 )
+#: Pictures of the section on spending and noise.
+SPENDING = ("epsilon.png", "noise.png", "clipping.png", "significance.png")
 SECURE_SUM = "Secure summation is assumed, not implemented."
 
 
@@ -79,7 +81,11 @@ def write_report(folder: Path) -> Path:
         others=[_privacy_section(other) for other in other_threats(privacy or {})],
         assumptions=_assumptions(privacy or {}),
         learning=[picture for picture in drawn if picture.file in ("accuracy.png", "clients.png", "loss.png")],
-        spending=[picture for picture in drawn if picture.file in ("epsilon.png", "noise.png", "clipping.png")],
+        spending=[
+            picture
+            for picture in drawn
+            if picture.file in ("epsilon.png", "noise.png", "clipping.png", "significance.png")
+        ],
         releases=[_release_row(row) for row in releases],
         audit=_existing(folder, Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")),
         attacks=attack_section(run.summary),
@@ -251,7 +257,7 @@ def _release_row(row: Releases) -> dict[str, str]:
         "parameters": row.reason
         or ", ".join(f"{name} {a}" if a == b else f"{name} {a} to {b}" for name, a, b in ranges),
         "total": f"{row.total:,}",
-        "clients": f"{row.clients:,}",
+        "clients": "every client" if row.clients is None else f"{row.clients:,}",
         "most": f"{row.most_by_one_client:,}",
         "threat": row.threat,
     }

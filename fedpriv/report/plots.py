@@ -53,7 +53,7 @@ class Band:
 
 
 def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
-    """Draws what the rounds have values for: accuracy, clients, loss, epsilon, noise and clipping.png in ``folder``."""
+    """Draws what the rounds have values for: accuracy, clients, loss, epsilon, noise, clipping and significance.png."""
     pictures = (
         draw_accuracy(rounds, folder),
         draw_clients(rounds, folder),
@@ -61,6 +61,7 @@ def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) 
         draw_epsilon(rounds, privacy, folder),
         draw_noise(rounds, folder),
         draw_clipping(rounds, folder),
+        draw_significance(rounds, folder),
     )
     return [picture for picture in pictures if picture]
 
@@ -211,6 +212,24 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
     alt = f"Line plot of the clip norm over rounds, logarithmic: from {in_figures(y[0])} to {in_figures(y[-1])}."
     caption = "The clip norm moves by what clients report of their updates; the updates themselves are a diagnostic."
     return _save(figure, folder, Picture("clipping.png", alt, caption))
+
+
+def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    """The share of the coordinates that got noise, beside the share that the method's schedule names."""
+    shares = [{"round": row["round"], **_figures(row)} for row in rounds]
+    found, planned = (_series(shares, name) for name in ("share_perturbed", "scheduled_share"))
+    if not found[0]:
+        return None
+    figure, axes = _figure("Coordinates with noise", "share, mean over clients")
+    _line(axes, *found, BLUE, "measured")
+    if planned[0]:
+        _line(axes, *planned, ORANGE, "schedule", "--")
+    axes.set_ylim(0, 1.02)
+    _legend(axes)
+    ends = f"{percent(found[1][0])} in the first round and {percent(found[1][-1])} in the last"
+    alt = f"Line plot of the share of coordinates with noise over rounds: {ends}."
+    caption = "Published, the other coordinates are sent as they are; repaired, nothing is sent for them."
+    return _save(figure, folder, Picture("significance.png", alt, caption))
 
 
 def _figures(row: Round, key: str = "figures") -> Mapping[str, Any]:

@@ -155,7 +155,7 @@ RUN = """{% extends "base" %}
 <h2>Spending and noise</h2>
 {% if spending %}{{ pictures(spending) }}{% else %}<p>No round recorded an epsilon or a norm.</p>{% endif %}
 {% if releases %}
-<h3>What left the clients</h3>
+<h3>What was released</h3>
 <div class="card"><table class="plain">
 <thead><tr><th>mechanism</th><th>parameters</th><th>releases</th><th>clients</th><th>most by one</th>
 <th>threat model</th></tr></thead>
