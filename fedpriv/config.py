@@ -109,7 +109,9 @@ class EngineConfig(Options):
     name: Literal["auto", "inprocess", "ray", "flower"]
     workers: int | None = Field(ge=1, description="ray, flower: worker processes (null: one per core or GPU slice)")
     threads_per_client: int = Field(ge=1, description="torch threads of one client's training")
-    trainer: Literal["auto", "sequential"] = Field(description="how a client's local training is computed")
+    trainer: Literal["auto", "sequential", "vectorised"] = Field(
+        description="clients train one after the other or as one computation (auto: measured once per machine)"
+    )
     address: str | None = Field(description="ray: join the cluster at this address")
     device: Literal["auto", "cpu", "cuda"] = Field(description="where clients train (auto: a GPU where there is one)")
     gpus_per_worker: float = Field(gt=0, le=1, description="ray on GPUs: share of a GPU that a worker takes")

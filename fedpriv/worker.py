@@ -145,6 +145,10 @@ class Worker:
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
+        if self.config.engine.trainer == "vectorised":
+            from fedpriv.vectorised import VectorisedTrainer  # torch.func: a second that only this trainer needs
+
+            return VectorisedTrainer(self.model, self.config.local)
         return SequentialTrainer(self.model, self.config.local)
 
     @cached_property
