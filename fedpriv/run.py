@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
 from fedpriv.server import BudgetsSpent, FederatedStrategy, Population, Round
 from fedpriv.state import between_rounds, charged
+from fedpriv.trainer_choice import choose_trainer
 from fedpriv.worker import Worker, adopt, client_class, locate, make_client
 
 #: An engine may retry a client once within a start (attempt + 1); the next start's numbers lie above.
@@ -49,15 +51,16 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     server_class(config)  # refused before anything is written
     worker = Worker(config)
     model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).keeps_layers)
-    engine = config.engine.model_copy(update={"trainer": "sequential"})
-    config = with_target(
-        config.model_copy(update={"model": model, "engine": engine, "run_dir": str(folder) if folder else None})
-    )
+    config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
     check_sampler(config, worker.data)
     check_budget(config)
     check_faults(config)
+    choice = choose_trainer(config, worker)
+    engine = config.engine.model_copy(update={"trainer": choice.trainer})
+    config = config.model_copy(update={"engine": engine})
     worker = Worker(config)
     plan = make_plan(config, worker)
+    plan = replace(plan, seconds=plan.seconds / (choice.gain if choice.trainer == "vectorised" else 1))
     name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
     device = str(worker.model.theta.device.type)
     engine = config.engine.model_copy(update={"name": name, "device": device})
