@@ -244,15 +244,16 @@ def _table(batches: Sequence[Sequence[np.ndarray]], counts: Sequence[int]) -> tu
     """rows (int64 [steps, c, b]) of the pooled pictures, padded with the empty one; weights (float32, 1/size of the
     client's batch, 0 for padding).
     """
-    offsets = np.cumsum([0, *counts])
-    steps, width = len(batches[0]), max(len(rows) for own in batches for rows in own)
-    table = np.full((steps, len(batches), width), offsets[-1], dtype=np.int64)
-    weights = np.zeros(table.shape, dtype=np.float32)
+    offsets, steps = np.cumsum([0, *counts]), len(batches[0])
+    sizes = np.zeros((steps, len(batches)), dtype=np.int64)
     for client, own in enumerate(batches):
-        for step, rows in enumerate(own):
-            table[step, client, : len(rows)] = rows + offsets[client]
-            weights[step, client, : len(rows)] = 1 / len(rows)
-    return torch.from_numpy(table), torch.from_numpy(weights)
+        sizes[: len(own), client] = [len(rows) for rows in own]
+    places = np.arange(sizes.max()) < sizes[:, :, None]
+    table = np.full(places.shape, offsets[-1], dtype=np.int64)
+    for client, own in enumerate(batches):
+        table[:, client][places[:, client]] = np.concatenate([*own, np.zeros(0, np.int64)]) + offsets[client]
+    weights = places / np.maximum(sizes, 1)[:, :, None].astype(np.float32)
+    return torch.from_numpy(table), torch.from_numpy(weights.astype(np.float32))
 
 
 # --- gradients of c models on c batches -------------------------------------------------------------------
