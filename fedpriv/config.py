@@ -72,8 +72,16 @@ class ShardsPartition(PartitionBase):
     shards_per_client: int = Field(ge=1, description="label-sorted blocks that a client holds")
 
 
+class ResampledPartition(PartitionBase):
+    name: Literal["resampled"]
+    examples_per_client: int = Field(
+        ge=1, description="pictures that every client draws for itself, so that clients share pictures"
+    )
+
+
 PartitionConfig = Annotated[
-    IidPartition | DirichletPartition | PathologicalPartition | ShardsPartition, Field(discriminator="name")
+    IidPartition | DirichletPartition | PathologicalPartition | ShardsPartition | ResampledPartition,
+    Field(discriminator="name"),
 ]
 
 
@@ -116,6 +124,9 @@ class EngineConfig(Options):
     device: Literal["auto", "cpu", "cuda"] = Field(description="where clients train (auto: a GPU where there is one)")
     gpus_per_worker: float = Field(gt=0, le=1, description="ray on GPUs: share of a GPU that a worker takes")
     round_timeout: float = Field(gt=0, description="seconds to wait for the replies of one exchange")
+    client_memory_mib: float = Field(
+        default=1024.0, gt=0, description="inprocess, ray: clients' own states beyond this are on disk between rounds"
+    )
     faults: tuple[Fault, ...] = Field(default=(), description="planned faults: (round, client, exchange, kind)")
 
 
@@ -277,7 +288,9 @@ def _check_faults(config: Config) -> None:
 
 
 def _check_partition(config: Config, examples: int, classes: int) -> None:
-    if config.num_clients > examples:
+    if isinstance(config.partition, ResampledPartition):
+        check_resampled(config.partition, examples)
+    elif config.num_clients > examples:
         raise OptionError(
             "num_clients", config.num_clients, f"{config.dataset.name} has {examples} training pictures, one per client"
         )
@@ -287,6 +300,13 @@ def _check_partition(config: Config, examples: int, classes: int) -> None:
             config.partition.classes_per_client,
             f"{config.dataset.name} has {classes} classes",
         )
+
+
+def check_resampled(partition: ResampledPartition, examples: int) -> None:
+    """A client draws its pictures without replacement."""
+    if partition.examples_per_client > examples:
+        words = f"there are {examples} training pictures to draw from"
+        raise OptionError("partition.examples_per_client", partition.examples_per_client, words)
 
 
 # --- errors in words -------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Reply:
 def pack_vector(vector: FloatVector) -> ArrayRecord:
     """One flat vector [d] as an ArrayRecord."""
     array = np.ascontiguousarray(vector)
-    data = _npy_header(array.dtype, array.shape) + array.tobytes()
+    data = b"".join((_npy_header(array.dtype, array.shape), array.data))
     return ArrayRecord({VECTOR: Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)})
 
 

@@ -19,12 +19,21 @@ from fedpriv.config import Config, DatasetConfig
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.partition import partition_clients, split_test_set
 from fedpriv.data.sources import find_source
-from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures
+from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures, ResampledPartition
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Dataset", "FederatedData", "Partition", "Pictures", "load_dataset", "load_federated", "normalise"]
+__all__ = [
+    "Dataset",
+    "FederatedData",
+    "Partition",
+    "Pictures",
+    "ResampledPartition",
+    "load_dataset",
+    "load_federated",
+    "normalise",
+]
 
 #: name -> (mean, standard deviation) per channel as everybody uses them. Public facts of public sets.
 NORMALISATION = {

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.data.seeds import generator
+
 
 @dataclass(frozen=True)
 class Pictures:
@@ -73,6 +75,36 @@ class Partition:
 
 
 @dataclass(frozen=True)
+class ResampledPartition:
+    """Every client draws its own rows of the ``pool`` training pictures, by (seed, client); whatever is not asked for
+    is not drawn. num_test of a client's ``examples`` are its test part.
+    """
+
+    pool: int
+    examples: int
+    num_test: int
+    num_clients: int
+    seed: int
+
+    @property
+    def num_train(self) -> np.ndarray:
+        """int64 [N], without taking their memory."""
+        return np.broadcast_to(np.int64(self.examples - self.num_test), self.num_clients)
+
+    def train(self, client: int) -> np.ndarray:
+        return np.sort(self._drawn(client)[self.num_test :])
+
+    def test(self, client: int) -> np.ndarray:
+        return np.sort(self._drawn(client)[: self.num_test]) if self.num_test else np.zeros(0, np.int64)
+
+    def _drawn(self, client: int) -> np.ndarray:
+        if not 0 <= client < self.num_clients:
+            raise IndexError(f"client {client} of {self.num_clients}")
+        rng = generator(self.seed, f"resampled/{client}")
+        return rng.choice(self.pool, self.examples, replace=False)
+
+
+@dataclass(frozen=True)
 class FederatedData:
     """A data set divided among clients.
 
@@ -81,7 +113,7 @@ class FederatedData:
     """
 
     dataset: Dataset
-    partition: Partition
+    partition: Partition | ResampledPartition
     auxiliary: np.ndarray
     test: np.ndarray
 

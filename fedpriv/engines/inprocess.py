@@ -25,6 +25,7 @@ class InProcessGrid(LocalGrid):
         """A client that has begun is not interrupted; after the deadline no further one begins."""
         for some in slices(self.config, messages):
             yield from side_by_side(self.config, [partial(self._ask, message, deadline) for message in some])
+            self.contexts.settle()
 
     def _ask(self, message: Message, deadline: float) -> Message | None:
         if time.monotonic() > deadline:

@@ -101,6 +101,7 @@ class RayGrid(LocalGrid):
             waiting.extendleft(reversed(batch[len(answers) :]))  # not begun: the actor's turn was over
             for errand, (reply, context) in zip(batch, answers, strict=False):
                 self.contexts[client_of(errand.message)] = context
+                self.contexts.settle()
                 yield reply
 
     def _next_batch(self, waiting: deque[Errand]) -> list[Errand]:
@@ -133,4 +134,5 @@ class RayGrid(LocalGrid):
         return [int(pid) for pid in ray.get(self.pids)]
 
     def close(self) -> None:
+        super().close()
         self.pool.close()
