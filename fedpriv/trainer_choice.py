@@ -64,9 +64,9 @@ def choose_trainer(config: Config, worker: Worker) -> Choice:
         return Choice("sequential", reason)
     if config.clients_per_round < FEWEST_CLIENTS:
         return Choice("sequential", f"fewer than {FEWEST_CLIENTS} clients a round")
-    if not _by_hand(worker) and worker.model.theta.device.type == "cpu":
-        if estimate_seconds(config, worker, schedule(config)) < WORTH_IMPORTING:
-            return Choice("sequential", f"less than {WORTH_IMPORTING:.0f} s of training")
+    by_vmap = worker.model.theta.device.type == "cpu" and not _by_hand(worker)
+    if by_vmap and estimate_seconds(config, worker, schedule(config)) < WORTH_IMPORTING:
+        return Choice("sequential", f"less than {WORTH_IMPORTING:.0f} s of training")
     reason = _model_obstacle(config, worker)
     if reason is not None:
         return Choice("sequential", reason)
@@ -154,13 +154,15 @@ def measure(config: Config, worker: Worker, examples: int) -> float:
         for client in range(clients):
             ask(sequential, client)
 
+    def side_by_side() -> None:
+        vectorised.together([partial(ask, vectorised, client) for client in range(together)])
+
     first = _seconds(lambda: one_after_the_other(1), model.theta.device)
     alone = max(1, min(together, int(0.1 / first)))
-    seconds: list[tuple[float, float]] = []
+    seconds = []
     for _ in range(REPEATS + 1):
         slow = _seconds(lambda: one_after_the_other(alone), model.theta.device) / alone
-        tasks = [partial(ask, vectorised, client) for client in range(together)]
-        fast = _seconds(lambda: vectorised.together(tasks), model.theta.device) / together
+        fast = _seconds(side_by_side, model.theta.device) / together
         seconds.append((slow, fast))
     model.load(before)
     seconds = seconds[1:]  # the first turn warms up

@@ -23,6 +23,7 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
 
 from fedpriv.config import LocalConfig
 from fedpriv.mechanisms.per_example import ClippedSum, clip_factors
@@ -110,16 +111,16 @@ class VectorisedTrainer(SequentialTrainer):
 
     def _answer(self, requests: Sequence[_Training | _Clipping]) -> list[LocalResult | ClippedSum | Exception]:
         """One result, or what went wrong, for each request."""
-        drawn = [request.rng.bit_generator.state if isinstance(request, _Training) else None for request in requests]
+        states = {k: r.rng.bit_generator.state for k, r in enumerate(requests) if isinstance(r, _Training)}
         try:
             return self._compute(requests)
         except Exception as error:  # for want of memory, say: nobody is to suffer for the others
             log.warning("a cohort's training is computed client by client: %s", error)
         found: list[LocalResult | ClippedSum | Exception] = []
-        for request, state in zip(requests, drawn, strict=True):
+        for k, request in enumerate(requests):
             try:
                 if isinstance(request, _Training):
-                    request.rng.bit_generator.state = state
+                    request.rng.bit_generator.state = states[k]
                 found.append(request.alone(self))
             except Exception as error:
                 found.append(error)
@@ -431,18 +432,18 @@ def obstacle(model: FlatModel, shape: tuple[int, int, int]) -> str | None:
     """
     module = model.module
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd) or isinstance(layer, nn.RReLU):
+        if isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU):
             return f"layer {name} is {type(layer).__name__}, whose random numbers would not be each client's own"
         if any(not parameter.requires_grad for parameter in layer.parameters(recurse=False)):
             return f"layer {name} has parameters that are not trained"
     if Chain.of(module) is not None:
         return None
-    entered = ["the model"]
-    hooks = [
-        layer.register_forward_pre_hook(lambda *_, name=name: entered.append(f"layer {name} ({type(layer).__name__})"))
-        for name, layer in module.named_modules()
-        if name
-    ]
+    entered = ["the model"]  # what was computed when it failed
+
+    def watch(name: str, layer: nn.Module) -> RemovableHandle:
+        return layer.register_forward_pre_hook(lambda *_: entered.append(f"layer {name} ({type(layer).__name__})"))
+
+    hooks = [watch(name, layer) for name, layer in module.named_modules() if name]
     try:
         if _agrees(model, shape):
             return None
