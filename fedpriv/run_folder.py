@@ -228,22 +228,26 @@ class RunFolder:
 def write_blobs(path: Path, blobs: Mapping[int, bytes]) -> None:
     """A safetensors file of byte strings, of which one at a time is in memory.
 
-    The header needs all sizes, so the strings go into a file of their own first.
+    The header needs all sizes, so the strings go into a file of their own first. Raises OSError that names ``path``
+    where the disk is full.
     """
     places, end = {}, 0
-    with tempfile.TemporaryFile(dir=path.parent) as body:
-        for client, blob in blobs.items():
-            body.write(blob)
-            places[str(client)] = {"dtype": "U8", "shape": [len(blob)], "data_offsets": [end, end + len(blob)]}
-            end += len(blob)
-        header = json.dumps(places).encode()
-        header += b" " * (-len(header) % 8)
-        body.seek(0)
-        with path.open("wb") as file:
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as body, path.open("wb") as file:
+            for client, blob in blobs.items():
+                body.write(blob)
+                places[str(client)] = {"dtype": "U8", "shape": [len(blob)], "data_offsets": [end, end + len(blob)]}
+                end += len(blob)
+            header = json.dumps(places).encode()
+            header += b" " * (-len(header) % 8)
             file.write(len(header).to_bytes(8, "little") + header)
+            body.seek(0)
             shutil.copyfileobj(body, file, 2**20)
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def read_blobs(path: Path) -> Memories:
