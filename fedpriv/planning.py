@@ -40,6 +40,7 @@ class Plan:
     bytes_up: int
     bytes_down: int
     seconds: float
+    trainer: str = ""  # why it is this one, in words
 
 
 def schedule(config: Config) -> list[int]:

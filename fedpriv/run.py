@@ -61,7 +61,8 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     config = config.model_copy(update={"engine": engine})
     worker = Worker(config)
     plan = make_plan(config, worker)
-    plan = replace(plan, seconds=plan.seconds / (choice.gain if choice.trainer == "vectorised" else 1))
+    gain = choice.gain if choice.trainer == "vectorised" else 1
+    plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}")
     name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
     device = str(worker.model.theta.device.type)
     engine = config.engine.model_copy(update={"name": name, "device": device})
