@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from fedpriv.config import Config
+from fedpriv.data import ResampledPartition
 from fedpriv.data.cache import cache_folder, entry
 from fedpriv.errors import OptionError
 from fedpriv.planning import estimate_seconds, schedule
@@ -125,9 +126,13 @@ def _measured_gain(config: Config, worker: Worker) -> float:
 
 
 def _usual_examples(config: Config, worker: Worker) -> int:
-    """Pictures of a client in the measurement: the median of some clients, and a few batches of them at most."""
-    some = [worker.data.num_examples(client) for client in range(min(config.num_clients, 100))]
-    return int(min(np.median(some), BATCHES * config.local.batch_size))
+    """Pictures of a client in the measurement: an even share, which no seed changes, and a few batches at most."""
+    partition = worker.data.partition
+    if isinstance(partition, ResampledPartition):
+        share = int(partition.num_train[0])
+    else:
+        share = int(len(worker.data.dataset.train) * (1 - config.partition.test_fraction)) // config.num_clients
+    return max(1, min(share, BATCHES * config.local.batch_size))
 
 
 def measure(config: Config, worker: Worker, examples: int) -> float:
