@@ -76,10 +76,8 @@ class Contexts:
         return Memories(sorted({*kept, *self._spilled}), self._read)
 
     def close(self) -> None:
-        """Forgets everything."""
-        for store in (self._kept, self._sizes, self._asked, self._spilled):
-            store.clear()
-        self._held = 0
+        """Removes the files, and forgets what was in them."""
+        self._spilled.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
