@@ -36,7 +36,9 @@ format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: install ## speed against a bare loop and against Flower's own runtime
+bench: install ## speed against a bare loop and Flower's own runtime, of both trainers, and by population
+	$(PY) -m benchmarks.trainers $(ARGS)
+	$(PY) -m benchmarks.population $(ARGS)
 	$(PY) -m benchmarks.speed $(ARGS)
 
 bench-privacy: install ## accounting, noise and auditor: agreement with second accountants, throughput, power

@@ -92,8 +92,8 @@ class OwnEngine:
         else:
             from fedpriv.engines.inprocess import InProcessGrid
 
-            adopt(config, worker)
             self.grid = InProcessGrid(config, make_apps(config)[1])
+        self.config, self.worker = config, worker
         self.strategy: FederatedStrategy = make_strategy(config, worker)
         self.arrays = pack_vector(worker.initial_parameters())
         self.number = 0
@@ -101,6 +101,7 @@ class OwnEngine:
         self.first_round_after = time.perf_counter() - began
 
     def round(self) -> float:
+        adopt(self.config, self.worker)  # another contender of this process may have had its turn
         began = time.perf_counter()
         self.number += 1
         result = self.strategy.start(

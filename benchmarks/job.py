@@ -31,6 +31,12 @@ def random_pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, count)
 
 
+def small_pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """For `dataset=custom`: 8x8, as the digits data."""
+    images, labels = random_pictures(split)
+    return np.ascontiguousarray(images[:, :, 10:18, 10:18]), labels
+
+
 def tensors() -> tuple[Tensor, Tensor]:
     """The training pictures as a plain loop holds them: normalised float32 and int64."""
     images, labels = random_pictures("train")

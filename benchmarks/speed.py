@@ -82,11 +82,21 @@ def measure(job: Job, rounds: int) -> dict[str, Any]:
     return result
 
 
+def machine(**facts: Any) -> dict[str, Any]:
+    """Where and when figures were measured; ``load``: processes that wanted a core in the minute before."""
+    return {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "load": os.getloadavg()[0],
+        "date": f"{datetime.now():%Y-%m-%d %H:%M}",
+        **facts,
+    }
+
+
 def main(arguments: Sequence[str]) -> int:
     options = dict(argument.split("=", 1) for argument in arguments)
     rounds = int(options.get("rounds", 21))
-    machine = {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine(), "rounds": rounds}
-    results: dict[str, Any] = {"machine": machine, "date": f"{datetime.now():%Y-%m-%d %H:%M}"}
+    results: dict[str, Any] = {"machine": machine(rounds=rounds)}
     for name in options.get("jobs", "cnn,linear").split(","):
         print(f"--- {name}: {JOBS[name]}", flush=True)
         results[name] = measure(JOBS[name], rounds)

@@ -49,7 +49,7 @@ class ExampleCanaryWorker(Worker):
 
     def __init__(self, config: Config, seed: int) -> None:
         super().__init__(config)
-        each = min(MOST_PER_CLIENT, min(example_counts(config)) // 10)
+        each = min(MOST_PER_CLIENT, int(example_counts(config).min()) // 10)
         if each < 1:
             raise OptionError("level", "training", "a client needs at least 10 examples to hold a canary")
         noise, rng = SeededNoise(seed, "canary examples"), np.random.default_rng([seed, 1])

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 #: A canary's update is this many clip norms long, so that skipped clipping shows.
 LENGTH = 10.0
 
+#: What all canaries together may hold (4 GiB).
+MOST_NUMBERS = 2**30
+
 
 class CanaryTrainer:
     """Stands where local training stands, and returns a canary's update."""
@@ -111,6 +114,9 @@ def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
     layout = Worker(config).model.layout
     up = client.exchange(layout, 1).up
     size = up.stop - up.start
+    if config.num_clients * layout.num_parameters > MOST_NUMBERS:
+        words = f"a canary for each of {config.num_clients:,} clients does not fit into memory; audit fewer of them"
+        raise OptionError("level", "training", words)
     clip_norm = float(config.client_options().get("clip_norm", 1.0))
     coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins"))
     signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)

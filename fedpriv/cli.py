@@ -320,6 +320,7 @@ def _plan(overrides: Sequence[str]) -> int:
         "threat model": f"{threat}, delta {config.privacy.delta:g}",
         "bytes up / down": f"{plan.bytes_up:,} / {plan.bytes_down:,}",
         "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
+        "trainer": plan.trainer,
     }
     if "noise_multiplier" in options:
         chosen = getattr(make_client(config), "noise_multiplier", None)

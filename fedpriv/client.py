@@ -172,6 +172,8 @@ class Client(NumPyClient):
     exchanges: ClassVar[tuple[str, ...]] = (TRAIN,)
     #: The exchange that brings the parameters.
     trains_in: ClassVar[str] = TRAIN
+    #: Whether local training asks for sums of clipped per-example gradients instead of whole updates.
+    clips_examples: ClassVar[bool] = False
     #: Whether the model's named blocks and the number of parameters matter to the method.
     needs_layout: ClassVar[bool] = False
 

@@ -36,11 +36,11 @@ REMOTE_GROUPS = ("strategy", "dataset", "partition", "model", "engine", "experim
 REMOTE_OPTIONS = re.compile(
     r"seed|num_clients|clients_per_round|num_rounds|run_dir"
     r"|(local|evaluate|checkpoint)\.[a-z_]+"
-    r"|partition\.(alpha|min_examples|classes_per_client|shards_per_client|test_fraction)"
+    r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
     r"|model\.(hidden|second_hidden|groups)"
     r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples)"
     r"|attack\.(keep_snapshots|snapshot_every)"
-    r"|engine\.(workers|threads_per_client|trainer|round_timeout|device)"
+    r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device)"
     r"|privacy\.(variant|delta|max_epsilon)"
     r"|strategy\.(server|client)\.[a-z][a-z_]*"
 )

@@ -78,8 +78,16 @@ class ShardsPartition(PartitionBase):
     shards_per_client: int = Field(ge=1, description="label-sorted blocks that a client holds")
 
 
+class ResampledPartition(PartitionBase):
+    name: Literal["resampled"]
+    examples_per_client: int = Field(
+        ge=1, description="pictures that every client draws for itself, so that clients share pictures"
+    )
+
+
 PartitionConfig = Annotated[
-    IidPartition | DirichletPartition | PathologicalPartition | ShardsPartition, Field(discriminator="name")
+    IidPartition | DirichletPartition | PathologicalPartition | ShardsPartition | ResampledPartition,
+    Field(discriminator="name"),
 ]
 
 
@@ -116,11 +124,16 @@ class EngineConfig(Options):
     name: Literal["auto", "inprocess", "ray", "flower"]
     workers: int | None = Field(ge=1, description="ray, flower: worker processes (null: one per core or GPU slice)")
     threads_per_client: int = Field(ge=1, description="torch threads of one client's training")
-    trainer: Literal["auto", "sequential"] = Field(description="how a client's local training is computed")
+    trainer: Literal["auto", "sequential", "vectorised"] = Field(
+        description="clients train one after the other or as one computation (auto: measured once per machine)"
+    )
     address: str | None = Field(description="ray: join the cluster at this address")
     device: Literal["auto", "cpu", "cuda"] = Field(description="where clients train (auto: a GPU where there is one)")
     gpus_per_worker: float = Field(gt=0, le=1, description="ray on GPUs: share of a GPU that a worker takes")
     round_timeout: float = Field(gt=0, description="seconds to wait for the replies of one exchange")
+    client_memory_mib: float = Field(
+        default=1024.0, gt=0, description="inprocess, ray: clients' own states beyond this are on disk between rounds"
+    )
     faults: tuple[Fault, ...] = Field(default=(), description="planned faults: (round, client, exchange, kind)")
 
 
@@ -312,7 +325,9 @@ def _check_faults(config: Config) -> None:
 
 
 def _check_partition(config: Config, examples: int, classes: int) -> None:
-    if config.num_clients > examples:
+    if isinstance(config.partition, ResampledPartition):
+        check_resampled(config.partition, examples)
+    elif config.num_clients > examples:
         raise OptionError(
             "num_clients", config.num_clients, f"{config.dataset.name} has {examples} training pictures, one per client"
         )
@@ -322,6 +337,13 @@ def _check_partition(config: Config, examples: int, classes: int) -> None:
             config.partition.classes_per_client,
             f"{config.dataset.name} has {classes} classes",
         )
+
+
+def check_resampled(partition: ResampledPartition, examples: int) -> None:
+    """A client draws its pictures without replacement."""
+    if partition.examples_per_client > examples:
+        words = f"there are {examples} training pictures to draw from"
+        raise OptionError("partition.examples_per_client", partition.examples_per_client, words)
 
 
 # --- errors in words -------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class ExampleLevelClient(Client):
     threat: ClassVar[Threat] = EXAMPLE_TO_SERVER
     State = TrainingState
     needs_facts: ClassVar[bool] = True
+    clips_examples: ClassVar[bool] = True
 
     def __init__(
         self,

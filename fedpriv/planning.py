@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,7 +21,7 @@ from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose_clients
 from fedpriv.privacy.events import Event, Threat
 from fedpriv.seeds import draw_cohort, participations
-from fedpriv.worker import Worker, client_class, example_counts, make_client
+from fedpriv.worker import Worker, client_class, example_counts, make_client, partition_remarks
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Plan:
     bytes_up: int
     bytes_down: int
     seconds: float
+    trainer: str = ""  # why it is this one, in words
 
 
 def schedule(config: Config) -> list[int]:
@@ -51,7 +53,8 @@ def make_plan(config: Config, worker: Worker) -> Plan:
     """Trains nothing and releases nothing."""
     counts = schedule(config)
     client = make_client(config)
-    found = compose_clients(planned_histories(config, counts), config.privacy.delta)
+    histories, times = planned_histories(config, counts)
+    found = compose_clients(histories, config.privacy.delta, times=times)
     bytes_down, bytes_up = payload(config, worker, client)
     maximum, accountant, reasons = found.maximum, found.accountant, found.reasons
     median = found.median
@@ -66,7 +69,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         maximum,
         median,
         accountant,
-        (*reasons, *client.remarks()),
+        (*reasons, *client.remarks(), *partition_remarks(config)),
         bytes_up,
         bytes_down,
         estimate_seconds(config, worker, counts),
@@ -91,16 +94,14 @@ def cohort_sizes(config: Config) -> list[int]:
     return [len(draw_cohort(config.seed, number, config.num_clients, size, "poisson")) for number in numbers]
 
 
-def planned_histories(config: Config, counts: list[int]) -> dict[int, list[Event]]:
-    """client -> the guarantee's events of the whole run; clients that are asked equally often (and, where it matters,
-    hold equally many pictures) share one list.
+def planned_histories(config: Config, counts: list[int]) -> tuple[dict[int, list[Event]], dict[int, int]]:
+    """(kind -> the guarantee's events of the whole run, kind -> number of clients). Of one kind are clients that are
+    asked equally often (and, where it matters, hold equally many pictures).
     """
-    sizes = example_counts(config) if client_class(config).needs_facts else [0] * len(counts)
-    kinds = {
-        kind: planned_events(make_client(config, examples=kind[1]), kind[0])
-        for kind in set(zip(counts, sizes, strict=True))
-    }
-    return {k: kinds[kind] for k, kind in enumerate(zip(counts, sizes, strict=True))}
+    sizes = example_counts(config) if client_class(config).needs_facts else np.broadcast_to(0, len(counts))
+    kinds, clients = np.unique(np.stack([counts, sizes]), axis=1, return_counts=True)
+    histories = [planned_events(make_client(config, examples=size), count) for count, size in kinds.T.tolist()]
+    return dict(enumerate(histories)), dict(enumerate(clients.tolist()))
 
 
 def planned_events(client: Client, participations: int) -> list[Event]:

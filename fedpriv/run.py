@@ -7,7 +7,8 @@ import resource
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from fedpriv.planning import Plan, make_plan, with_target
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Budget, Verified, compose_clients, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, NoBound, Threat
+from fedpriv.privacy.histories import History, make_history
 from fedpriv.progress import RunProgress
 from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
 from fedpriv.server import BudgetsSpent, FederatedStrategy, Population, Round
 from fedpriv.state import between_rounds, charged
-from fedpriv.worker import Worker, adopt, client_class, locate, make_client
+from fedpriv.trainer_choice import choose_trainer
+from fedpriv.worker import Worker, adopt, client_class, locate, make_client, partition_remarks
 
 #: An engine may retry a client once within a start (attempt + 1); the next start's numbers lie above.
 ATTEMPTS_PER_START = 2
@@ -49,15 +52,17 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     server_class(config)  # refused before anything is written
     worker = Worker(config)
     model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).keeps_layers)
-    engine = config.engine.model_copy(update={"trainer": "sequential"})
-    config = with_target(
-        config.model_copy(update={"model": model, "engine": engine, "run_dir": str(folder) if folder else None})
-    )
+    config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
     check_sampler(config, worker.data)
     check_budget(config)
     check_faults(config)
+    choice = choose_trainer(config, worker)
+    engine = config.engine.model_copy(update={"trainer": choice.trainer})
+    config = config.model_copy(update={"engine": engine})
     worker = Worker(config)
     plan = make_plan(config, worker)
+    gain = choice.gain if choice.trainer == "vectorised" else 1
+    plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}")
     name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
     device = str(worker.model.theta.device.type)
     engine = config.engine.model_copy(update={"name": name, "device": device})
@@ -131,7 +136,7 @@ def check_budget(config: Config) -> None:
 def check_sampler(config: Config, data: FederatedData) -> None:
     """A Poisson rate batch_size / n_k is at most 1."""
     if config.local.sampler == "poisson":
-        fewest = min(data.num_examples(client) for client in range(min(config.num_clients, 10_000)))
+        fewest = int(data.partition.num_train.min())
         if config.local.batch_size > fewest:
             raise OptionError(
                 "local.batch_size",
@@ -207,6 +212,7 @@ class Session:
         self.stopped: set[int] = set()
         self.history: dict[int, list[Event]] = defaultdict(list)
         self.threat = make_client(config).threat
+        self.totals: dict[int, History] = {}
         self.attempt = 0
         if resumed:
             self._return_to(checkpoint)
@@ -274,7 +280,7 @@ class Session:
         if hasattr(grid, "on_disturbance"):
             grid.on_disturbance = self.folder.mark_disturbed
         first = self.checkpoint.round + 1 if self.checkpoint else 1
-        memories = self.checkpoint.memories if self.checkpoint else {}
+        memories: Mapping[int, bytes] = self.checkpoint.memories if self.checkpoint else {}
         if self.attempt:  # releases behind the checkpoint have left: ledger and clients' budgets must know them
             self.memories.collect_entries(sorted(self.memories.memories()), self._book_what_is_new)
             behind = [entry for entry in self.folder.ledger.read().entries if entry.round >= first]
@@ -325,9 +331,11 @@ class Session:
 
     def _remember(self, entries: Iterable[Entry]) -> None:
         """For epsilon_so_far, which is of the method's own threat."""
+        entries = [entry for entry in entries if entry.event.threat == self.threat]
         for entry in entries:
-            if entry.event.threat == self.threat:
-                self.history[entry.client].append(entry.event)
+            self.history[entry.client].append(entry.event)
+        for client in {entry.client for entry in entries}:
+            self.totals[client] = make_history(self.history[client])
 
     def _admits(self, event: Event) -> bool:
         """Whether one more release of a trusted server keeps to `privacy.max_epsilon`."""
@@ -362,7 +370,8 @@ class Session:
         began = time.perf_counter()
         delta = self.config.privacy.delta
         # Without PLD, which costs seconds for sampled Gaussians: an upper bound, so it may end above verified_epsilon.
-        epsilon = compose_clients(self.history, delta, refined=False).maximum if self.history else 0.0
+        distinct = {total: self.history[client] for client, total in self.totals.items()}
+        epsilon = compose_clients(dict(enumerate(distinct.values())), delta, refined=False).maximum if distinct else 0.0
         self.ledger_seconds += time.perf_counter() - began
         return epsilon
 
@@ -431,13 +440,14 @@ class Session:
         """The three figures; the verified one comes from the ledger, as it was written."""
         began = time.perf_counter()
         privacy, ledger = self.config.privacy, self.folder.ledger.read()
-        accounts: dict[int, list[Entry]] = {client: [] for client in range(self.config.num_clients)}
+        accounts: dict[int, list[Entry]] = defaultdict(list)
         for entry in ledger.entries:
-            accounts.setdefault(entry.client, []).append(entry)
-        if of_all := accounts.pop(EVERY_CLIENT, None):
-            accounts = {client: of_all + own if own else of_all for client, own in accounts.items()}
+            accounts[entry.client].append(entry)
+        if of_all := accounts.pop(EVERY_CLIENT, None):  # whoever released nothing has this account alone
+            accounts = {client: of_all + own for client, own in accounts.items()} | {EVERY_CLIENT: of_all}
         client = make_client(self.config)
-        found = verify(accounts, privacy.delta, privacy.max_epsilon, client.threat)
+        idle = self._idle(accounts)
+        found = verify(accounts, privacy.delta, privacy.max_epsilon, client.threat, idle)
         claim = client.claim(max(self.plan.participations), privacy.delta)
         self.ledger_seconds += time.perf_counter() - began
         return {
@@ -458,16 +468,20 @@ class Session:
             "audited_confidence": None,
             "audited_trials": None,
             "clients_stopped": len(self.stopped),
-            "reasons": [*found.reasons, *client.remarks()],
+            "reasons": [*found.reasons, *client.remarks(), *partition_remarks(self.config)],
             "others": self._further_threats(accounts, client.threat),
         }
+
+    def _idle(self, accounts: dict[int, list[Entry]]) -> int:
+        """Clients without an account."""
+        return 0 if EVERY_CLIENT in accounts else self.config.num_clients - sum(client >= 0 for client in accounts)
 
     def _further_threats(self, accounts: dict[int, list[Entry]], own: Threat) -> list[dict[str, Any]]:
         """The verified figures under every other threat that the ledger holds."""
         found = []
         for threat in threats(accounts):
             if threat != own:
-                verified = verify(accounts, self.config.privacy.delta, None, threat)
+                verified = verify(accounts, self.config.privacy.delta, None, threat, self._idle(accounts))
                 found.append(
                     {
                         "unit": threat.unit,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import OmegaConf
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from fedpriv.config import Config
@@ -31,6 +34,7 @@ from fedpriv.models import Layout
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
 from fedpriv.records import FloatVector
+from fedpriv.state import Memories
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
 START = ".start.json"
@@ -64,7 +68,7 @@ class Checkpoint:
     round: int
     theta: FloatVector
     strategy: dict[str, Any]
-    memories: dict[int, bytes]
+    memories: Mapping[int, bytes]
     run: dict[str, Any]  # what run.py keeps: seconds so far, best accuracy
 
 
@@ -128,12 +132,7 @@ class RunFolder:
         temporary.mkdir(parents=True)
         try:
             write_atomic(temporary / "model.safetensors", save({"theta": torch.from_numpy(checkpoint.theta)}))
-            blobs = {
-                str(client): torch.frombuffer(bytearray(blob), dtype=torch.uint8)
-                for client, blob in checkpoint.memories.items()
-            }
-            empty = {"none": torch.zeros(0, dtype=torch.uint8)}
-            write_atomic(temporary / "clients.safetensors", save(blobs or empty))
+            write_blobs(temporary / "clients.safetensors", checkpoint.memories)
             rest = {
                 "round": checkpoint.round,
                 "strategy": checkpoint.strategy,
@@ -168,11 +167,10 @@ class RunFolder:
         try:
             rest = json.loads((path / "checkpoint.json").read_text())
             theta = load_file(path / "model.safetensors")["theta"].numpy()
-            blobs = load_file(path / "clients.safetensors")
+            memories = read_blobs(path / "clients.safetensors")
         except Exception as error:
             raise RunFolderError(f"{path}: the checkpoint cannot be read ({error})") from None
         self._check_basis(rest, path, config)
-        memories = {int(client): blob.numpy().tobytes() for client, blob in blobs.items() if client != "none"}
         return Checkpoint(rest["round"], theta, rest["strategy"], memories, rest["run"])
 
     def _check_start(self, config: Config) -> None:
@@ -247,6 +245,44 @@ class RunFolder:
 def _named(theta: FloatVector, layout: Layout) -> bytes:
     flat = torch.from_numpy(np.ascontiguousarray(theta))
     return save({name: view.clone() for name, view in layout.split(flat)})
+
+
+def write_blobs(path: Path, blobs: Mapping[int, bytes]) -> None:
+    """A safetensors file of byte strings, of which one at a time is in memory.
+
+    The header needs all sizes, so the strings go into a file of their own first. Raises OSError that names ``path``
+    where the disk is full.
+    """
+    places, end = {}, 0
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as body, path.open("wb") as file:
+            for client, blob in blobs.items():
+                body.write(blob)
+                places[str(client)] = {"dtype": "U8", "shape": [len(blob)], "data_offsets": [end, end + len(blob)]}
+                end += len(blob)
+            header = json.dumps(places).encode()
+            header += b" " * (-len(header) % 8)
+            file.write(len(header).to_bytes(8, "little") + header)
+            body.seek(0)
+            shutil.copyfileobj(body, file, 2**20)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def read_blobs(path: Path) -> Memories:
+    """What `write_blobs` wrote, each read when it is asked for."""
+    with safe_open(path, "numpy") as file:
+        clients = sorted(int(name) for name in file.keys() if name != "none")  # noqa: SIM118
+
+    def read(client: int) -> bytes:
+        with safe_open(path, "numpy") as file:
+            blob: bytes = file.get_tensor(str(client)).tobytes()
+        return blob
+
+    return Memories(clients, read)
 
 
 def json_number(value: float) -> float | str:

@@ -8,7 +8,7 @@ participation become visible in one step or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -134,6 +134,24 @@ def _as_array(text: bytes) -> NDArray[np.generic]:
     return np.frombuffer(text, dtype=np.uint8)
 
 
+class Memories(Mapping[int, bytes]):
+    """Client -> memory, each read when it is asked for: together they may be larger than this machine's memory."""
+
+    def __init__(self, clients: Sequence[int], read: Callable[[int], bytes]) -> None:
+        self._clients, self._read = dict.fromkeys(clients), read
+
+    def __getitem__(self, client: int) -> bytes:
+        if client not in self._clients:
+            raise KeyError(client)
+        return self._read(client)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
 class MemoryStore(Protocol):
     """Where one client's memory lies: as bytes, written as a whole."""
 
@@ -194,24 +212,35 @@ def read_memory(store: MemoryStore) -> ClientMemory:
     return ClientMemory() if blob is None else ClientMemory.from_bytes(blob)
 
 
-def between_rounds(memories: Mapping[int, bytes]) -> dict[int, bytes]:
+def between_rounds(memories: Mapping[int, bytes]) -> Memories:
     """Memories by client without what waits between two exchanges: no round is resumed in its middle, and private keys
     and raw updates have no business in a checkpoint.
     """
-    found = {}
-    for client, blob in memories.items():
-        memory = ClientMemory.from_bytes(blob)
-        found[client] = blob if memory.waiting is None else replace(memory, waiting=None).to_bytes()
-    return found
+
+    def read(client: int) -> bytes:
+        blob = memories[client]
+        header = blob[8 : 8 + int.from_bytes(blob[:8], "little")]  # safetensors: the names of its tensors
+        if f'"{_WAITING}"'.encode() not in header:
+            return blob
+        return replace(ClientMemory.from_bytes(blob), waiting=None).to_bytes()
+
+    return Memories(list(memories), read)
 
 
-def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> dict[int, bytes]:
+def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> Memories:
     """Memories by client whose accounts hold these entries too: releases that a resumed run cannot take back."""
-    found = {client: ClientMemory.from_bytes(blob) for client, blob in memories.items()}
+    further: dict[int, list[Entry]] = {}
     for entry in entries:
         if entry.client >= 0:  # a torn line names nobody
-            found.setdefault(entry.client, ClientMemory()).account.charge(entry)
-    return {client: memory.to_bytes() for client, memory in found.items()}
+            further.setdefault(entry.client, []).append(entry)
+
+    def read(client: int) -> bytes:
+        memory = ClientMemory.from_bytes(memories[client]) if client in memories else ClientMemory()
+        for entry in further.get(client, ()):
+            memory.account.charge(entry)
+        return memory.to_bytes()
+
+    return Memories([*memories, *(client for client in further if client not in memories)], read)
 
 
 def state_to_tensors(state: Any) -> dict[str, Tensor] | None:

@@ -50,8 +50,11 @@ def make_client(config: Config, site: Site | None = None, examples: int | None =
     examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's).
     """
     kind, options = client_class(config), config.client_options() | changes
+    if kind.threat.unit == "example" and config.partition.name == "resampled":
+        words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
+        raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
     if kind.needs_facts:
-        smallest = min(example_counts(config))
+        smallest = int(example_counts(config).min())
         options["facts"] = PublicFacts(
             smallest if examples is None else examples,
             smallest,
@@ -79,15 +82,25 @@ def num_parameters(config: Config) -> int:
     return _size(model.model_dump_json(), dataset.shape, len(dataset.classes))
 
 
-_counts: dict[str, list[int]] = {}
+def partition_remarks(config: Config) -> tuple[str, ...]:
+    """What a reader must know of who holds what, in sentences for the report."""
+    if config.partition.name != "resampled":
+        return ()
+    return (
+        "partition=resampled: clients draw from the same pictures, so a picture is held by several of them; what is "
+        "said of one client's data is not said of one picture",
+    )
 
 
-def example_counts(config: Config) -> list[int]:
-    """How many pictures each client trains on: public, and the same in every process."""
+_counts: dict[str, np.ndarray] = {}
+
+
+def example_counts(config: Config) -> np.ndarray:
+    """How many pictures each client trains on (int64 [N]): public, and the same in every process."""
     parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
     key = repr(parts)
     if key not in _counts:
-        _counts[key] = load_federated(config).partition.num_train.tolist()
+        _counts[key] = load_federated(config).partition.num_train
     return _counts[key]
 
 
@@ -146,6 +159,10 @@ class Worker:
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
+        if self.config.engine.trainer == "vectorised":
+            from fedpriv.vectorised import VectorisedTrainer  # torch.func: a second that only this trainer needs
+
+            return VectorisedTrainer(self.model, self.config.local)
         return SequentialTrainer(self.model, self.config.local)
 
     @cached_property

@@ -20,6 +20,7 @@ import ray
 from conftest import SMALL, Run, result_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
 
 from fedpriv.app import make_apps
 from fedpriv.compose import CONF, compose, group_choices
@@ -117,10 +118,34 @@ def test_what_a_ray_worker_hands_back_unbegun_is_done_all_the_same(
 
     monkeypatch.setattr(RayGrid, "_submit", watched)
     monkeypatch.setattr("fedpriv.engines.ray.TURN", 0.0)
-    many = ("num_clients=12", "clients_per_round=12", "num_rounds=2")
+    many = ("num_clients=12", "clients_per_round=12", "num_rounds=2", "engine.trainer=sequential")
     folder = run(*many, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
     assert max(sizes) == 6 and len(sizes) == 24  # batches of several messages, one answer to each call
     assert result_of(folder)["model"] == result_of(run(*many))["model"]
+
+
+@pytest.mark.slow
+def test_ray_workers_each_train_their_share_of_a_cohort_at_once(
+    cluster: str, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """Half of the cohort each, in every round, so that a repetition is the same to the bit."""
+    sizes, submit = [], RayGrid._submit
+
+    def watched(grid: RayGrid, actor: Any, batch: list[Any], shared: dict[int, Any]) -> Any:
+        sizes.append([client_of(errand.message) for errand in batch])
+        return submit(grid, actor, batch, shared)
+
+    monkeypatch.setattr(RayGrid, "_submit", watched)
+    faults = "engine.faults=[{round: 2, client: 1, kind: raise}, {round: 2, client: 9, kind: drop}]"
+    many = ("num_clients=12", "clients_per_round=12", "num_rounds=2", "engine.trainer=vectorised", faults)
+    on_ray = ("engine=ray", f"engine.address={cluster}", "engine.workers=2")
+    folders = [run(*many, *on_ray), run(*many, *on_ray)]
+    assert sizes == 4 * [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert result_of(folders[0]) == result_of(folders[1])
+    here = run(*many)
+    assert result_of(here)["ledger"] == result_of(folders[0])["ledger"]
+    models = [load_file(folder / "model.safetensors")["head.1.weight"] for folder in (here, folders[0])]
+    assert float((models[0] - models[1]).norm()) < 1e-5 * float(models[0].norm())
 
 
 def test_ray_with_one_worker_and_an_interruption(cluster: str, interrupted: Callable[..., Path], whole: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,8 @@ class FakeGrid(LocalGrid):
     """A grid whose clients answer what the test says: ``answer(message, client)`` gives one reply or several."""
 
     def __init__(self, num_clients: int = 8) -> None:
-        class Config:
-            pass
-
-        config: Any = Config()
-        config.num_clients = num_clients
+        engine = SimpleNamespace(client_memory_mib=1.0)
+        config: Any = SimpleNamespace(num_clients=num_clients, run_dir=None, engine=engine)
         super().__init__(config)
         self.asked: list[Message] = []
         self.answer: Any = lambda message, client: honest(message, client)

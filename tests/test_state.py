@@ -10,6 +10,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor
 
+from fedpriv.compose import compose
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
 from fedpriv.privacy.ledger import Account
@@ -148,14 +149,11 @@ class _Grid(LocalGrid):
 
 
 def test_a_checkpoint_holds_every_memory_and_restores_no_other() -> None:
-    class Config:
-        num_clients = 5
-
-    grid = _Grid(Config())  # type: ignore[arg-type]
+    grid = _Grid(compose(["num_clients=5", "clients_per_round=5"]))
     for client in (0, 3):
         ContextStore(grid.context_of(client)).write(ClientMemory({"x": torch.tensor(client)}).to_bytes())
     grid.context_of(4)  # asked, never released
-    memories = grid.memories()
+    memories = dict(grid.memories())
     assert sorted(memories) == [0, 3]
     ContextStore(grid.context_of(1)).write(ClientMemory({"x": torch.tensor(1)}).to_bytes())
     grid.restore(memories)

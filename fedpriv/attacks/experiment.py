@@ -81,7 +81,7 @@ class Experiment:
         pictures that no client has; none that equals a training picture of anybody.
         """
         clients = [data.train_indices(client) for client in sorted(self._participants())]
-        used = data.partition.indices
+        used = data.partition.used
         if self.config.dataset.split is None:
             training = len(load_dataset(self.config.dataset, self.pool_seed).train)
             outsiders = np.concatenate([np.setdiff1d(np.arange(training), used), training + data.test])

@@ -21,7 +21,7 @@ from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.partition import partition_clients, split_test_set
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
-from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures
+from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures, ResampledPartition
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,7 @@ __all__ = [
     "FederatedData",
     "Partition",
     "Pictures",
+    "ResampledPartition",
     "load_dataset",
     "load_federated",
     "load_pool",
@@ -87,8 +88,7 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
     partition = partition_clients(
         dataset.train.labels[rows], config.partition, config.num_clients, config.seed, cache_folder(options)
     )
-    partition = replace(partition, indices=rows[partition.indices])
-    return FederatedData(dataset, partition, auxiliary=tested[public], test=tested[reported])
+    return FederatedData(dataset, partition.among(rows), auxiliary=tested[public], test=tested[reported])
 
 
 def load_pool(config: DatasetConfig, seed: int) -> Dataset:

@@ -16,23 +16,32 @@ from fedpriv.config import (
     IidPartition,
     PartitionBase,
     PathologicalPartition,
+    ResampledPartition,
     ShardsPartition,
+    check_resampled,
 )
 from fedpriv.data.cache import damaged, entry
 from fedpriv.data.seeds import generator
 from fedpriv.data.types import Partition
+from fedpriv.data.types import ResampledPartition as Resampled
 from fedpriv.errors import OptionError
 
 
-def partition_clients(labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int, cache: Path) -> Partition:
+def partition_clients(
+    labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int, cache: Path
+) -> Partition | Resampled:
     """Divides the training pictures with these `labels` (int64 [n]) among the clients.
 
     Deterministic in its arguments. With `iid` and `dirichlet` every picture belongs to exactly one client. With
     `shards` those left over by the division into equal shards belong to nobody, with `pathological` those of
-    classes that no client holds.
+    classes that no client holds. With `resampled` clients share pictures, and nothing is divided beforehand.
 
     Raises `OptionError` with the numbers where the request is impossible.
     """
+    if isinstance(config, ResampledPartition):
+        check_resampled(config, len(labels))
+        examples = config.examples_per_client
+        return Resampled(len(labels), examples, _num_test(examples, config.test_fraction), num_clients, seed)
     _check(labels, config, num_clients)
     identity = {
         "labels": hashlib.sha256(np.ascontiguousarray(labels, dtype=np.int64).tobytes()).hexdigest(),
@@ -96,11 +105,15 @@ def _split_each(clients: list[np.ndarray], test_fraction: float, seed: int) -> P
     indices, num_train = [], []
     for rows in clients:
         rows = rng.permutation(rows)
-        kept = len(rows) - min(round(len(rows) * test_fraction), len(rows) - 1)
+        kept = len(rows) - _num_test(len(rows), test_fraction)
         indices += [np.sort(rows[:kept]), np.sort(rows[kept:])]
         num_train.append(kept)
     offsets = np.cumsum([0, *(len(rows) for rows in clients)])
     return Partition(np.concatenate(indices).astype(np.int64), offsets, np.array(num_train))
+
+
+def _num_test(examples: int, test_fraction: float) -> int:
+    return min(round(examples * test_fraction), examples - 1)
 
 
 # --- flwr-datasets ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedpriv.data.types import FederatedData
+from fedpriv.data.types import FederatedData, ResampledPartition
 
 MAX_BARS = 100  # clients; beyond, a bar would be thinner than its gap
 MAX_COLOURS = 20  # classes; beyond, the eye cannot tell their colours apart
@@ -18,13 +18,16 @@ INK, FAINT = "#333333", "#777777"
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
-    """int64 [clients, classes]: pictures of each class that each client holds, its local test set included."""
+    """int64 [clients, classes]: pictures of each class that each client holds, its local test set included; of the
+    first clients only where each draws its own.
+    """
+    most = MAX_ROWS if isinstance(data.partition, ResampledPartition) else data.num_clients
     labels, num_classes = data.dataset.train.labels, len(data.dataset.classes)
     return np.stack(
         [
             np.bincount(labels[data.train_indices(client)], minlength=num_classes)
             + np.bincount(labels[data.test_indices(client)], minlength=num_classes)
-            for client in range(data.num_clients)
+            for client in range(min(most, data.num_clients))
         ]
     )
 
@@ -46,7 +49,7 @@ def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
     axes.tick_params(colors=FAINT, length=0)
     axes.spines[:].set_visible(False)
     figure.suptitle(f"Who holds what: {data.dataset.name}", x=0.01, ha="left", color=INK, fontsize=13, weight="bold")
-    axes.set_title(_summary(counts, len(shown)), loc="left", color=FAINT, fontsize=9, pad=8)
+    axes.set_title(_summary(counts, len(shown), data.num_clients), loc="left", color=FAINT, fontsize=9, pad=8)
     figure.savefig(path, format="png")
 
 
@@ -93,9 +96,10 @@ def _ticks(num_clients: int) -> np.ndarray:
     return np.arange(0, num_clients, step)
 
 
-def _summary(counts: np.ndarray, num_shown: int) -> str:
+def _summary(counts: np.ndarray, num_shown: int, num_clients: int) -> str:
     totals = counts.sum(axis=1)
     same = totals.min() == totals.max()
     spread = f"{totals[0]:,}" if same else f"{totals.min():,} to {totals.max():,}, median {np.median(totals):,.0f}"
-    words = f"{len(counts):,} clients, {totals.sum():,} pictures; per client {spread}"
-    return words if num_shown == len(counts) else f"{words}\nthe first {num_shown:,} clients are shown"
+    pictures = f"{totals.sum():,} pictures; " if len(counts) == num_clients else ""  # not all were looked at
+    words = f"{num_clients:,} clients, {pictures}per client {spread}"
+    return words if num_shown == num_clients else f"{words}\nthe first {num_shown:,} clients are shown"

@@ -6,10 +6,12 @@ Shapes: n pictures, c channels, h x w pixels, N clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+
+from fedpriv.data.seeds import generator
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,15 @@ class Partition:
     def num_clients(self) -> int:
         return len(self.num_train)
 
+    @property
+    def used(self) -> np.ndarray:
+        """Rows that a client holds."""
+        return self.indices
+
+    def among(self, rows: np.ndarray) -> Partition:
+        """The same partition of these rows, in the place of 0, 1, ..."""
+        return replace(self, indices=rows[self.indices])
+
     def train(self, client: int) -> np.ndarray:
         start, split, _ = self._bounds(client)
         return self.indices[start:split]
@@ -73,6 +84,47 @@ class Partition:
 
 
 @dataclass(frozen=True)
+class ResampledPartition:
+    """Every client draws its own rows of the ``pool`` training pictures, by (seed, client); whatever is not asked for
+    is not drawn. num_test of a client's ``examples`` are its test part.
+    """
+
+    pool: int
+    examples: int
+    num_test: int
+    num_clients: int
+    seed: int
+    chosen: np.ndarray | None = None  # rows (int64 [pool]) where the pool is not 0..pool - 1
+
+    @property
+    def used(self) -> np.ndarray:
+        """Rows that a client may hold."""
+        return np.arange(self.pool) if self.chosen is None else self.chosen
+
+    def among(self, rows: np.ndarray) -> ResampledPartition:
+        """The same partition of these rows (int64 [pool])."""
+        return replace(self, chosen=rows)
+
+    @property
+    def num_train(self) -> np.ndarray:
+        """int64 [N], without taking their memory."""
+        return np.broadcast_to(np.int64(self.examples - self.num_test), self.num_clients)
+
+    def train(self, client: int) -> np.ndarray:
+        return np.sort(self._drawn(client)[self.num_test :])
+
+    def test(self, client: int) -> np.ndarray:
+        return np.sort(self._drawn(client)[: self.num_test]) if self.num_test else np.zeros(0, np.int64)
+
+    def _drawn(self, client: int) -> np.ndarray:
+        if not 0 <= client < self.num_clients:
+            raise IndexError(f"client {client} of {self.num_clients}")
+        rng = generator(self.seed, f"resampled/{client}")
+        drawn = rng.choice(self.pool, self.examples, replace=False)
+        return drawn if self.chosen is None else self.chosen[drawn]
+
+
+@dataclass(frozen=True)
 class FederatedData:
     """A data set divided among clients.
 
@@ -81,7 +133,7 @@ class FederatedData:
     """
 
     dataset: Dataset
-    partition: Partition
+    partition: Partition | ResampledPartition
     auxiliary: np.ndarray
     test: np.ndarray
 

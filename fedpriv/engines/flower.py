@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedpriv.app import Serve, make_apps
 from fedpriv.config import Config
 from fedpriv.files import write_atomic
 from fedpriv.privacy.events import Entry
-from fedpriv.state import Book, FileStore, collect_entries
+from fedpriv.state import Book, FileStore, Memories, collect_entries
 from fedpriv.worker import memory_folder
 
 
@@ -32,15 +32,20 @@ class FileMemories:
         """As `LocalGrid.collect_entries`."""
         return collect_entries((FileStore(self.folder, client) for client in clients), book)
 
-    def memories(self) -> dict[int, bytes]:
-        return {int(path.stem): path.read_bytes() for path in sorted(self.folder.glob("*.safetensors"))}
+    def memories(self) -> Memories:
+        clients = sorted(int(path.stem) for path in self.folder.glob("*.safetensors"))
+        return Memories(clients, lambda client: self._file(client).read_bytes())
 
-    def restore(self, memories: dict[int, bytes]) -> None:
+    def restore(self, memories: Mapping[int, bytes]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob("*.safetensors"):
-            path.unlink()
+            if int(path.stem) not in memories:
+                path.unlink()
         for client, blob in memories.items():
-            write_atomic(self.folder / f"{client}.safetensors", blob)
+            write_atomic(self._file(client), blob)
+
+    def _file(self, client: int) -> Path:
+        return self.folder / f"{client}.safetensors"
 
 
 def run_on_flower(config: Config, serve: Serve) -> None:

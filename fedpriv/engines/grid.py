@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -20,9 +20,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.app import empty_context
 from fedpriv.config import Config
+from fedpriv.engines.contexts import Contexts
 from fedpriv.privacy.events import Entry
 from fedpriv.server import FIRST_NODE
-from fedpriv.state import Book, ContextStore, collect_entries
+from fedpriv.state import Book, ContextStore, Memories, collect_entries
 
 RUN_ID, SERVER_NODE, SERVER_TASK = 1, 1, 1
 
@@ -45,12 +46,12 @@ class NodeOfClient:
 
 
 class LocalGrid(Grid):
-    """Base of the engines `inprocess` and `ray`. Contexts of clients that took part are kept in memory."""
+    """Base of the engines `inprocess` and `ray`, which keep the contexts of the clients that took part."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.node_of_client = NodeOfClient(config.num_clients)
-        self.contexts: dict[int, Context] = {}
+        self.contexts = self._no_contexts()
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         #: Called when a worker was lost and its client is asked again; run.py sets it.
@@ -65,6 +66,7 @@ class LocalGrid(Grid):
 
     def close(self) -> None:
         """Ends what the engine started."""
+        self.contexts.close()
 
     def __enter__(self) -> LocalGrid:
         return self
@@ -82,6 +84,7 @@ class LocalGrid(Grid):
         for reply in self.deliver(sent, time.monotonic() + (math.inf if timeout is None else timeout)):
             stamp(reply, f"message-{next(self._message_ids)}")
             replies.append(reply)
+        self.contexts.settle()
         return replies
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -114,24 +117,32 @@ class LocalGrid(Grid):
     # --- client memories ---------------------------------------------------------------------------------
 
     def context_of(self, client: int) -> Context:
-        if client not in self.contexts:
-            self.contexts[client] = empty_context(RUN_ID, client + FIRST_NODE, client, self.config.num_clients)
         return self.contexts[client]
+
+    def _no_contexts(self) -> Contexts:
+        def make(client: int) -> Context:
+            return empty_context(RUN_ID, client + FIRST_NODE, client, self.config.num_clients)
+
+        return Contexts(make, 2**20 * self.config.engine.client_memory_mib, self.config.run_dir)
 
     def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
         """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
-        return collect_entries((ContextStore(self.context_of(client)) for client in clients), book)
+        found = collect_entries((ContextStore(self.context_of(client)) for client in clients), book)
+        self.contexts.settle()
+        return found
 
-    def memories(self) -> dict[int, bytes]:
+    def memories(self) -> Memories:
         """Every client's memory, for a checkpoint."""
-        found = {client: ContextStore(context).read() for client, context in self.contexts.items()}
-        return {client: blob for client, blob in found.items() if blob is not None}
+        return self.contexts.memories()
 
-    def restore(self, memories: dict[int, bytes]) -> None:
+    def restore(self, memories: Mapping[int, bytes]) -> None:
         """Puts clients' memories back from a checkpoint; all others start anew."""
-        self.contexts.clear()
+        before, self.contexts = self.contexts, self._no_contexts()
         for client, blob in memories.items():
             ContextStore(self.context_of(client)).write(blob)
+            self.contexts.settle()
+        before.close()
+        self.contexts.remove_leftovers()
 
 
 def stamp(message: Message, identifier: str) -> None:

@@ -1,14 +1,16 @@
-"""Clients run in this process, one after the other: quick start, debugging, many small clients, one GPU."""
+"""Clients run in this process: quick start, debugging, many small clients, one GPU."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import partial
 
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedpriv.config import Config
+from fedpriv.engines.cohort import side_by_side, slices
 from fedpriv.engines.grid import LocalGrid, client_of
 
 
@@ -21,7 +23,11 @@ class InProcessGrid(LocalGrid):
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
         """A client that has begun is not interrupted; after the deadline no further one begins."""
-        for message in messages:
-            if time.monotonic() > deadline:
-                return
-            yield self.client_app(message, self.context_of(client_of(message)))
+        for some in slices(self.config, messages):
+            yield from side_by_side(self.config, [partial(self._ask, message, deadline) for message in some])
+            self.contexts.settle()
+
+    def _ask(self, message: Message, deadline: float) -> Message | None:
+        if time.monotonic() > deadline:
+            return None
+        return self.client_app(message, self.context_of(client_of(message)))

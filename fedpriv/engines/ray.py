@@ -56,6 +56,7 @@ class RayGrid(LocalGrid):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.pool = take_pool(config.engine, config.clients_per_round)
+        self.share = 1  # of a round's messages, the least that goes to a worker at a time
         self.pids = [actor.configure.remote(config.to_dict()) for actor in self.pool.idle]
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterator[Message]:
@@ -67,6 +68,9 @@ class RayGrid(LocalGrid):
             if ARRAYS in message.content and id(message.content[ARRAYS]) not in shared:
                 shared[id(message.content[ARRAYS])] = ray.put(message.content[ARRAYS])
         waiting = deque(Errand(message) for message in messages)
+        # What a worker computes at once it computes in one piece, and which clients that are must not depend on time.
+        vectorised = self.config.engine.trainer == "vectorised"
+        self.share = -(-len(messages) // self.pool.workers) if vectorised else 1
         running: dict[Any, tuple[Any, list[Errand]]] = {}
         idle = self.pool.idle
         while waiting or running:
@@ -97,6 +101,7 @@ class RayGrid(LocalGrid):
             waiting.extendleft(reversed(batch[len(answers) :]))  # not begun: the actor's turn was over
             for errand, (reply, context) in zip(batch, answers, strict=False):
                 self.contexts[client_of(errand.message)] = context
+                self.contexts.settle()
                 yield reply
 
     def _next_batch(self, waiting: deque[Errand]) -> list[Errand]:
@@ -105,7 +110,7 @@ class RayGrid(LocalGrid):
         One call per message would cost more than a small client's work. A retried message goes alone, so that a
         client that kills its worker takes no other down with it twice.
         """
-        size = max(1, len(waiting) // (2 * self.pool.workers))
+        size = max(self.share, len(waiting) // (2 * self.pool.workers))
         first = waiting.popleft()
         batch = [first]
         while len(batch) < size and waiting and first.goes_with(waiting[0]):
@@ -129,4 +134,5 @@ class RayGrid(LocalGrid):
         return [int(pid) for pid in ray.get(self.pids)]
 
     def close(self) -> None:
+        super().close()
         self.pool.close()

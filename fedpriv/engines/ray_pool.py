@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +35,36 @@ class ClientActor:
         import fedpriv.worker  # noqa: F401  (torch and the rest, once per process)
 
         self.app: Any = None
+        self.config: Any = None
 
     def configure(self, raw_config: dict[str, Any]) -> int:
         """Binds the actor to a run; returns its process id."""
         from fedpriv.app import make_apps
         from fedpriv.config import validate
 
-        _, self.app = make_apps(validate(raw_config))
+        self.config = validate(raw_config)
+        _, self.app = make_apps(self.config)
         return os.getpid()
 
     def handle(self, parcel: bytes, arrays: Any, turn: float) -> bytes:
-        """Lets clients answer one after the other: pickled (message, context) pairs become pickled (reply, context)
-        pairs. ``arrays`` come from the object store.
+        """Lets clients answer, slice by slice: pickled (message, context) pairs become pickled (reply, context) pairs.
+        ``arrays`` come from the object store.
 
-        After ``turn`` seconds no further one begins: the answers so far go back, and the rest waits for any idle actor.
+        After ``turn`` seconds no further slice begins: the answers so far go back, and the rest waits for any idle
+        actor.
         """
-        began, answers = time.monotonic(), []
-        for message, context in pickle.loads(parcel):
-            if arrays is not None:
-                message.content["arrays"] = arrays
-            answers.append((self.app(message, context), context))
+        from fedpriv.engines.cohort import side_by_side, slices
+
+        began = time.monotonic()
+        answers: list[Any] = []
+        messages, contexts = zip(*pickle.loads(parcel), strict=True)
+        for some in slices(self.config, messages):
+            pairs = list(zip(some, contexts[len(answers) :], strict=False))
+            for message, _ in pairs:
+                if arrays is not None:
+                    message.content["arrays"] = arrays
+            replies = side_by_side(self.config, [partial(self.app, *pair) for pair in pairs])
+            answers += [(reply, context) for reply, (_, context) in zip(replies, pairs, strict=True)]
             if time.monotonic() - began > turn:
                 break
         return pickle.dumps(answers)

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
 from fedpriv.privacy import mechanisms
-from fedpriv.privacy.events import ApproximateDP, Entry, Event, NoBound, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, ApproximateDP, Entry, Event, NoBound, Threat
 from fedpriv.privacy.gaussian import gaussian_epsilon, gaussian_mu, total_mu
 from fedpriv.privacy.histories import (
     Composed,
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 _MOST_REFINED = 2  # histories refined by PLD in search of the maximum
+_IDLE = EVERY_CLIENT - 1  # stands for all clients without an account
 _ROUNDING = 1 + 1e-12  # the same account summed in another order is admitted again
 ADAPTIVE = (
     "the noise was chosen from earlier outputs: without privacy.max_epsilon a composition of what was spent "
@@ -70,12 +72,20 @@ def compose(events: Iterable[Event], delta: float) -> Composed:
     return refine(history, first_bounds([history], delta)[history], delta)
 
 
-def compose_clients(histories: Mapping[int, Sequence[Event]], delta: float, refined: bool = True) -> Population:
+def compose_clients(
+    histories: Mapping[int, Sequence[Event]],
+    delta: float,
+    refined: bool = True,
+    times: Mapping[int, int] = MappingProxyType({}),
+) -> Population:
     """Every client's total. Equal histories (any order, any grouping into counts) are composed once.
 
+    times: how many clients have this history, where it is not one.
     refined=False: without PLD, milliseconds even for sampled Gaussians; an upper bound, within 20% over many steps.
     """
-    clients = Counter(collect_histories(histories.values()))
+    clients: Counter[History] = Counter()
+    for key, history in zip(histories, collect_histories(histories.values()), strict=True):
+        clients[history] += times.get(key, 1)
     if not clients:
         return Population(0.0, 0.0, "none", (), 0)
     bounds = first_bounds(list(clients), delta)
@@ -217,8 +227,11 @@ def verify(
     delta: float,
     max_epsilon: float | None = None,
     threat: Threat | None = None,
+    idle: int = 0,
 ) -> Verified:
     """The verified figures of a ledger under one threat (of ``threat`` alone; needed if there are several).
+
+    idle: clients that are not in the ledger.
 
     Where a client's bounds exceed ``max_epsilon``, or its noise is adaptive and has no bound, and what it really spent
     passes the filter (which is checked again here), its epsilon is max_epsilon. Clients without entries count, with
@@ -258,7 +271,9 @@ def verify(
         found = compose_clients(dict(enumerate(histories)), own_delta)
         return Composed(found.maximum, found.accountant, found.reasons)
 
-    run = compose_clients({client: guarantee(client, account) for client, account in entries.items()}, delta)
+    others = {_IDLE: list[Event]()} if idle else {}
+    bounds = {client: guarantee(client, account) for client, account in entries.items()}
+    run = compose_clients(bounds | others, delta, times={_IDLE: idle})
     spent = compose_clients({client: realised_events(account) for client, account in entries.items()}, delta)
     accountant = "filter" if filtered and run.maximum == max_epsilon else run.accountant
     return Verified(run.maximum, run.median, spent.maximum, accountant, run.reasons, threat, at_scope)

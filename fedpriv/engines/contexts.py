@@ -1,0 +1,99 @@
+"""The contexts of the clients that took part: in memory up to a limit, the states beyond it in files.
+
+The least recently asked are spilled, one file each, written as a whole, into a folder of this process inside the run's
+folder. It goes with the process; a checkpoint holds every state, wherever it lies, and a resumed run starts from that.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr.app import Context
+
+from fedpriv.files import write_atomic
+from fedpriv.state import ContextStore, Memories
+
+_FOLDERS = ".states-"  # of this process and of those that were killed
+
+
+class Contexts:
+    """Client -> context, made where there is none. most: bytes of states that stay in memory; run_folder: where the
+    others go (None: the machine's folder for temporary files).
+    """
+
+    def __init__(self, make: Callable[[int], Context], most: float, run_folder: str | None) -> None:
+        self.make, self.most, self.run_folder = make, most, run_folder
+        self._kept: OrderedDict[int, Context] = OrderedDict()  # the least recently asked first
+        self._sizes: dict[int, int] = {}
+        self._held = 0  # sum of the sizes
+        self._asked: set[int] = set()  # since their sizes were taken
+        self._spilled: set[int] = set()
+        self._folder: Path | None = None
+
+    def __getitem__(self, client: int) -> Context:
+        if client not in self._kept:
+            self._kept[client] = self.make(client)
+            if client in self._spilled:
+                ContextStore(self._kept[client]).write(self._file(client).read_bytes())
+                self._spilled.remove(client)
+        self._kept.move_to_end(client)
+        self._asked.add(client)
+        return self._kept[client]
+
+    def __setitem__(self, client: int, context: Context) -> None:
+        self._spilled.discard(client)
+        self._kept[client] = context
+        self._kept.move_to_end(client)
+        self._asked.add(client)
+
+    def settle(self) -> None:
+        """Spills what is above the limit. Nobody may be working with a context: it would be another one's from now on.
+
+        Raises OSError that names the file where the disk is full.
+        """
+        for client in self._asked:
+            blob = ContextStore(self._kept[client]).read()
+            self._held -= self._sizes.pop(client, 0)
+            self._sizes[client] = len(blob or b"")
+            self._held += self._sizes[client]
+        self._asked.clear()
+        while self._held > self.most and len(self._kept) > 1:
+            client, context = next(iter(self._kept.items()))
+            blob = ContextStore(context).read()
+            if blob is not None:
+                write_atomic(self._file(client), blob, durable=False)
+                self._spilled.add(client)
+            del self._kept[client]
+            self._held -= self._sizes.pop(client)
+
+    def memories(self) -> Memories:
+        """Every client's memory, read when it is asked for."""
+        kept = [client for client, context in self._kept.items() if ContextStore(context).read() is not None]
+        return Memories(sorted({*kept, *self._spilled}), self._read)
+
+    def close(self) -> None:
+        """Removes the files, and forgets what was in them."""
+        self._spilled.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def remove_leftovers(self) -> None:
+        """Folders of processes of this run that were killed; only for who holds the run's lock."""
+        for folder in Path(self.run_folder).glob(f"{_FOLDERS}*") if self.run_folder else ():
+            if folder != self._folder:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _read(self, client: int) -> bytes:
+        blob = self._file(client).read_bytes() if client in self._spilled else ContextStore(self._kept[client]).read()
+        assert blob is not None, "a client without a memory is in no list of memories"
+        return blob
+
+    def _file(self, client: int) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=self.run_folder))
+        return self._folder / f"{client}.safetensors"

@@ -1,0 +1,182 @@
+"""`engine.trainer=auto`: sequential or vectorised, by a quick measurement on random pictures.
+
+The measurement is kept in the cache beside the decoded pictures, keyed by all that it depends on but the seed: the
+seeds of a sweep, in whatever process, and every later run on this machine choose alike. A run's config.yaml holds what
+was chosen, so a resumed or repeated run measures nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedpriv.config import Config
+from fedpriv.data import ResampledPartition
+from fedpriv.data.cache import cache_folder, entry
+from fedpriv.errors import OptionError
+from fedpriv.planning import estimate_seconds, schedule
+from fedpriv.run_folder import code_digest
+from fedpriv.training import LocalData, SequentialTrainer
+from fedpriv.worker import Worker, client_class
+
+#: Cohorts below this have nothing to share.
+FEWEST_CLIENTS = 8
+#: So much faster the vectorised trainer must be: it holds a cohort's pictures in memory.
+WORTHWHILE = 1.25
+#: A model that is no chain of Linear and ReLU needs torch.func, whose import takes seconds: training below this many
+#: seconds is not worth it.
+WORTH_IMPORTING = 60.0
+#: What the measurement takes: clients side by side, batches of each, repetitions.
+CLIENTS, BATCHES, REPEATS = 32, 4, 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The trainer, why, and how many times faster it is than the sequential one (1 where nothing was measured)."""
+
+    trainer: str
+    reason: str
+    gain: float = 1.0
+
+
+def choose_trainer(config: Config, worker: Worker) -> Choice:
+    """What `engine.trainer` means here. Raises `OptionError` where ``vectorised`` is asked for and impossible, naming
+    the layer.
+    """
+    asked = config.engine.trainer
+    if asked == "sequential":
+        return Choice(asked, "as asked")
+    reason = _why_not(config, worker)
+    if asked == "vectorised":
+        reason = reason or _model_obstacle(config, worker)
+        if reason is not None:
+            raise OptionError("engine.trainer", asked, f"{reason}; allowed: auto, sequential")
+        return Choice(asked, "as asked")
+    if reason is not None:
+        return Choice("sequential", reason)
+    if config.clients_per_round < FEWEST_CLIENTS:
+        return Choice("sequential", f"fewer than {FEWEST_CLIENTS} clients a round")
+    by_vmap = worker.model.theta.device.type == "cpu" and not _by_hand(worker)
+    if by_vmap and estimate_seconds(config, worker, schedule(config)) < WORTH_IMPORTING:
+        return Choice("sequential", f"less than {WORTH_IMPORTING:.0f} s of training")
+    reason = _model_obstacle(config, worker)
+    if reason is not None:
+        return Choice("sequential", reason)
+    gain = _measured_gain(config, worker)
+    trainer = "vectorised" if gain >= WORTHWHILE else "sequential"
+    return Choice(trainer, f"vectorised is {gain:.1f} x as fast where it was measured", max(gain, 1.0))
+
+
+def _by_hand(worker: Worker) -> bool:
+    from fedpriv.vectorised import Chain
+
+    return Chain.of(worker.model.module) is not None
+
+
+def _why_not(config: Config, worker: Worker) -> str | None:
+    """What besides the model forbids vectorised training, in words."""
+    if config.engine.name == "flower":
+        return "engine=flower gives every client a message of its own, one at a time"
+    if client_class(config).clips_examples and not _by_hand(worker):
+        return f"per-example gradients of model={config.model.name} are clipped client by client"
+    return None
+
+
+def _model_obstacle(config: Config, worker: Worker) -> str | None:
+    from fedpriv.vectorised import obstacle
+
+    return obstacle(worker.model, worker.data.dataset.shape)
+
+
+# --- the measurement -------------------------------------------------------------------------------------
+
+
+def _measured_gain(config: Config, worker: Worker) -> float:
+    """Seconds of a client's sequential training over its share of the vectorised one; measured once."""
+    examples = _usual_examples(config, worker)
+    device = worker.model.theta.device
+    identity = {
+        "code": code_digest(),
+        "machine": [platform.node(), platform.machine(), os.cpu_count(), str(torch.__version__)],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": config.engine.threads_per_client,
+        "model": config.model.model_dump(),
+        "shape": worker.data.dataset.shape,
+        "classes": len(worker.data.dataset.classes),
+        "local": config.local.model_dump(),
+        "examples": examples,
+        "clients": min(CLIENTS, config.clients_per_round),
+        "clips_examples": client_class(config).clips_examples,
+    }
+
+    def write(folder: Path) -> None:
+        (folder / "trainers.json").write_text(json.dumps({"gain": measure(config, worker, examples)}))
+
+    found = entry(cache_folder(config.dataset) / "trainers", identity, write)
+    return float(json.loads((found / "trainers.json").read_text())["gain"])
+
+
+def _usual_examples(config: Config, worker: Worker) -> int:
+    """Pictures of a client in the measurement: an even share, which no seed changes, and a few batches at most."""
+    partition = worker.data.partition
+    if isinstance(partition, ResampledPartition):
+        share = int(partition.num_train[0])
+    else:
+        share = int(len(worker.data.dataset.train) * (1 - config.partition.test_fraction)) // config.num_clients
+    return max(1, min(share, BATCHES * config.local.batch_size))
+
+
+def measure(config: Config, worker: Worker, examples: int) -> float:
+    """How many times faster a client's share of the vectorised training is. The model is left as it was."""
+    from fedpriv.vectorised import VectorisedTrainer
+
+    model, before = worker.model, worker.model.theta.clone()
+    together = min(CLIENTS, config.clients_per_round)
+    theta = before.cpu()
+    random = torch.Generator().manual_seed(0)
+    images = torch.randn(examples, *worker.data.dataset.shape, generator=random)
+    labels = torch.randint(0, len(worker.data.dataset.classes), (examples,), generator=random)
+    data = LocalData(images, labels)
+    local = config.local.model_copy(update={"epochs": 1})
+    vectorised, sequential = VectorisedTrainer(model, local), SequentialTrainer(model, local)
+    clips = client_class(config).clips_examples
+
+    def ask(trainer: SequentialTrainer, client: int) -> object:
+        if clips:
+            return trainer.clipped_sum(theta, data, 1.0)
+        return trainer.train(theta, data, np.random.default_rng(client))
+
+    def one_after_the_other(clients: int) -> None:
+        for client in range(clients):
+            ask(sequential, client)
+
+    def side_by_side() -> None:
+        vectorised.together([partial(ask, vectorised, client) for client in range(together)])
+
+    first = _seconds(lambda: one_after_the_other(1), model.theta.device)
+    alone = max(1, min(together, int(0.1 / first)))
+    seconds = []
+    for _ in range(REPEATS + 1):
+        slow = _seconds(lambda: one_after_the_other(alone), model.theta.device) / alone
+        fast = _seconds(side_by_side, model.theta.device) / together
+        seconds.append((slow, fast))
+    model.load(before)
+    seconds = seconds[1:]  # the first turn warms up
+    return min(slow for slow, _ in seconds) / min(fast for _, fast in seconds)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    began = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began

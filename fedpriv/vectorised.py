@@ -1,0 +1,480 @@
+"""Local training of a whole cohort as one computation.
+
+Every client runs its own code until it asks its trainer and waits there (a greenlet: one thread, one client at a time);
+all waiting requests are computed together, then each client goes on. Batches, order of steps and losses are those of
+`SequentialTrainer`; sums are taken in another order, so results agree within float32 rounding.
+
+Flatten, Linear and ReLU are computed by hand (`Chain`): batched matrix products that add a step's gradient to the
+parameters without ever holding it. Every other model goes through `torch.func.vmap` (`Mapped`).
+
+Shapes: c clients, b examples of a batch (the largest; the others are padded with empty pictures of weight 0),
+d parameters, i and o inputs and outputs of a layer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
+
+from fedpriv.config import LocalConfig
+from fedpriv.mechanisms.per_example import ClippedSum, clip_factors
+from fedpriv.models import FlatModel
+from fedpriv.training import LocalData, LocalResult, SequentialTrainer, draw_batches
+
+log = logging.getLogger("fedpriv")
+
+T = TypeVar("T")
+
+#: Numbers (parameters and a batch's pictures) of the clients that are computed at a time: a processor's cache, or a
+#: share of a GPU's memory.
+NUMBERS = {"cpu": 2**20, "cuda": 2**28}
+
+#: Agreement asked of a model's gradients under vmap with its own before they are trusted.
+TOLERANCE = 1e-3
+
+
+class _Lane(greenlet):
+    """A client of a cohort."""
+
+
+@dataclass(frozen=True)
+class _Training:
+    """A client's call of `SequentialTrainer.train`."""
+
+    theta: Tensor
+    data: LocalData
+    rng: np.random.Generator
+    proximal_mu: float
+
+    def alone(self, trainer: SequentialTrainer) -> LocalResult:
+        return SequentialTrainer.train(trainer, self.theta, self.data, self.rng, self.proximal_mu)
+
+
+@dataclass(frozen=True)
+class _Clipping:
+    """A client's call of `SequentialTrainer.clipped_sum` at the given bound."""
+
+    theta: Tensor
+    data: LocalData
+    bound: float
+
+    def alone(self, trainer: SequentialTrainer) -> ClippedSum:
+        return SequentialTrainer.clipped_sum(trainer, self.theta, self.data, self.bound)
+
+
+class VectorisedTrainer(SequentialTrainer):
+    """Computes what the clients of `together` ask for as one batch; a request from anywhere else, alone."""
+
+    def __init__(self, model: FlatModel, config: LocalConfig) -> None:
+        super().__init__(model, config)
+        self.batched: Chain | Mapped = Chain.of(model.module) or Mapped(model.module)
+
+    def together(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """What the tasks return, in their order. An error of a computation is raised in the client that asked for it
+        alone; what a task itself raises ends all of them, so a task catches what is its own client's fault.
+        """
+        lanes = [_Lane(task) for task in tasks]
+        told = [lane.switch() for lane in lanes]  # each runs until it asks for something, or to its end
+        while waiting := [k for k, lane in enumerate(lanes) if not lane.dead]:
+            replies = self._answer([told[k] for k in waiting])
+            for k, reply in zip(waiting, replies, strict=True):
+                told[k] = lanes[k].throw(reply) if isinstance(reply, Exception) else lanes[k].switch(reply)
+        return told
+
+    def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
+        """As `SequentialTrainer.train`."""
+        lane = getcurrent()
+        if not isinstance(lane, _Lane):
+            return super().train(theta, data, rng, proximal_mu)
+        result: LocalResult = lane.parent.switch(_Training(theta, data, rng, proximal_mu))
+        return result
+
+    def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
+        """As `SequentialTrainer.clipped_sum`."""
+        lane = getcurrent()
+        together = isinstance(lane, _Lane) and isinstance(self.batched, Chain) and chosen == "given"
+        if not together or not len(data):
+            return super().clipped_sum(theta, data, bound, chosen)
+        result: ClippedSum = lane.parent.switch(_Clipping(theta, data, bound))
+        return result
+
+    # --- one computation for all who wait ----------------------------------------------------------------
+
+    def _answer(self, requests: Sequence[_Training | _Clipping]) -> list[LocalResult | ClippedSum | Exception]:
+        """One result, or what went wrong, for each request."""
+        states = {k: r.rng.bit_generator.state for k, r in enumerate(requests) if isinstance(r, _Training)}
+        try:
+            return self._compute(requests)
+        except Exception as error:  # for want of memory, say: nobody is to suffer for the others
+            log.warning("a cohort's training is computed client by client: %s", error)
+        found: list[LocalResult | ClippedSum | Exception] = []
+        for k, request in enumerate(requests):
+            try:
+                if isinstance(request, _Training):
+                    request.rng.bit_generator.state = states[k]
+                found.append(request.alone(self))
+            except Exception as error:
+                found.append(error)
+        return found
+
+    def _compute(self, requests: Sequence[_Training | _Clipping]) -> list[LocalResult | ClippedSum | Exception]:
+        found: list[LocalResult | ClippedSum | Exception] = [LocalResult(torch.zeros(0), 0.0)] * len(requests)
+        trainings = [(k, request) for k, request in enumerate(requests) if isinstance(request, _Training)]
+        for mu in dict.fromkeys(request.proximal_mu for _, request in trainings):
+            same = [(k, request) for k, request in trainings if request.proximal_mu == mu]
+            for (k, _), result in zip(same, self._train_all([request for _, request in same], mu), strict=True):
+                found[k] = result
+        clippings = [(k, request) for k, request in enumerate(requests) if isinstance(request, _Clipping)]
+        for some in self._chunks(clippings, max((request.data.images.numel() for _, request in clippings), default=0)):
+            for (k, _), clipped in zip(some, self._clip_chunk([request for _, request in some]), strict=True):
+                found[k] = clipped
+        return found
+
+    def _train_all(self, requests: Sequence[_Training], mu: float) -> list[LocalResult]:
+        """Clients with the most batches first, so that those who still train are always the first of their chunk."""
+        work = []
+        for k, request in enumerate(requests):
+            rows = draw_batches(self.config, len(request.data), request.rng) if len(request.data) else ()
+            work.append((k, request, [batch for batch in rows if batch.size]))
+        work.sort(key=lambda item: -len(item[2]))
+        found = [LocalResult(torch.zeros_like(request.theta), 0.0) for request in requests]
+        widest = max((len(batch) for _, _, batches in work for batch in batches), default=0)
+        for some in self._chunks(work, widest * requests[0].data.images[:1].numel()):
+            if not some[0][2]:
+                break  # from here on nobody has a batch
+            results = self._train_chunk([request for _, request, _ in some], [batches for _, _, batches in some], mu)
+            for (k, _, _), result in zip(some, results, strict=True):
+                found[k] = result
+        return found
+
+    def _chunks(self, clients: Sequence[T], pixels: int) -> Iterator[Sequence[T]]:
+        """Clients that are computed at a time; ``pixels`` of the largest batch."""
+        size = max(1, NUMBERS[self.model.theta.device.type] // (self.model.layout.num_parameters + pixels))
+        for start in range(0, len(clients), size):
+            yield clients[start : start + size]
+
+    def _train_chunk(
+        self, requests: Sequence[_Training], batches: Sequence[Sequence[np.ndarray]], mu: float
+    ) -> list[LocalResult]:
+        """SGD of some clients; ``batches`` are none of them empty, and the first client has the most."""
+        config, device = self.config, self.model.theta.device
+        self.model.module.train()
+        stacked = torch.stack([request.theta for request in requests]).to(device)
+        starts = self._split(stacked)
+        thetas = [start.clone() for start in starts]
+        velocities = [torch.zeros_like(start) for start in starts] if config.momentum else None
+        pictures, labels = self._pooled([request.data for request in requests])
+        rows, weights = _table(batches, [len(request.data) for request in requests])
+        active = [sum(len(own) > step for own in batches) for step in range(len(batches[0]))]
+        widths = [max(len(own[step]) for own in batches[:among]) for step, among in enumerate(active)]
+        rows, weights = rows.to(device), weights.to(device)
+        losses = torch.zeros(len(requests), device=device)
+        for step, (among, width) in enumerate(zip(active, widths, strict=True)):
+            index = rows[step, :among, :width].reshape(-1)
+            images = pictures.index_select(0, index).view(among, width, *pictures.shape[1:])
+            targets = labels.index_select(0, index).view(among, width)
+            now = [theta[:among] for theta in thetas]
+            with torch.no_grad():
+                step_losses, gradients = self.batched.gradients(now, images, targets, weights[step, :among, :width])
+                for number, gradient in enumerate(gradients):
+                    theta, start = now[number], starts[number][:among]
+                    if velocities is None:
+                        if mu:
+                            theta.lerp_(start, config.lr * mu)
+                        gradient.add_to(theta, -config.lr, 1.0)
+                        continue
+                    velocity = velocities[number][:among]
+                    gradient.add_to(velocity, 1.0, config.momentum)
+                    if mu:
+                        velocity.add_(theta - start, alpha=mu)
+                    theta.add_(velocity, alpha=-config.lr)
+                losses[:among] += step_losses
+        updates = (torch.cat([theta.flatten(1) for theta in thetas], dim=1) - stacked).cpu()
+        means = losses.cpu() / torch.tensor([len(own) for own in batches]).clamp(min=1)
+        return [LocalResult(update, float(mean)) for update, mean in zip(updates, means.tolist(), strict=True)]
+
+    def _clip_chunk(self, requests: Sequence[_Clipping]) -> list[ClippedSum]:
+        """Norms from each layer's inputs and output gradients, then one more product for the weighted sums."""
+        device, counts = self.model.theta.device, [len(request.data) for request in requests]
+        thetas = self._split(torch.stack([request.theta for request in requests]).to(device))
+        pictures, labels = self._pooled([request.data for request in requests])
+        rows, _ = _table([[np.arange(count)] for count in counts], counts)
+        index = rows[0].to(device)
+        real = index < len(pictures) - 1
+        images = pictures.index_select(0, index.reshape(-1)).view(*index.shape, *pictures.shape[1:])
+        with torch.no_grad():
+            found = self.batched.clipped(  # type: ignore[union-attr]
+                thetas,
+                images,
+                labels[index],
+                real,
+                torch.tensor([request.bound for request in requests], dtype=torch.float64, device=device),
+            )
+        totals, norms, losses = (part.cpu() for part in found)
+        return [
+            ClippedSum(totals[k], norms[k, :count].clone(), float(losses[k]) / count) for k, count in enumerate(counts)
+        ]
+
+    def _split(self, stacked: Tensor) -> list[Tensor]:
+        """One contiguous tensor [c, ...] per parameter from flat vectors [c, d]."""
+        found, start = [], 0
+        for shape in self.model.layout.shapes:
+            stop = start + torch.Size(shape).numel()
+            found.append(stacked[:, start:stop].contiguous().view(len(stacked), *shape))
+            start = stop
+        return found
+
+    def _pooled(self, data: Sequence[LocalData]) -> tuple[Tensor, Tensor]:
+        """All clients' pictures one after the other, an empty picture at their end; their labels."""
+        device = self.model.theta.device
+        images = torch.cat([*(own.images for own in data), torch.zeros_like(data[0].images[:1])])
+        labels = torch.cat([*(own.labels for own in data), torch.zeros(1, dtype=torch.int64)])
+        return self.batched.prepared(images).to(device), labels.to(device)
+
+
+def _table(batches: Sequence[Sequence[np.ndarray]], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """rows (int64 [steps, c, b]) of the pooled pictures, padded with the empty one; weights (float32, 1/size of the
+    client's batch, 0 for padding).
+    """
+    offsets, steps = np.cumsum([0, *counts]), len(batches[0])
+    sizes = np.zeros((steps, len(batches)), dtype=np.int64)
+    for client, own in enumerate(batches):
+        sizes[: len(own), client] = [len(rows) for rows in own]
+    places = np.arange(sizes.max()) < sizes[:, :, None]
+    table = np.full(places.shape, offsets[-1], dtype=np.int64)
+    for client, own in enumerate(batches):
+        table[:, client][places[:, client]] = np.concatenate([*own, np.zeros(0, np.int64)]) + offsets[client]
+    weights = places / np.maximum(sizes, 1)[:, :, None].astype(np.float32)
+    return torch.from_numpy(table), torch.from_numpy(weights.astype(np.float32))
+
+
+# --- gradients of c models on c batches -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A gradient [c, ...] as it is."""
+
+    value: Tensor
+
+    def add_to(self, target: Tensor, alpha: float, beta: float) -> None:
+        """target = beta * target + alpha * gradient."""
+        if beta != 1.0:
+            target.mul_(beta)
+        target.add_(self.value, alpha=alpha)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A weight's gradient [c, o, i]: sum over examples of outputs' gradients [c, b, o] times inputs [c, b, i]."""
+
+    outputs: Tensor
+    inputs: Tensor
+
+    def add_to(self, target: Tensor, alpha: float, beta: float) -> None:
+        target.baddbmm_(self.outputs.mT, self.inputs, beta=beta, alpha=alpha)
+
+
+class Chain:
+    """Flatten, then Linear layers with ReLU between them: the models `linear` and `mlp`, and custom ones like them."""
+
+    def __init__(self, layers: Sequence[tuple[bool, bool]]) -> None:
+        self.layers = layers  # (has a bias, is followed by ReLU)
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Chain | None:
+        """None for any other model."""
+        flat = list(_leaves(module))
+        if not flat or type(flat[0]) is not nn.Flatten or (flat[0].start_dim, flat[0].end_dim) != (1, -1):
+            return None
+        layers: list[tuple[bool, bool]] = []
+        for layer in flat[1:]:
+            if type(layer) is nn.Linear:
+                layers.append((layer.bias is not None, False))
+            elif type(layer) is nn.ReLU and layers:
+                layers[-1] = (layers[-1][0], True)
+            elif type(layer) is not nn.Identity:
+                return None
+        return cls(layers) if layers and not layers[-1][1] else None
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Pictures as `gradients` takes them."""
+        return images.flatten(1)
+
+    def gradients(
+        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, list[_Product | _Whole]]:
+        """(weighted losses [c], each parameter's gradient) of pictures [c, b, i] with labels and weights [c, b]."""
+        inputs, logits = self._forward(thetas, images)
+        losses, slope = _cross_entropy(logits, labels)
+        slopes = self._backward(thetas, inputs, slope.mul_(weights.unsqueeze(-1)))
+        found: list[_Product | _Whole] = []
+        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+            found.append(_Product(outputs, own))
+            if bias:
+                found.append(_Whole(outputs.sum(1)))
+        return (losses * weights).sum(1), found
+
+    def clipped(
+        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, real: Tensor, bounds: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(sums of clipped per-example gradients [c, d], norms float64 [c, b], sums of losses [c]); ``real`` [c, b] is
+        False for padding, ``bounds`` float64 [c]. As `PerExampleGradients`: a broken example contributes nothing.
+        """
+        inputs, logits = self._forward(thetas, images)
+        losses, slope = _cross_entropy(logits, labels)
+        slopes = self._backward(thetas, inputs, slope)
+        norms = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
+        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+            norms += _squares(outputs) * (_squares(own) + bias)
+        norms.sqrt_()
+        factors = clip_factors(norms, bounds.unsqueeze(1)).masked_fill_(~real, 0.0).float().unsqueeze(-1)
+        broken = ~torch.isfinite(norms)
+        if broken.any():
+            losses = losses.masked_fill(broken, 0.0)
+            slopes = [outputs.masked_fill(broken.unsqueeze(-1), 0.0) for outputs in slopes]
+            inputs = [own.masked_fill(broken.unsqueeze(-1), 0.0) for own in inputs]
+        parts = []
+        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+            weighted = outputs * factors
+            parts.append(torch.bmm(weighted.mT, own).flatten(1))
+            if bias:
+                parts.append(weighted.sum(1))
+        return torch.cat(parts, dim=1), norms, losses.masked_fill(~real, 0.0).sum(1)
+
+    def _forward(self, thetas: Sequence[Tensor], images: Tensor) -> tuple[list[Tensor], Tensor]:
+        """(every layer's inputs [c, b, i], logits [c, b, classes])."""
+        inputs, values, place = [], images, 0
+        for bias, relu in self.layers:
+            inputs.append(values)
+            weight = thetas[place].mT
+            values = torch.baddbmm(thetas[place + 1].unsqueeze(1), values, weight) if bias else values @ weight
+            place += 1 + bias
+            if relu:
+                values = values.relu_()
+        return inputs, values
+
+    def _backward(self, thetas: Sequence[Tensor], inputs: Sequence[Tensor], slope: Tensor) -> list[Tensor]:
+        """Gradients of every layer's outputs [c, b, o] from that of the logits."""
+        found, place = [slope], len(thetas)
+        for number in reversed(range(1, len(self.layers))):
+            place -= 1 + self.layers[number][0]
+            slope = torch.bmm(slope, thetas[place])
+            if self.layers[number - 1][1]:
+                slope.mul_(inputs[number] > 0)
+            found.append(slope)
+        return found[::-1]
+
+
+class Mapped:
+    """Any model that `torch.func.vmap` can handle."""
+
+    def __init__(self, module: nn.Module) -> None:
+        names = [name for name, _ in module.named_parameters()]
+
+        def loss(thetas: list[Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+            logits = torch.func.functional_call(module, dict(zip(names, thetas, strict=True)), (images,))
+            total = (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
+            return total, total.detach()
+
+        self._gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
+
+    def prepared(self, images: Tensor) -> Tensor:
+        return images
+
+    def gradients(
+        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, list[_Whole]]:
+        """As `Chain.gradients`, of pictures [c, b, channels, height, width]."""
+        found, losses = self._gradients(list(thetas), images, labels, weights)
+        return losses, [_Whole(gradient) for gradient in found]
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of nested `nn.Sequential`s in the order in which they are applied."""
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _leaves(child)
+    else:
+        yield module
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses [c, b] and their gradients by the logits [c, b, classes]."""
+    log_shares = functional.log_softmax(logits, dim=-1)
+    place = labels.unsqueeze(-1)
+    losses = -log_shares.gather(-1, place).squeeze(-1)
+    slope = log_shares.exp_()
+    return losses, slope.scatter_add_(-1, place, torch.full_like(losses, -1.0).unsqueeze(-1))
+
+
+def _squares(x: Tensor) -> Tensor:
+    """Squared norms (float64 [c, b]) of vectors [c, b, ...]."""
+    return torch.linalg.vector_norm(x, dim=-1).double().square()
+
+
+# --- which models it can compute --------------------------------------------------------------------------
+
+
+def obstacle(model: FlatModel, shape: tuple[int, int, int]) -> str | None:
+    """Why this model cannot be trained for several clients at once, in words that name the layer; None where it can.
+
+    Tried with two models on two batches of unequal size, against one after the other.
+    """
+    module = model.module
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU):
+            return f"layer {name} is {type(layer).__name__}, whose random numbers would not be each client's own"
+        if any(not parameter.requires_grad for parameter in layer.parameters(recurse=False)):
+            return f"layer {name} has parameters that are not trained"
+    if Chain.of(module) is not None:
+        return None
+    entered = ["the model"]  # what was computed when it failed
+
+    def watch(name: str, layer: nn.Module) -> RemovableHandle:
+        return layer.register_forward_pre_hook(lambda *_: entered.append(f"layer {name} ({type(layer).__name__})"))
+
+    hooks = [watch(name, layer) for name, layer in module.named_modules() if name]
+    try:
+        if _agrees(model, shape):
+            return None
+    except Exception as error:
+        return f"{entered[-1]} fails under torch.func.vmap ({str(error).splitlines()[0]})"
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return "the model gives other gradients under torch.func.vmap, or its examples depend on each other"
+
+
+def _agrees(model: FlatModel, shape: tuple[int, int, int]) -> bool:
+    device, before = model.theta.device, model.theta.clone()
+    random = torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, *shape, generator=random)
+    images[1, 2] = 0.0  # padding
+    labels, weights = torch.zeros(2, 3, dtype=torch.int64), torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0.0]])
+    thetas = torch.stack([before.cpu(), before.cpu() * 1.1])
+    trainer = VectorisedTrainer(model, LocalConfig(epochs=1, batch_size=3, lr=1.0, momentum=0.0, sampler="shuffle"))
+    model.module.train()
+    parts = trainer._split(thetas.to(device))
+    _, gradients = trainer.batched.gradients(parts, images.to(device), labels.to(device), weights.to(device))
+    found = torch.cat([gradient.value.flatten(1) for gradient in gradients if isinstance(gradient, _Whole)], dim=1)
+    try:
+        for k, size in enumerate((3, 2)):
+            model.load(thetas[k].to(device))
+            model.grad.zero_()
+            functional.cross_entropy(model(images[k, :size].to(device)), labels[k, :size].to(device)).backward()  # type: ignore[no-untyped-call]
+            if not float((found[k] - model.grad).norm()) <= TOLERANCE * float(model.grad.norm() + 1e-6):
+                return False
+    finally:
+        model.grad.zero_()
+        model.load(before)
+    return True

@@ -1,0 +1,237 @@
+"""Large populations: clients draw their own pictures, and nothing is stored of those that never took part."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SMALL, Outcome, Run, result_of
+from safetensors.torch import load_file
+
+from fedpriv.app import empty_context
+from fedpriv.compose import compose
+from fedpriv.config import ResampledPartition
+from fedpriv.data import FederatedData, load_federated
+from fedpriv.data.partition import partition_clients
+from fedpriv.engines.contexts import Contexts
+from fedpriv.errors import OptionError
+from fedpriv.planning import make_plan
+from fedpriv.privacy.composition import verify
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
+from fedpriv.run import Session, resume_run, start_run
+from fedpriv.run_folder import read_blobs, write_blobs
+from fedpriv.state import ContextStore
+from fedpriv.worker import Worker
+
+LABELS = np.arange(1000) % 10
+RESAMPLED = ("partition=resampled", "partition.examples_per_client=20")
+
+
+def resampled(num_clients: int, seed: int = 0, examples: int = 60, test_fraction: float = 0.25) -> Any:
+    config = ResampledPartition(name="resampled", examples_per_client=examples, test_fraction=test_fraction)
+    return partition_clients(LABELS, config, num_clients, seed, Path("nowhere"))
+
+
+# --- the partition ---------------------------------------------------------------------------------------
+
+
+def test_every_client_draws_its_own_pictures_by_seed_and_number() -> None:
+    one, again, other = resampled(50), resampled(100_000), resampled(50, seed=1)
+    for client in (0, 1, 49):
+        train, test = one.train(client), one.test(client)
+        assert len(train) == 45 == one.num_train[client] and len(test) == 15
+        assert len(set(train) | set(test)) == 60  # without replacement, the two parts apart
+        assert (np.diff(train) > 0).all() and (np.diff(test) > 0).all()
+        assert np.array_equal(train, again.train(client)) and np.array_equal(test, again.test(client))
+        assert not np.array_equal(train, other.train(client))
+    assert not np.array_equal(one.train(0), one.train(1))
+    held = np.bincount(np.concatenate([one.train(k) for k in range(50)]), minlength=len(LABELS))
+    assert held.max() > 1  # clients share pictures
+    assert len(resampled(5, test_fraction=0.0).test(0)) == 0
+    for client in (-1, 50):
+        with pytest.raises(IndexError):
+            one.train(client)
+
+
+def test_all_pictures_are_drawn_equally_often() -> None:
+    drawn = np.bincount(np.concatenate([resampled(4000).train(k) for k in range(4000)]), minlength=len(LABELS))
+    expected = 4000 * 45 / len(LABELS)  # each client holds each picture with probability 0.045
+    spread = np.sqrt(4000 * 0.045 * (1 - 0.045))
+    assert abs(drawn.mean() - expected) < 1e-9 and np.abs(drawn - expected).max() < 5 * spread
+    assert 0.9 * spread < drawn.std() < 1.1 * spread
+
+
+def test_nothing_is_built_for_clients_that_nobody_asks() -> None:
+    """Ten million clients with 600 pictures each would be 48 GB."""
+    tracemalloc.start()
+    partition = resampled(10_000_000, examples=600)
+    partition.train(9_999_999)
+    assert int(partition.num_train.min()) == 450 and partition.num_clients == 10_000_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1e6
+
+
+def test_impossible_requests_are_refused_in_words(cli: Callable[..., Outcome]) -> None:
+    found = cli(*RESAMPLED, "partition.examples_per_client=1438")
+    assert found.code == 2 and "partition.examples_per_client" in found.err and "1437 training pictures" in found.err
+    with pytest.raises(OptionError, match="1000 training pictures"):
+        resampled(3, examples=1001)
+    found = cli("partition=iid", "partition.examples_per_client=20")
+    assert found.code == 2 and "partition.examples_per_client" in found.err
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "nbafl", "dpfl_agn"])
+def test_methods_that_protect_a_picture_are_refused(run: Run, method: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"partition.*resampled.*clients share pictures"):
+        run(f"strategy={method}", *RESAMPLED, folder=tmp_path / "refused")
+    assert not (tmp_path / "refused" / "config.yaml").exists()
+
+
+# --- a run -----------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_thousand_clients_cost_no_more_than_a_thousand(run: Run) -> None:
+    """A few numbers a client (how often it is asked), for a moment; a Python object each would be a hundred bytes."""
+    run(*RESAMPLED)  # imports and fills caches
+    peaks = {}
+    for clients in (1_000, 100_000):
+        tracemalloc.start()
+        folder = run(*RESAMPLED, f"num_clients={clients}")
+        peaks[clients] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peaks[100_000] - peaks[1_000] < 60 * 99_000
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["num_clients"] == 100_000
+    assert summary["privacy"]["verified_median"] == 0.0 < summary["privacy"]["verified_epsilon"]
+    assert any("clients draw from the same pictures" in reason for reason in summary["privacy"]["reasons"])
+    assert "clients draw from the same pictures" in (folder / "report.html").read_text()
+
+
+def test_a_plan_counts_clients_that_are_never_asked() -> None:
+    config = compose([*SMALL, *RESAMPLED, "num_clients=50000"])
+    plan = make_plan(config, Worker(config))
+    assert plan.verified_median == 0.0 < plan.verified_epsilon
+    assert sum(plan.participations) == 12
+    assert any("clients draw from the same pictures" in reason for reason in plan.reasons)
+
+
+def test_clients_without_releases_count_towards_the_median() -> None:
+    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
+    ledger = {client: [Entry(1, client, 0, 0, event)] for client in range(3)}
+    for idle in (0, 2, 3, 4):
+        explicit = verify(ledger | {client: [] for client in range(3, 3 + idle)}, 1e-5)
+        found = verify(ledger, 1e-5, idle=idle)
+        assert (found.maximum, found.median, found.spent_so_far) == (
+            explicit.maximum,
+            explicit.median,
+            explicit.spent_so_far,
+        )
+    assert verify({}, 1e-5, idle=9).median == 0.0
+
+
+def test_the_picture_of_who_holds_what_looks_at_some_clients_only(tmp_path: Path) -> None:
+    from fedpriv.data.picture import MAX_ROWS, draw_label_distribution, label_counts
+
+    data = load_federated(compose([*SMALL, *RESAMPLED, "num_clients=10000000"]))
+    assert isinstance(data, FederatedData)
+    counts = label_counts(data)
+    assert counts.shape == (MAX_ROWS, 10) and (counts.sum(1) == 20).all()
+    draw_label_distribution(data, tmp_path / "labels.png")
+    assert (tmp_path / "labels.png").stat().st_size > 1000
+
+
+# --- states on disk --------------------------------------------------------------------------------------
+
+
+def contexts(most: float, folder: Path) -> Contexts:
+    return Contexts(lambda client: empty_context(1, client + 2, client, 100), most, str(folder))
+
+
+def blob_of(client: int) -> bytes:
+    return bytes([client]) * 1000
+
+
+def test_states_beyond_the_limit_are_files_and_come_back(tmp_path: Path) -> None:
+    found = contexts(3_500, tmp_path)
+    for client in range(10):
+        ContextStore(found[client]).write(blob_of(client))
+        found.settle()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(int(path.stem) for path in files) == list(range(7))  # the least recently asked
+    assert ContextStore(found[0]).read() == blob_of(0)
+    found.settle()
+    assert sorted(found.memories()) == list(range(10))
+    assert all(blob == blob_of(client) for client, blob in found.memories().items())
+    ContextStore(found[0]).write(b"newer")
+    for client in range(20, 26):
+        ContextStore(found[client]).write(blob_of(client))
+        found.settle()
+    assert found.memories()[0] == b"newer" and ContextStore(found[0]).read() == b"newer"
+    assert ContextStore(found[50]).read() is None and 50 not in found.memories()
+    found.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_need_nothing_is_written(tmp_path: Path) -> None:
+    found = contexts(1e6, tmp_path)
+    for client in range(10):
+        ContextStore(found[client]).write(blob_of(client))
+        found.settle()
+    assert list(tmp_path.iterdir()) == [] and len(found.memories()) == 10
+
+
+def test_a_checkpoints_states_are_written_one_by_one(tmp_path: Path) -> None:
+    blobs = {7: b"", 3: b"abc", 100_000: bytes(range(256)) * 5}
+    write_blobs(tmp_path / "blobs", blobs)
+    found = read_blobs(tmp_path / "blobs")
+    assert found == blobs
+    stored = load_file(tmp_path / "blobs")  # any reader of the format
+    assert {int(name): tensor.numpy().tobytes() for name, tensor in stored.items()} == blobs
+    with pytest.raises(KeyError):
+        found[4]
+    write_blobs(tmp_path / "nothing", {})
+    assert read_blobs(tmp_path / "nothing") == {}
+
+
+SPILLED = ("num_clients=12", "clients_per_round=4", "num_rounds=6", "checkpoint.every=2", *RESAMPLED)
+
+
+def test_a_run_with_its_states_on_disk_is_the_same_run_also_resumed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state of Fed-CAD is 8 kB here: at most one stays in memory."""
+    options = (*SPILLED, "strategy.client.obsolete_factor=0.4")
+    whole = run(*options)
+    spilled = 0
+    settle = Contexts.settle
+
+    def counted(self: Contexts) -> None:
+        nonlocal spilled
+        settle(self)
+        spilled = max(spilled, len(self._spilled))
+
+    monkeypatch.setattr(Contexts, "settle", counted)
+    small = run(*options, "engine.client_memory_mib=0.01")
+    assert result_of(small) == result_of(whole) and spilled >= 8
+    assert not list(small.glob(".states-*"))  # gone with the run
+
+    end_round, torn = Session._end_round, small.parent / "torn"
+
+    def interrupted(self: Session, current: Any) -> None:
+        end_round(self, current)
+        if current.number == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "_end_round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start_run(compose([*SMALL, *options, "engine.client_memory_mib=0.01"]), torn)
+    (torn / ".states-killed").mkdir()  # of a process that could not clean up
+    (torn / ".states-killed" / "3.safetensors").write_bytes(b"stale")
+    monkeypatch.setattr(Session, "_end_round", end_round)
+    resume_run(torn)
+    assert result_of(torn) == result_of(whole)
+    assert not list(torn.glob(".states-*"))

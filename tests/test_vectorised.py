@@ -1,0 +1,351 @@
+"""The vectorised trainer against the sequential one: the same batches, the same ledgers, updates within rounding."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import SMALL, Run, ledger_of, result_of, rows_of
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedpriv import trainer_choice
+from fedpriv.compose import compose
+from fedpriv.config import LocalConfig, ModelConfig
+from fedpriv.errors import OptionError
+from fedpriv.models import FlatModel, build_model
+from fedpriv.run import Session, config_for_rerun, resolve, resume_run, start_run
+from fedpriv.trainer_choice import choose_trainer
+from fedpriv.training import LocalData, SequentialTrainer
+from fedpriv.vectorised import Chain, Mapped, VectorisedTrainer, obstacle
+from fedpriv.worker import Worker
+
+SHAPES = {"linear": (1, 6, 6), "mlp": (1, 6, 6), "cnn": (1, 16, 16)}
+SIZES = (30, 0, 5, 17, 1, 30, 8)  # of clients' data
+
+
+def model_of(name: str) -> FlatModel:
+    return FlatModel(build_model(ModelConfig(name=name), SHAPES[name], 10, 0))  # type: ignore[arg-type]
+
+
+def data_of(name: str) -> list[LocalData]:
+    random = torch.Generator().manual_seed(1)
+    return [
+        LocalData(torch.randn(size, *SHAPES[name], generator=random), torch.randint(0, 10, (size,), generator=random))
+        for size in SIZES
+    ]
+
+
+def rng(client: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(client))
+
+
+# --- one computation -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["shuffle", "poisson"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("proximal_mu", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+def test_a_cohort_trains_as_its_clients_do_alone(name: str, sampler: str, momentum: float, proximal_mu: float) -> None:
+    """Clients of unequal size, one without data; three epochs, so that momentum and the proximal term matter."""
+    config = LocalConfig(epochs=3, batch_size=4, lr=0.1, momentum=momentum, sampler=sampler)  # type: ignore[arg-type]
+    model = model_of(name)
+    start = model.theta.clone()
+    alone, together = SequentialTrainer(model, config), VectorisedTrainer(model, config)
+    thetas = [start * (1 + client / 10) for client in range(len(SIZES))]  # clients that keep layers start differently
+    asked = [(thetas[client], data, client) for client, data in enumerate(data_of(name))]
+    expected = [alone.train(theta, data, rng(client), proximal_mu) for theta, data, client in asked]
+    found = together.together(
+        [lambda t=theta, d=data, c=client: together.train(t, d, rng(c), proximal_mu) for theta, data, client in asked]
+    )
+    for one, other in zip(expected, found, strict=True):
+        assert float((one.update - other.update).norm()) <= 2e-5 * float(one.update.norm())
+        assert other.loss == pytest.approx(one.loss, rel=1e-4, abs=1e-6)
+    assert min(float(one.update.norm()) for one, size in zip(expected, SIZES, strict=True) if size > 4) > 1e-2
+    assert torch.equal(found[1].update, torch.zeros_like(start)) and found[1].loss == 0.0
+
+
+def test_the_generators_are_left_where_the_sequential_trainer_leaves_them() -> None:
+    config = LocalConfig(epochs=2, batch_size=4, lr=0.1, momentum=0.0, sampler="poisson")
+    model, data = model_of("linear"), data_of("linear")
+    left = []
+    for trainer in (SequentialTrainer(model, config), VectorisedTrainer(model, config)):
+        own = [rng(client) for client in range(3)]
+        tasks = [
+            lambda g=generator, d=some, t=trainer: t.train(model.theta.clone(), d, g)
+            for generator, some in zip(own, data, strict=False)
+        ]
+        if isinstance(trainer, VectorisedTrainer):
+            trainer.together(tasks)
+        else:
+            for task in tasks:
+                task()
+        left.append([generator.random() for generator in own])
+    assert left[0] == left[1]
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_clipped_sums_of_a_cohort_are_those_of_its_clients(name: str) -> None:
+    """Different bounds; one example is broken and contributes nothing, whatever its neighbours are."""
+    config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="poisson")
+    model, data = model_of(name), data_of(name)
+    data[3].images[2, 0, 1, 1] = float("inf")
+    theta = model.theta.clone()
+    alone, together = SequentialTrainer(model, config), VectorisedTrainer(model, config)
+    bounds = [0.5 + client for client in range(len(SIZES))]
+    expected = [alone.clipped_sum(theta, some, bound) for some, bound in zip(data, bounds, strict=True)]
+    found = together.together(
+        [lambda d=some, b=bound: together.clipped_sum(theta, d, b) for some, bound in zip(data, bounds, strict=True)]
+    )
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one.total, other.total, atol=1e-5)
+        assert torch.allclose(one.norms, other.norms, rtol=1e-5, equal_nan=True)
+        assert other.loss == pytest.approx(one.loss, rel=1e-5)
+    assert not torch.isfinite(found[3].norms[2]) and float(found[3].total.norm()) > 0.1
+    clipped = [int((one.norms > bound).sum()) for one, bound in zip(expected, bounds, strict=True)]
+    assert sum(clipped) > 3  # bounds that bind
+
+
+def test_a_client_that_diverges_does_not_touch_its_neighbours() -> None:
+    config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.9, sampler="shuffle")
+    model, data = model_of("mlp"), data_of("mlp")
+    trainer, theta = VectorisedTrainer(model, config), model.theta.clone()
+
+    def updates() -> list[Tensor]:
+        tasks = [lambda c=client, d=some: trainer.train(theta, d, rng(c)) for client, some in enumerate(data)]
+        return [result.update for result in trainer.together(tasks)]
+
+    before = updates()
+    data[0].images[:] = float("nan")
+    after = updates()
+    assert not torch.isfinite(after[0]).any()
+    assert all(torch.equal(one, other) for one, other in zip(before[1:], after[1:], strict=True))
+
+
+def test_an_error_of_the_computation_reaches_its_own_client_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="shuffle")
+    model = model_of("linear")
+    trainer, theta = VectorisedTrainer(model, config), model.theta.clone()
+    data = data_of("linear")
+    data[2] = LocalData(torch.zeros(5, 1, 3, 3), data[2].labels)  # pictures of another size
+
+    def task(client: int) -> Any:
+        try:
+            return trainer.train(theta, data[client], rng(client)).update
+        except RuntimeError as error:
+            return str(error)
+
+    found = trainer.together([lambda c=client: task(c) for client in range(4)])
+    assert isinstance(found[2], str)
+    sequential = SequentialTrainer(model, config)
+    for client in (0, 1, 3):
+        assert torch.equal(found[client], sequential.train(theta, data[client], rng(client)).update)
+
+
+def test_outside_a_cohort_it_is_the_sequential_trainer() -> None:
+    config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="shuffle")
+    model, data = model_of("mlp"), data_of("mlp")[0]
+    theta = model.theta.clone()
+    found = [kind(model, config).train(theta, data, rng(1)) for kind in (SequentialTrainer, VectorisedTrainer)]
+    assert torch.equal(found[0].update, found[1].update)
+
+
+# --- which models ----------------------------------------------------------------------------------------
+
+
+def named(**layers: nn.Module) -> FlatModel:
+    module = nn.Sequential()
+    for name, layer in layers.items():
+        module.add_module(name, layer)
+    return FlatModel(module)
+
+
+class _BatchMean(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images - images.mean(0)
+
+
+class _Branch(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images * 2 if images.sum() > 0 else images
+
+
+def test_chains_are_recognised_and_everything_else_is_mapped() -> None:
+    for name, kind in (("linear", Chain), ("mlp", Chain), ("cnn", Mapped)):
+        config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="shuffle")
+        assert type(VectorisedTrainer(model_of(name), config).batched) is kind
+    for layers in (
+        [nn.Linear(4, 3)],  # pictures are not flattened
+        [nn.Flatten(), nn.Linear(4, 3), nn.Tanh()],
+        [nn.Flatten(), nn.Linear(4, 3), nn.ReLU()],  # logits behind an activation
+        [nn.Flatten(0), nn.Linear(4, 3)],
+    ):
+        assert Chain.of(nn.Sequential(*layers)) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (nn.Dropout(0.5), "layer odd is Dropout"),
+        (_Branch(), "layer odd (_Branch) fails under torch.func.vmap"),
+        (_BatchMean(), "examples depend on each other"),
+        (nn.Linear(9, 9).requires_grad_(False), "layer odd has parameters that are not trained"),
+        (nn.Tanh(), None),
+    ],
+)
+def test_models_that_cannot_be_trained_together_are_named(layer: nn.Module, words: str | None) -> None:
+    model = named(flat=nn.Flatten(), odd=layer, head=nn.Linear(9, 3))
+    before = model.theta.clone()
+    found = obstacle(model, (1, 3, 3))
+    assert found is None if words is None else words in str(found)
+    assert torch.equal(model.theta, before)
+
+
+def model_with_dropout(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return named(flat=nn.Flatten(), drop=nn.Dropout(0.1), head=nn.Linear(int(np.prod(shape)), classes)).module
+
+
+def test_what_cannot_be_vectorised_is_refused_in_words_and_auto_goes_on_without() -> None:
+    dropout = ["model=custom", "model.path=test_vectorised.model_with_dropout"]
+    with pytest.raises(OptionError, match=r"engine\.trainer.*layer drop is Dropout.*allowed: auto, sequential"):
+        resolve(compose([*SMALL, *dropout, "engine.trainer=vectorised"]), None)
+    config, worker, _ = resolve(compose([*dropout, "engine=inprocess"]), None)
+    assert config.engine.trainer == "sequential" and type(worker.trainer) is SequentialTrainer
+    for options in (["engine=flower"], ["strategy=dpsgd", "model=custom", "model.path=test_vectorised.tanh_model"]):
+        with pytest.raises(OptionError, match=r"engine\.trainer"):
+            resolve(compose([*SMALL, *options, "engine.trainer=vectorised"]), None)
+
+
+def tanh_model(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return named(flat=nn.Flatten(), hidden=nn.Tanh(), head=nn.Linear(int(np.prod(shape)), classes)).module
+
+
+# --- whole runs ------------------------------------------------------------------------------------------
+
+PARTIAL = ("num_clients=6", "clients_per_round=4", "partition=dirichlet", "partition.min_examples=13")
+
+METHODS = {
+    "fedavg": (),
+    "fedprox": ("local.momentum=0.5",),
+    "fedcad": ("strategy.client.obsolete_factor=0.4", "local.sampler=shuffle"),
+    "fedldp": ("strategy.server.clipping=quantile",),
+    "adpfl": ("model=mlp",),
+    "fedper": ("model=mlp",),
+    "ldpfl": (),
+    "nbafl": (),
+    "dpsgd": ("local.batch_size=6",),
+    "dpfl_agn": ("model=mlp", "local.batch_size=6", "strategy.client.local_steps=2"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_alike_with_both_trainers(run: Run, method: str) -> None:
+    """Also with planned faults and, for those that keep one, a budget that runs out."""
+    faults = "engine.faults=[{round: 2, client: 1, kind: raise}, {round: 2, client: 3, kind: drop}]"
+    options = [f"strategy={method}", *PARTIAL, *METHODS[method], faults]
+    folders = {kind: run(*options, f"engine.trainer={kind}") for kind in ("sequential", "vectorised")}
+    one, other = (load_file(folder / "model.safetensors") for folder in folders.values())
+    slow, fast = (torch.cat([part.flatten() for part in model.values()]) for model in (one, other))
+    assert float((slow - fast).norm()) <= 1e-5 * float(slow.norm())
+    booked = [[(row["round"], row["client"], row["sequence"]) for row in ledger_of(f)] for f in folders.values()]
+    assert booked[0] == booked[1]
+    for before, after in zip(*(rows_of(folder) for folder in folders.values()), strict=True):
+        assert (before["participants"], before["dropped"], before["errors"]) == (
+            after["participants"],
+            after["dropped"],
+            after["errors"],
+        )
+        assert after["train_loss"] == pytest.approx(before["train_loss"], rel=1e-4)
+    assert any(row["dropped"] for row in rows_of(folders["vectorised"]))
+
+
+def test_ledgers_are_the_same_to_the_byte_and_budgets_stop_the_same_clients(run: Run) -> None:
+    """Noise that does not depend on the update: every entry is the same; the budget runs out in the second round."""
+    options = ("strategy=fedldp", "privacy.max_epsilon=120", "strategy.client.noise_multiplier=0.2", *PARTIAL)
+    folders = [run(*options, f"engine.trainer={kind}") for kind in ("sequential", "vectorised")]
+    ledgers = [(folder / "ledger.jsonl").read_bytes() for folder in folders]
+    assert ledgers[0] == ledgers[1] and ledgers[0]
+    stopped = [json.loads((folder / "summary.json").read_text())["privacy"]["clients_stopped"] for folder in folders]
+    assert stopped[0] == stopped[1] > 0
+
+
+def test_a_resumed_vectorised_run_is_bit_identical(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("engine.trainer=vectorised", "checkpoint.every=2", "num_rounds=5", *PARTIAL)
+    whole = run(*options)
+    end_round = Session._end_round
+
+    def interrupted(self: Session, current: Any) -> None:
+        end_round(self, current)
+        if current.number == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "_end_round", interrupted)
+    torn = whole.parent / "torn"
+    with pytest.raises(KeyboardInterrupt):
+        run(*options, folder=torn)
+    monkeypatch.setattr(Session, "_end_round", end_round)
+    resume_run(torn)
+    assert result_of(torn) == result_of(whole)
+
+
+# --- auto ------------------------------------------------------------------------------------------------
+
+TEN = ("num_clients=10", "clients_per_round=10", "num_rounds=2", "engine=inprocess", "checkpoint.every=1")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
+    """Gains that the next measurements find, the last one first; an empty cache."""
+    gains: list[float] = []
+    monkeypatch.setattr(trainer_choice, "measure", lambda *_: gains.pop())
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    return gains
+
+
+def test_auto_measures_once_for_all_seeds_and_writes_its_choice_down(measured: list[float], tmp_path: Path) -> None:
+    measured[:] = [0.5, 3.0]
+    folders: list[Path] = []  # every seed divides the pictures otherwise
+    for seed in (0, 1):
+        folders.append(tmp_path / f"seed{seed}")
+        start_run(compose([*TEN, "partition=dirichlet", f"seed={seed}"]), folders[-1])
+        assert yaml.safe_load((folders[-1] / "config.yaml").read_text())["engine"]["trainer"] == "vectorised"
+    assert measured == [0.5]
+    assert resolve(compose([*TEN, "local.batch_size=3"]), None)[0].engine.trainer == "sequential"  # another job
+    assert measured == []
+
+
+def test_resumes_and_reruns_keep_the_choice(measured: list[float], tmp_path: Path) -> None:
+    measured[:] = [3.0]
+    folder = tmp_path / "run"
+    start_run(compose(TEN), folder)
+    expected = result_of(folder)
+    shutil.rmtree(tmp_path / "cache")
+    (folder / "summary.json").unlink()
+    resume_run(folder)
+    assert result_of(folder) == expected
+    again = tmp_path / "again"
+    start_run(config_for_rerun(folder), again)
+    assert result_of(again) == expected  # nothing was measured: there is nothing left to be found
+
+
+def test_small_cohorts_and_models_that_would_not_gain_are_not_measured(measured: list[float]) -> None:
+    for options in ([*TEN, "clients_per_round=7"], [*TEN, "model=custom", "model.path=test_vectorised.tanh_model"]):
+        config = compose(options)
+        choice = choose_trainer(config, Worker(config))
+        assert (choice.trainer, choice.gain) == ("sequential", 1.0) and choice.reason
+
+
+def test_the_measurement_leaves_the_model_and_finds_a_gain_where_there_is_one() -> None:
+    """On digits a step is almost nothing but overhead, which the cohort shares: anything below two is a fault."""
+    config = compose([*TEN, "num_clients=32", "clients_per_round=32"])
+    worker = Worker(config)
+    before = worker.model.theta.clone()
+    assert trainer_choice.measure(config, worker, 48) > 2
+    assert torch.equal(worker.model.theta, before)
