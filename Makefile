@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 PY := .venv/bin/python
+JOBS ?= 2
 export FLWR_TELEMETRY_ENABLED = 0
 
 help: ## this list
@@ -21,8 +22,8 @@ install: .venv/installed ## everything into .venv, from requirements.txt (hashes
 run: install ## the default job: Fed-CAD on the digits data, about half a minute
 	$(PY) -m fedpriv $(ARGS)
 
-test: install ## all tests (those on real pictures where ../shared/data or FEDPRIV_PICTURES is there)
-	$(PY) -m pytest -m "not gpu" $(ARGS)
+test: install ## all tests in JOBS processes (on real pictures where ../shared/data or FEDPRIV_PICTURES is there)
+	$(PY) -m pytest -m "not gpu" -n $(JOBS) --dist loadfile $(ARGS)
 
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)
