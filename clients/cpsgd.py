@@ -21,7 +21,7 @@ from fedpriv.binomial_grid import BinomialGrid, grid_for
 from fedpriv.client import Charge, Client, Release
 from fedpriv.gradient_client import GradientClient
 from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.level_quantisation import rotate, width_of
+from fedpriv.mechanisms.level_quantisation import width_of
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Binomial, Event, Threat
 from fedpriv.privacy.noise import NoiseSource
@@ -41,6 +41,7 @@ class CpSGDClient(GradientClient):
         self.levels, self.given_trials = levels, trials
         self.min_replies, self.colluders = min_replies, colluders
         super().__init__(**options)
+        self.keeps_budget = math.isfinite(self.claim(1, 0.0).epsilon)
 
     def chosen_multiplier(self) -> float:
         """The noise's standard deviation / C."""
@@ -61,12 +62,11 @@ class CpSGDClient(GradientClient):
         """Whole numbers (int64 [d']) of an accumulated gradient [d]."""
         clipped = self.clipped(update)
         signs = torch.from_numpy(public_signs(self._site().seed, self.round, self.grid.padded))
-        numbers = self.grid.noisy_levels(clipped, signs, noise)
-        beyond = (rotate(clipped, signs).abs() > self.grid.bound).double().mean()
+        numbers, clamped = self.grid.noisy_levels(clipped, signs, noise)
         figures = {
             "clipped_norm": float(l2_norm(clipped)),
             "noise_norm": self.grid.std * math.sqrt(self.grid.padded),
-            "clamped_share": float(beyond),
+            "clamped_share": clamped,
         }
         return Release(numbers, None, figures)
 
@@ -93,7 +93,8 @@ class CpSGDClient(GradientClient):
         )
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
-        together = max(1, self.min_replies - self.colluders)
+        # Trials that follow from n_k differ: then the client counts on its own alone.
+        together = 1 if self.sensitivity == "per_example" else max(1, self.min_replies - self.colluders)
         return Charge(self.binomial(self.threat, 1)), Charge(self.binomial(SECURE_SUM, together))
 
     def planned_events(self, participations: int) -> list[Event]:
@@ -107,10 +108,16 @@ class CpSGDClient(GradientClient):
         return "trials=0: the quantised gradient is sent without noise" if self.grid.trials == 0 else None
 
     def remarks(self) -> tuple[str, ...]:
+        said = (
+            "audits of cpSGD draw the sum of a release's numbers from its law: all of them are too many for each trial"
+        )
         width = width_of(self.grid.largest)
         if width < 32:
-            return ()
-        return (f"a coordinate takes {width} bits: at this budget cpSGD sends no less than 32-bit floats would",)
+            return (said,)
+        return (
+            said,
+            f"a coordinate takes {width} bits: at this budget cpSGD sends no less than 32-bit floats would",
+        )
 
     @classmethod
     def chosen_for(cls, target: float, delta: float, participations: int, make: Any) -> dict[str, float]:

@@ -22,7 +22,7 @@ from fedpriv.gradient_client import GradientClient
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
-from fedpriv.privacy.noise import NoiseSource, add_normal
+from fedpriv.privacy.noise import NoiseSource, add_normal_to_sum
 
 TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
 
@@ -78,7 +78,7 @@ class DPFedAvgClient(GradientClient):
         return [] if self.form == "local" else self.planned_events(self.facts.num_rounds)
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
-        return claimed.dpfedavg(self.epsilon) if self.form == "local" else None
+        return claimed.dpfedavg(self.printed_epsilon()) if self.form == "local" else None
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 
@@ -94,5 +94,5 @@ class DPFedAvgClient(GradientClient):
         gradient = torch.zeros(shape)
         gradient[:, 0] = length * self.clip_norm
         drawn = (noise.uniform(shape[0]) < self.sampling_rate).float().unsqueeze(1)
-        summed = self.release(gradient, state, noise).value * drawn
-        return Release(add_normal(summed, self.noise_multiplier * self.clip_norm, noise), state)
+        mine = self.release(gradient, state, noise).value * drawn
+        return Release(add_normal_to_sum([mine], shape, self.noise_multiplier * self.clip_norm, noise), state)

@@ -38,7 +38,7 @@ from fedpriv.mechanisms.significance import (
 )
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian
-from fedpriv.privacy.noise import NoiseSource, add_laplace
+from fedpriv.privacy.noise import NoiseSource, add_laplace, add_normal
 from fedpriv.records import TRAIN_LOSS
 from fedpriv.selecting_client import SelectingClient
 
@@ -135,8 +135,8 @@ class FedAGSClient(SelectingClient):
         if self.variant == "published":
             return loss
         bounded = loss.nan_to_num(self.loss_bound, self.loss_bound).clamp(0, self.loss_bound)
-        std = self.loss_bound * self.loss_multiplier()
-        return (bounded + noise.normal(tuple(shape), std).double()).clamp(0, self.loss_bound)
+        noisy = add_normal(bounded, self.loss_bound * self.loss_multiplier(), noise)
+        return noisy.double().clamp(0, self.loss_bound)
 
     def loss_multiplier(self) -> float:
         """Standard deviation / L_max, which is also what one loss can move by: rho = 1/(2 z^2)."""
@@ -154,7 +154,9 @@ class FedAGSClient(SelectingClient):
         return (*charges, Charge(Gaussian(threat=self.threat, multiplier=self.loss_multiplier())))
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
-        return claimed.fedags(self.epsilon)
+        if self.noise == "laplace":
+            return claimed.fedags_laplace(self.epsilon)
+        return claimed.fedags(self.printed_epsilon())
 
     def exact_leak(self) -> str | None:
         if self.variant != "published":

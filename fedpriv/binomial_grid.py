@@ -75,11 +75,12 @@ class BinomialGrid:
         """(L1, L2, Linf) in real units under replace-one, of vectors as long as ``clip_norm`` (its own by default)."""
         return binomial_sensitivities(clip_norm or self.clip_norm, self.step, self.levels, self.padded)
 
-    def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> Tensor:
-        """int64 [d'] in 0..k-1+m of a clipped vector [d]."""
+    def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> tuple[Tensor, float]:
+        """(int64 [d'] in 0..k-1+m, share of clamped coordinates) of a clipped vector [d]."""
         rotated = rotate(vector, signs)
         level = to_levels(rotated, self.bound, self.levels, noise.uniform(self.padded))
-        return level + noise.binomial(self.trials, self.padded)  # [cpSGD, section 4]
+        beyond = float((rotated.abs() > self.bound).double().mean())
+        return level + noise.binomial(self.trials, self.padded), beyond  # [cpSGD, section 4]
 
     def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
         return pack_integers(numbers.numpy(), width_of(self.largest))

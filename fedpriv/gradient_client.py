@@ -24,6 +24,14 @@ def printed_multiplier(epsilon: float, sensitivity: float) -> float:
     return sensitivity / epsilon * math.sqrt(2 * (math.log(1.25) + epsilon))  # [DP-FedAGS, eq. 2]
 
 
+def printed_epsilon(multiplier: float, sensitivity: float) -> float:
+    """Inverse of `printed_multiplier`: the positive root of sigma^2 eps^2 - 2 DeltaS^2 (eps + ln 1.25) = 0."""
+    if multiplier == 0:
+        return math.inf
+    ratio = (sensitivity / multiplier) ** 2
+    return ratio + math.sqrt(ratio * ratio + 2 * ratio * math.log(1.25))
+
+
 class GradientClient(Client):
     """Clip the accumulated gradient to C, perturb it (`release`), send it.
 
@@ -51,8 +59,8 @@ class GradientClient(Client):
         super().__init__(variant=variant, site=site)
         self.facts, self.epsilon, self.claimed_delta, self.clip_norm = facts, epsilon, claimed_delta, clip_norm
         self.sensitivity, self.round = sensitivity, 1
-        chosen = self.chosen_multiplier() if noise_multiplier is None else noise_multiplier
-        self.noise_multiplier = chosen
+        self.by_epsilon = noise_multiplier is None
+        self.noise_multiplier = self.chosen_multiplier() if noise_multiplier is None else noise_multiplier
         self.keeps_budget = self.exact_leak() is None
         self.loss: Tensor = torch.zeros((), dtype=torch.float64)  # of this participation
 
@@ -74,6 +82,12 @@ class GradientClient(Client):
     def noise_epsilon(self) -> float:
         """The epsilon that goes into equation 2."""
         return self.epsilon
+
+    def printed_epsilon(self) -> float:
+        """What equation 2 says of this noise: epsilon itself, where the noise was chosen by it."""
+        if self.variant == "published" and self.by_epsilon:
+            return self.epsilon
+        return printed_epsilon(self.noise_multiplier, self.sensitivity_of())
 
     def round_costs(self) -> tuple[float, float]:
         """Repaired: (rho of the Gaussian parts, rho of the others) of one round at multiplier 1."""

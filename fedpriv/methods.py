@@ -193,7 +193,7 @@ class GradientServerOptions(ServerOptions):
 class GradientOptions(ClientOptions):
     """What the clients of DP-FedAGS and its rivals have in common."""
 
-    epsilon: float = Field(gt=0, le=1e6, description="what one round is to cost")
+    epsilon: float = Field(ge=1e-6, le=1e6, description="what one round is to cost")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of that cost, repaired")
     clip_norm: float = Field(gt=0, description="C: L2 bound of the accumulated gradient")
     sensitivity: Literal["clip", "per_example"] = Field(
@@ -419,6 +419,11 @@ def _check_gradient(config: Config) -> None:
     if client.get("form") == "central" and server["client_sampling"] != "poisson":
         words = "the guarantee of form=central holds for Poisson samples of clients: poisson"
         raise OptionError("strategy.server.client_sampling", server["client_sampling"], words)
+    if client.get("form") == "central" and server["min_replies"] != 1:
+        words = "with form=central nobody must learn how many were drawn, so no round ends the run: 1"
+        raise OptionError("strategy.server.min_replies", server["min_replies"], words)
+    if server.get("rounds", config.num_rounds) != config.num_rounds:
+        raise OptionError("strategy.server.rounds", server["rounds"], f"must be num_rounds={config.num_rounds}")
     if client.get("loss_weights") and client["loss_share"] + client["selection_share"] >= 1:
         words = f"with selection_share={client['selection_share']} it must leave something to the values"
         raise OptionError("strategy.client.loss_share", client["loss_share"], words)

@@ -31,8 +31,9 @@ from fedpriv.models import resolve_model
 from fedpriv.planning import Plan, make_plan, with_target
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Budget, Verified, compose_clients, threats, verify
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, NoBound, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
 from fedpriv.privacy.histories import History, make_history
+from fedpriv.privacy.mechanisms import why_unbounded
 from fedpriv.progress import RunProgress
 from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
@@ -129,7 +130,7 @@ def check_budget(config: Config) -> None:
     """A budget is refused where no release has a finite price."""
     client = make_client(config)
     if config.privacy.max_epsilon is not None and not client.keeps_budget:
-        reasons = [event.reason for event in client.planned_events(1) if isinstance(event, NoBound)] or ["no noise"]
+        reasons = [why for event in client.planned_events(1) if (why := why_unbounded(event))] or ["no noise"]
         raise OptionError("privacy.max_epsilon", config.privacy.max_epsilon, f"no budget can be kept: {reasons[0]}")
 
 
@@ -315,8 +316,9 @@ class Session:
     def _collect(self, current: Round) -> None:
         """Merges the round's ledger entries, also those of clients whose reply was lost."""
         began = time.perf_counter()
-        if current.entries:
-            self._book(current.entries)
+        entries, current.entries = current.entries, []  # an interruption collects once more
+        if entries:
+            self._book(entries)
         self.memories.collect_entries(current.cohort, self._book)
         self.ledger_seconds += time.perf_counter() - began
 

@@ -218,7 +218,7 @@ class FederatedStrategy(Strategy):
         current = self.current
         accepted = self._accept(replies)
         current.replies = accepted
-        if current.cohort and len(accepted) < self.min_replies:
+        if current.cohort and len(accepted) < self.min_replies and not self.steps_when_empty:
             self._give_up(len(accepted))
         if not accepted and not self.steps_when_empty:  # an empty Poisson cohort: nothing happened
             return pack_vector(current.theta), None

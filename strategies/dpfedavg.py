@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from fedpriv.gradient_server import GradientServer
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
-from fedpriv.privacy.noise import add_normal, noise_source
+from fedpriv.privacy.noise import add_normal_to_sum, noise_source
 from fedpriv.records import FloatVector, Reply
 from fedpriv.server import BudgetsSpent, Population
 
@@ -68,13 +68,12 @@ class DPFedAvg(GradientServer):
         if not self.central:
             return super().aggregate(theta, replies)
         # Clipped again: the guarantee must not hang on what a client sends.
-        total = torch.zeros(theta.size)
-        for reply in replies:
-            total += clip(torch.from_numpy(reply.release), self.clip_norm)
+        gradients = (clip(torch.from_numpy(reply.release), self.clip_norm) for reply in replies)
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
         noise = noise_source(self.population.rng, *key)  # type: ignore[arg-type]
-        noisy = add_normal(total, self.noise_multiplier * self.clip_norm, noise).numpy()
-        self.current.figures["server_noise_norm"] = float(np.linalg.norm(noisy - total.numpy()))
+        std = self.noise_multiplier * self.clip_norm
+        noisy = add_normal_to_sum(gradients, theta.size, std, noise).numpy()
+        self.current.figures["server_noise_norm"] = std * theta.size**0.5
         self.current.entries = [
             Entry(self.current.number, EVERY_CLIENT, self.current.number, self.population.attempt, self.event)
         ]

@@ -43,6 +43,7 @@ from fedpriv.privacy import laws
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.noise import SeededNoise
 from fedpriv.privacy.secure_noise import SecureNoise
+from fedpriv.run import resolve
 from fedpriv.seeds import public_signs
 from fedpriv.worker import make_client
 
@@ -242,12 +243,20 @@ def test_too_few_trials_have_no_bound():
     client = cpsgd(trials=500)
     found = compose_events(client.planned_events(1), DELTA)
     assert math.isinf(found.epsilon) and "does not hold" in found.reasons[0]
+    with pytest.raises(OptionError, match=r"privacy\.max_epsilon=10\.0: .*does not hold for so few"):
+        resolve(compose(["strategy=cpsgd", "strategy.client.trials=5", "privacy.max_epsilon=10"]), None)
+    with pytest.raises(OptionError, match=r"strategy\.server\.rounds=4: must be num_rounds=3"):
+        compose(["strategy=cpsgd", "num_rounds=3", "strategy.server.rounds=4"])
 
 
 def test_a_secure_sum_counts_the_noise_of_min_replies_less_colluders():
     own, together = (charge.event for charge in cpsgd(min_replies=8, colluders=3).charges(None))
     assert (own.threat.observer, together.threat.observer) == ("server", "secure-sum")
     assert own.trials * 5 == together.trials and own == replace(together, threat=own.threat, trials=own.trials)
+    own, together = (
+        charge.event for charge in cpsgd(variant="published", sensitivity="per_example", min_replies=8).charges(None)
+    )
+    assert own.trials == together.trials  # others may add less
     with pytest.raises(OptionError, match=r"strategy\.client\.colluders=4"):
         compose(["strategy=cpsgd", "strategy.server.min_replies=4", "strategy.client.colluders=4"])
 
@@ -276,6 +285,26 @@ def test_the_audit_stays_below_and_sees_too_little_noise(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(SeededNoise, "binomial", sixteenth)
     assert found().audit.epsilon_lower > right.verified
+
+
+@pytest.mark.parametrize("levels", [2, 5])
+def test_the_audited_law_is_that_of_the_release(levels: int):
+    """The audit draws a sum in one piece; here it is summed from what the release code sends."""
+    client = cpsgd(levels=levels, facts=replace(FACTS, num_parameters=16), trials=4000)
+    grid, (many, offset) = client.grid, client.widest()
+    signs = torch.ones(16)
+    rotated = torch.zeros(16)
+    rotated[:many] = offset * grid.step
+    vector = rotate_back(rotated, signs, 16)
+    real = []
+    for seed in range(400):
+        numbers, _ = grid.noisy_levels(vector, signs, SeededNoise(seed))
+        centred = numbers[:many].double() - (levels - 1) / 2 - grid.trials / 2
+        real.append(float(centred.sum()) / math.sqrt(many * grid.trials / 4))
+    drawn = client.audit_release(1.0, None, (4000, 2), SeededNoise(9)).value[:, 0].numpy()
+    assert stats.ks_2samp(real, drawn).pvalue > 1e-4
+    shift = many * offset / math.sqrt(many * grid.trials / 4)
+    assert np.mean(real) == pytest.approx(shift, abs=4 / 20) and np.std(real) == pytest.approx(1.0, rel=0.15)
 
 
 @pytest.mark.parametrize(("levels", "clip_norm"), [(2, 1.0), (3, 1.0), (16, 2.0), (1024, 1.0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from fedpriv import run as run_module
 from fedpriv.audit import audit_config
 from fedpriv.compose import compose
 from fedpriv.errors import OptionError
+from fedpriv.mechanisms.clipping import clip
 from fedpriv.planning import make_plan, with_target
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, PoissonGaussian, Threat
-from fedpriv.privacy.noise import SeededNoise
+from fedpriv.privacy.noise import SeededNoise, add_normal_to_sum, grid_step, onto_grid
 from fedpriv.records import Reply, pack_vector
 from fedpriv.server import Population, Round
 from fedpriv.worker import Worker, make_client
@@ -112,6 +114,40 @@ def test_an_empty_sample_moves_the_model_by_noise_all_the_same(run: Run):
     empty = [row for row in rows if row["participants"] == 0]
     assert empty and all(row["figures"]["server_noise_norm"] > 1 for row in empty)
     assert len(ledger_of(folder)) == 8
+
+
+def test_a_step_redone_has_other_noise_and_an_entry_of_its_own():
+    theta, found = np.zeros(30_000, np.float32), {}
+    for attempt in (0, 2):
+        made = central()
+        made.population = replace(made.population, attempt=attempt)
+        found[attempt] = made.aggregate(theta, [])
+        assert [entry.attempt for entry in made.current.entries] == [attempt]
+    assert np.abs(np.corrcoef(found[0], found[2])[0, 1]) < 0.05
+
+
+def test_nobody_learns_how_many_were_lost(run: Run):
+    """A cohort whose replies are all lost takes its noisy step like any other."""
+    faults = ",".join(f"{{round:2,client:{client},kind:drop}}" for client in range(20))
+    rows = rows_of(run(*CENTRAL, "num_rounds=3", f"engine.faults=[{faults}]"))
+    assert [row["round"] for row in rows] == [1, 2, 3] and rows[1]["participants"] == 0
+    with pytest.raises(OptionError, match=r"strategy\.server\.min_replies=3"):
+        compose([*CENTRAL, "strategy.server.min_replies=3"])
+
+
+def test_a_client_moves_the_sum_by_no_more_than_its_own_length():
+    """Each gradient is moved onto the noise's grid before it is added."""
+    parts = [clip(torch.randn(5000, generator=torch.Generator().manual_seed(k)), 1.0) for k in range(6)]
+
+    class Silent(SeededNoise):
+        def normal(self, shape: Any, std: float = 1.0) -> torch.Tensor:
+            return torch.zeros(shape)
+
+    for std in (0.1, 50.0):
+        whole = add_normal_to_sum(parts, 5000, std, Silent(1))
+        without = add_normal_to_sum(parts[1:], 5000, std, Silent(1))
+        assert float((whole - without).double().norm()) <= 1.0
+        assert torch.equal(whole, onto_grid(whole, grid_step(std)))
 
 
 def test_a_budget_ends_the_run_before_it_is_exceeded(run: Run):

@@ -24,14 +24,15 @@ from fedpriv.client import BudgetSpent, PublicFacts
 from fedpriv.compose import compose
 from fedpriv.config import LocalConfig
 from fedpriv.errors import OptionError
-from fedpriv.gradient_client import printed_multiplier
+from fedpriv.gradient_client import printed_epsilon, printed_multiplier
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.significance import kth_smallest, scheduled_rank
 from fedpriv.planning import make_plan, with_target
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Gaussian, GumbelTopK, NoBound
 from fedpriv.privacy.gaussian import gaussian_epsilon, gaussian_mu
-from fedpriv.privacy.noise import NoiseSource, SeededNoise
+from fedpriv.privacy.noise import NoiseSource, SeededNoise, grid_step
+from fedpriv.privacy.secure_noise import SecureNoise
 from fedpriv.records import TRAIN_LOSS, MalformedMessage, Reply
 from fedpriv.seeds import public_mask
 from fedpriv.server import Population, Round
@@ -201,6 +202,13 @@ def test_gumbel_selection_prefers_large_coordinates_when_it_can_afford_to():
     assert found[1e6] == 40 and found[0.5] < 8  # of 40 picks; 4 by chance
 
 
+@pytest.mark.parametrize("multiplier", [0.0, 1e-200, 1e-6])
+def test_almost_no_noise_is_accounted_as_such(multiplier: float):
+    client = fedags("repaired", selection="gumbel", loss_weights=True, noise_multiplier=multiplier)
+    client.release(gradient(), None, SeededNoise(1))
+    assert compose_events(client.planned_events(1), DELTA).epsilon > 1e9
+
+
 def test_the_gumbel_scale_is_that_of_replace_one():
     """2 tau/eps0 and zCDP k eps0^2/8 = the selection's share; tau/eps0 would be four times too weak."""
     asked: list[float] = []
@@ -251,10 +259,77 @@ def test_the_parts_of_a_round_are_what_its_noise_says():
     assert float(reported.min()) == 0.0 and float(reported.max()) == 4.0
 
 
+@pytest.mark.parametrize("score_bound", [None, 0.01])
+@pytest.mark.parametrize("method", [fedags, snlc])
+def test_scores_are_cut_to_tau_before_the_selection(method: Any, score_bound: float | None, monkeypatch: Any):
+    """One coordinate moves a score by tau at most, whatever the gradient is: the Gumbel scale counts on it."""
+    seen: list[torch.Tensor] = []
+
+    class Silent(NoComparisonNoise):
+        def gumbel(self, shape: Any, scale: float = 1.0) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.float64)
+
+    def keep(scores: torch.Tensor, count: int) -> torch.Tensor:
+        seen.append(scores)
+        return torch.zeros_like(scores, dtype=torch.bool)
+
+    monkeypatch.setattr("fedpriv.selecting_client.largest", keep)
+    client = method("repaired", selection="gumbel", score_bound=score_bound)
+    client.round = 10
+    spike = torch.zeros(D)
+    spike[3], spike[5] = 1.0, -0.5
+    client.chosen(spike, Silent())
+    tau = score_bound or 1 / math.sqrt(client.count(D, 10))
+    assert float(seen[0].max()) == pytest.approx(tau) and float(seen[0][5]) == pytest.approx(tau)
+    assert float(seen[0].min()) == 0.0
+
+
+def test_a_loss_beyond_its_bound_is_reported_as_the_bound():
+    client = fedags("repaired", loss_weights=True, epsilon=1e5, loss_bound=4.0)
+    found = []
+    for loss in (1e3, 4.0):
+        client.loss = torch.tensor(loss, dtype=torch.float64)
+        found.append(client.reported_loss((200,), SeededNoise(5)))
+    assert torch.equal(*found) and float(found[0].min()) > 3.5
+
+
+@pytest.mark.parametrize("noise", [SecureNoise, lambda: SeededNoise(3)])
+def test_a_reported_loss_has_no_bits_of_its_own(noise: Any):
+    """Noise of the grid on a loss that is not on it would show the loss modulo the grid's step."""
+    client = fedags("repaired", loss_weights=True, epsilon=20.0)
+    client.loss = torch.tensor(math.log(10) / 1.234567, dtype=torch.float64)
+    step = grid_step(client.loss_bound * client.loss_multiplier())
+    reported = client.reported_loss((2000,), noise())
+    inside = reported[(reported > 0) & (reported < 10)]
+    residues = torch.remainder(inside, step)
+    own = float(torch.remainder(client.loss, step))
+    assert len(inside) > 100 and float(((residues - own).abs() < step * 1e-6).double().mean()) < 0.01
+
+
 def test_a_round_that_sends_everything_has_no_selection_to_pay():
     client = snlc("repaired", selection="gumbel", share=1.0)
     assert [type(charge.event) for charge in client.charges(None)] == [Gaussian]
     assert not bool(client.release(gradient(), None, SeededNoise(1)).value.isnan().any())
+
+
+def test_a_published_share_of_everything_leaks_nothing():
+    client = snlc("published", share=1.0)
+    assert client.exact_leak() is None
+    assert [type(event) for event in client.planned_events(2)] == [Gaussian]
+
+
+def test_a_claim_is_what_the_papers_formula_says_of_the_noise_at_hand():
+    for epsilon in (0.1, 0.5, 4.0):
+        assert printed_epsilon(printed_multiplier(epsilon, 2.0), 2.0) == pytest.approx(epsilon)
+    assert fedags(epsilon=0.5).claim(1, DELTA).epsilon == 0.5
+    quiet = fedags(noise_multiplier=0.01).claim(1, DELTA)
+    assert quiet.epsilon == pytest.approx(printed_epsilon(0.01, 2.0)) and quiet.epsilon > 1000
+    repaired = fedags("repaired")
+    assert repaired.claim(1, DELTA).epsilon == pytest.approx(printed_epsilon(repaired.noise_multiplier, 2.0))
+    assert repaired.claim(1, DELTA).epsilon < 0.5
+    laplace = fedags(noise="laplace").claim(1, DELTA)
+    assert (laplace.epsilon, laplace.delta) == (0.5, 0.0) and "Theorems" in laplace.equation
+    assert math.isinf(fedags("repaired", noise_multiplier=0).claim(1, DELTA).epsilon)
 
 
 def test_the_plan_is_no_cheaper_than_any_round():
@@ -550,9 +625,10 @@ def test_a_target_is_met_over_the_whole_run():
         ),
         (["strategy.client.score_bound=2"], "strategy.client.score_bound", "at most strategy.client.clip_norm=1.0"),
         (["strategy.server.selection=gumbel"], "strategy.server.selection", "must be strategy.client.selection=random"),
+        (["strategy.server.rounds=50"], "strategy.server.rounds", "must be num_rounds=60"),
         (["local.momentum=0.9"], "local.momentum", "plain SGD"),
         (["local.steps=0"], "local.steps", "at least 1"),
-        (["strategy.client.epsilon=0"], "strategy.client.epsilon", "more than 0"),
+        (["strategy.client.epsilon=0"], "strategy.client.epsilon", "at least 1e-06"),
         (["strategy.client.values_share=1.0"], "strategy.client.values_share", "less than 1"),
         (
             ["strategy.client.loss_weights=true", "strategy.client.loss_share=0.96"],

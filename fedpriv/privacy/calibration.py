@@ -14,6 +14,7 @@ from fedpriv.privacy.gaussian import gaussian_mu
 
 _SMALLEST, _LARGEST = 1e-4, 1e9  # noise multipliers that are tried
 _MOST_EVALUATIONS = 60
+_ROUND_EPSILON = "strategy.client.epsilon"
 
 
 @dataclass(frozen=True)
@@ -26,22 +27,26 @@ class Calibrated:
 
 
 def calibrate(
-    plan: Callable[[float], Sequence[Event]], target_epsilon: float, delta: float, tolerance: float = 0.01
+    plan: Callable[[float], Sequence[Event]],
+    target_epsilon: float,
+    delta: float,
+    tolerance: float = 0.01,
+    option: str = "privacy.target_epsilon",
 ) -> Calibrated:
     """The smallest noise found whose planned run costs at most target_epsilon, and at least (1 - tolerance) of it.
 
     plan: noise multiplier -> everything that one client will have released by the end (of the client that releases
-    most); more noise must never cost more. Raises OptionError("privacy.target_epsilon") where no noise is enough.
+    most); more noise must never cost more. Raises OptionError(option) where no noise is enough.
     Where the cost jumps over the tolerated range, the noise just above the jump.
     """
     if not target_epsilon > 0:
-        raise OptionError("privacy.target_epsilon", target_epsilon, "must be more than 0")
+        raise OptionError(option, target_epsilon, "must be more than 0")
 
     def cost(noise: float) -> Calibrated:
         composed = compose(plan(noise), delta)
         return Calibrated(noise, composed.epsilon, composed.accountant)
 
-    enough = _enough_noise(plan, cost, target_epsilon, delta)
+    enough = _enough_noise(plan, cost, target_epsilon, delta, option)
     too_little = Calibrated(_SMALLEST, math.inf, "none")
     wanted = target_epsilon * (1 - tolerance / 2)  # aim at the middle of the tolerated range
     for _ in range(_MOST_EVALUATIONS):
@@ -54,7 +59,11 @@ def calibrate(
 
 
 def _enough_noise(
-    plan: Callable[[float], Sequence[Event]], cost: Callable[[float], Calibrated], target: float, delta: float
+    plan: Callable[[float], Sequence[Event]],
+    cost: Callable[[float], Calibrated],
+    target: float,
+    delta: float,
+    option: str,
 ) -> Calibrated:
     noise = 1.0
     while noise <= _LARGEST:
@@ -65,9 +74,9 @@ def _enough_noise(
     composed = compose(plan(_LARGEST), delta)
     if math.isinf(composed.epsilon):
         why = "; ".join(composed.reasons) or "the cost stays infinite"
-        raise OptionError("privacy.target_epsilon", target, f"no noise level reaches it: {why}")
+        raise OptionError(option, target, f"no noise level reaches it: {why}")
     floor = f"with unlimited noise the run still costs epsilon {composed.epsilon:.4g}, from releases it does not cover"
-    raise OptionError("privacy.target_epsilon", target, f"no noise level reaches it: {floor}")
+    raise OptionError(option, target, f"no noise level reaches it: {floor}")
 
 
 def _between(too_little: Calibrated, enough: Calibrated, wanted: float) -> float:
@@ -89,7 +98,11 @@ def round_multiplier(epsilon: float, delta: float, gaussian_rho: float, other_rh
     if other_rho == 0:
         return math.sqrt(2 * gaussian_rho) / gaussian_mu(epsilon, delta) * (1 + 1e-12)
     rho, threat = gaussian_rho + other_rho, Threat("client", "replace-one", "server")
-    return calibrate(lambda z: [ZCDP(threat=threat, rho=rho / z**2)], epsilon, delta, 1e-3).noise_multiplier
+
+    def one_round(multiplier: float) -> list[Event]:
+        return [ZCDP(threat=threat, rho=rho / multiplier**2)]
+
+    return calibrate(one_round, epsilon, delta, 1e-3, _ROUND_EPSILON).noise_multiplier
 
 
 @lru_cache(maxsize=256)
@@ -100,7 +113,7 @@ def sampled_multiplier(epsilon: float, delta: float, sampling_rate: float) -> fl
     def one_round(multiplier: float) -> list[Event]:
         return [PoissonGaussian(threat=threat, multiplier=multiplier, sampling_rate=sampling_rate)]
 
-    return calibrate(one_round, epsilon, delta, 1e-3).noise_multiplier
+    return calibrate(one_round, epsilon, delta, 1e-3, _ROUND_EPSILON).noise_multiplier
 
 
 def planned_participations(

@@ -107,6 +107,11 @@ def fedags(epsilon: float) -> Claim:
     return Claim(epsilon, "round", "DP-FedAGS, eq. 2 (zeta = e^-epsilon) and Theorem 2", math.exp(-epsilon))
 
 
+def fedags_laplace(epsilon: float) -> Claim:
+    """DP-FedAGS with Laplace noise, Theorems 1 and 2: epsilon per round, without any delta."""
+    return Claim(epsilon, "round", "DP-FedAGS, Theorems 1 and 2", 0.0)
+
+
 def dpfedavg(epsilon: float) -> Claim:
     """DP-FedAvg in the form of DP-FedAGS's comparison: the noise of eq. 2 on every coordinate."""
     return Claim(epsilon, "round", "DP-FedAGS, eq. 2 on every coordinate", math.exp(-epsilon))

@@ -13,7 +13,7 @@ import hashlib
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -44,7 +44,7 @@ def add_normal(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Te
     Moving is towards zero: it never lengthens a vector, so a bound on the norm of `values` still holds. The distance
     between two vectors can grow by sqrt(d) grid steps, sqrt(d) * std / 2^19.
     """
-    return _onto_grid(values, grid_step(std)) + noise.normal(values.shape, std)
+    return onto_grid(values, grid_step(std)) + noise.normal(values.shape, std)
 
 
 def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource) -> torch.Tensor:
@@ -58,10 +58,21 @@ def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource)
 
 def add_laplace(values: torch.Tensor, scale: float, noise: NoiseSource) -> torch.Tensor:
     """`values + Laplace(scale)` as float32, on a grid as in `add_normal` (steps of scale / 2^16)."""
-    return _onto_grid(values, grid_step(scale, LAPLACE_BITS)) + noise.laplace(values.shape, scale)
+    return onto_grid(values, grid_step(scale, LAPLACE_BITS)) + noise.laplace(values.shape, scale)
 
 
-def _onto_grid(values: torch.Tensor, step: float) -> torch.Tensor:
+def add_normal_to_sum(parts: Iterable[torch.Tensor], shape: Shape, std: float, noise: NoiseSource) -> torch.Tensor:
+    """Sum of ``parts`` [shape] plus N(0, std^2) as float32. As `add_normal`, but every part is moved onto the grid
+    before it is added: without one of them the sum differs by that part on the grid, which is no longer than it was.
+    """
+    step, total = grid_step(std), torch.zeros(as_size(shape), dtype=torch.float64)
+    for part in parts:
+        total += onto_grid(part, step)
+    return (total + noise.normal(shape, std)).float()
+
+
+def onto_grid(values: torch.Tensor, step: float) -> torch.Tensor:
+    """The multiples of ``step`` next to ``values`` on the side of zero, as float32."""
     values = values.to(torch.float32)
     return torch.trunc(values / step) * step if step > 0 else values
 
