@@ -15,6 +15,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,14 +30,18 @@ from test_engines import wait_until_ray_answers
 from test_server import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 
 from fedpriv.compose import compose
+from fedpriv.engines import agreement
 from fedpriv.engines import ray as ray_engine
+from fedpriv.engines.agreement import agree, facts
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.ray import FEWEST, MOST, Errand, RayGrid, ahead, fixed_share
 from fedpriv.engines.ray_pool import Pool, slots
 from fedpriv.errors import RunFailed
 from fedpriv.records import FloatVector, Refusal, Reply, pack_vector, read_reply, refusal, reply_content
+from fedpriv.run import resolve
 from fedpriv.run_folder import RunFolder
 from fedpriv.server import FORGOTTEN, FederatedStrategy, Replies
+from fedpriv.worker import worker_for
 
 # --- where workers go ------------------------------------------------------------------------------------
 
@@ -310,6 +315,31 @@ def test_a_round_in_this_process_holds_two_releases_at_a_time(run: Run, monkeypa
     holding = Holding(monkeypatch)
     run(*WIDE, "strategy=fedldp", "engine.trainer=sequential", "evaluate.every=0")
     assert holding.total == 64 and holding.most <= 3
+
+
+# --- what all machines must have in common ---------------------------------------------------------------
+
+
+def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _, _ = resolve(compose(SMALL), None)
+    here = facts(config)
+    agree(config, here)
+    with pytest.raises(RunFailed, match=f"a worker on .* differs from this process: torch {here['torch']}, not 1.0"):
+        agree(config, here | {"torch": "1.0"})
+    with pytest.raises(RunFailed, match=r"code .*, not other, pictures .*, not others"):
+        agree(config, here | {"code": "other", "pictures": "others"})
+    dataset = config.dataset.model_copy(update={"name": "mnist", "root": str(tmp_path / "nowhere")})
+    with pytest.raises(RunFailed, match=r"cannot take part: .*nowhere"):
+        agree(config.model_copy(update={"dataset": dataset}), here)
+    dataset = worker_for(config).data.dataset
+    for name in ("train", "test"):
+        part = getattr(dataset, name)
+        inverted = replace(dataset, **{name: replace(part, images=255 - np.asarray(part.images))})
+        monkeypatch.setattr(
+            agreement, "worker_for", lambda _, found=inverted: SimpleNamespace(data=SimpleNamespace(dataset=found))
+        )
+        with pytest.raises(RunFailed, match=r"process: pictures [0-9a-f]+, not [0-9a-f]+$"):
+            agree(config, here)
 
 
 # --- several machines: two nodes of one ------------------------------------------------------------------

@@ -20,11 +20,13 @@ from typing import Any
 
 import ray
 from flwr.app import ConfigRecord, Message, RecordDict
-from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
 from fedpriv.config import Config
+from fedpriv.engines.agreement import facts
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.ray_pool import take_pool
+from fedpriv.errors import RunFailed
 from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 
 RETRIES = 1  # run.ATTEMPTS_PER_START leaves room for these attempt numbers
@@ -82,6 +84,7 @@ class RayGrid(LocalGrid):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.pool = take_pool(config.engine, config.clients_per_round)
+        self.facts = facts(config)
         self.share: int | None = None  # of a round's messages, where their pieces are fixed
         self.window = 1  # messages that may be ahead of the reader
         self.weight = 0  # bytes of a message, and so of a reply
@@ -182,16 +185,20 @@ class RayGrid(LocalGrid):
 
     def _configure(self, actor: Any) -> None:
         """Binds an actor to the run; it gets no message before it has answered, wherever it runs."""
-        self.pids.append(actor.configure.remote(self.config.to_dict()))
+        self.pids.append(actor.configure.remote(self.config.to_dict(), self.facts))
         self.joining[self.pids[-1]] = actor
 
     def _join(self, configured: Any) -> None:
-        """An actor is there, or has died before; then the next exchange tries another."""
+        """An actor is there, or has died before; then the next exchange tries another. Raises `RunFailed` where its
+        machine has not what this one has.
+        """
         actor = self.joining.pop(configured)
         try:
             ray.get(configured)
         except LOSSES:
             self.on_disturbance()
+        except RayTaskError as error:
+            raise RunFailed(str(error.cause)) from None
         else:
             self.pool.idle.append(actor)
 

@@ -38,12 +38,16 @@ class ClientActor:
         self.app: Any = None
         self.config: Any = None
 
-    def configure(self, raw_config: dict[str, Any]) -> int:
-        """Binds the actor to a run; returns its process id."""
+    def configure(self, raw_config: dict[str, Any], expected: dict[str, str]) -> int:
+        """Binds the actor to a run; returns its process id. Raises `RunFailed` where this machine's code or data are
+        not what is ``expected``.
+        """
         from fedpriv.app import make_apps
         from fedpriv.config import validate
+        from fedpriv.engines.agreement import agree
 
         self.config = validate(raw_config)
+        agree(self.config, expected)
         _, self.app = make_apps(self.config)
         return os.getpid()
 
