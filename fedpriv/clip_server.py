@@ -193,8 +193,9 @@ class ClippingServer(FederatedStrategy):
         return options | {CLIP_NORM: self.rule.clip_norm}
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        moved = super().aggregate(theta, replies)
         self.current.figures |= self.rule.learn(replies)
-        return super().aggregate(theta, replies)
+        return moved
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | ({"clipping": self.rule.state_dict()} if self.rule.moves else {})

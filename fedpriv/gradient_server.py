@@ -25,9 +25,7 @@ class GradientServer(FederatedStrategy):
         self.learning_rate = learning_rate
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        gradient = np.zeros(theta.size, np.float64)
-        for weight, reply in zip(self.weights(replies), replies, strict=True):
-            gradient += weight * reply.release  # [DP-FedAGS, eq. 3]
+        gradient = self.mean(theta.size, replies)  # [DP-FedAGS, eq. 3]
         return (theta - self.learning_rate * gradient).astype(np.float32)  # [DP-FedAGS, Alg. 1 line 12]
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:

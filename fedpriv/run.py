@@ -255,13 +255,13 @@ class Session:
         return self.finish()
 
     def _own_grid(self, name: str) -> Any:
+        adopt(self.config, self.worker)
         if name == "ray":
             from fedpriv.engines.ray import RayGrid
 
             return RayGrid(self.config)
         from fedpriv.engines.inprocess import InProcessGrid
 
-        adopt(self.config, self.worker)
         _, client_app = make_apps(self.config)
         return InProcessGrid(self.config, client_app)
 

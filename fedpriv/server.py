@@ -2,21 +2,28 @@
 
 A method's server file overrides `train_options` (what a round tells the clients), `aggregate` (how releases become
 a step) or `configure_train` (an extra exchange). Rounds, sampling, checks of replies and counting are here.
+
+Replies are used as they come, in the order of clients, and their releases forgotten: memory does not grow with the
+cohort.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
 from fedpriv.errors import FedprivError, OptionError, RunFailed
 from fedpriv.models import Exchange
@@ -39,6 +46,44 @@ from fedpriv.seeds import draw_cohort
 
 #: What one exchange makes of a reply.
 Answer = TypeVar("Answer")
+
+#: In the place of a release that was used.
+FORGOTTEN: FloatVector = np.zeros(0, np.float32)
+
+
+class Replies(Sequence[Reply]):
+    """A round's usable replies in the order of clients.
+
+    One pass reads them as they come; afterwards they are still here, without their releases. Whoever asks for all of
+    them before that pass (``len``, an index, ``list``) has them collected, releases and all.
+    """
+
+    def __init__(self, stream: Iterator[Reply]) -> None:
+        self._stream, self._known = stream, list[Reply]()
+
+    def __iter__(self) -> Iterator[Reply]:
+        yield from self._known
+        for reply in self._stream:
+            self._known.append(replace(reply, release=FORGOTTEN))
+            yield reply
+
+    def __bool__(self) -> bool:
+        if not self._known and (first := next(self._stream, None)) is not None:
+            self._stream = chain((first,), self._stream)
+            return True
+        return bool(self._known)
+
+    def __len__(self) -> int:
+        self._known.extend(self._stream)
+        return len(self._known)
+
+    @overload
+    def __getitem__(self, place: int) -> Reply: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Reply]: ...
+    def __getitem__(self, place: int | slice) -> Reply | list[Reply]:
+        self._known.extend(self._stream)
+        return self._known[place]
 
 
 @dataclass(frozen=True)
@@ -67,7 +112,7 @@ class Round:
     theta: FloatVector
     cohort: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)  # in the exchange that is going on
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)  # without their releases
     errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
     lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
     stopped: list[int] = field(default_factory=list)  # budget spent
@@ -98,6 +143,9 @@ class FederatedStrategy(Strategy):
     #: (client, what arrived) -> its release (float32 [d]), where a method sends it in another form.
     decode: Callable[[int, Any], FloatVector] | None = None
 
+    #: Whether `weights`, where a method overrides it, asks for nothing but who replied and the declared examples. Then,
+    #: as with the weights below, `mean` needs no reply before it weighs the first.
+    public_weights: bool = False
     #: Whether the round's step is taken without any reply as well: where outsiders must not learn who was drawn.
     steps_when_empty: bool = False
     #: Whether the guarantee rests on who is drawn: then, under ``rng=secure``, not even the seed tells it.
@@ -129,15 +177,42 @@ class FederatedStrategy(Strategy):
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         """theta + weighted mean of the releases (float32 [d]); replies are sorted by client. Where only a part of theta
         goes up in this round, theta is that part.
+
+        One pass over the replies takes them as they come; a method that needs more at once begins with
+        ``list(replies)``. Too few replies end the run from within that pass.
         """
-        weights = self.weights(replies)
-        step = np.zeros(theta.size, np.float64)
-        for weight, reply in zip(weights, replies, strict=True):
-            step += weight * reply.release
-        return (theta + step).astype(np.float32)
+        return (theta + self.mean(theta.size, replies)).astype(np.float32)
+
+    def mean(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
+        """Weighted mean of the releases (float64 [size]), summed in the order of clients.
+
+        The weights are those of everybody who was asked; what the missing would have had is divided out at the end.
+        So the sum needs no more than one release at a time, and depends on nothing but who replied and what.
+        """
+        total = np.zeros(size, np.float64)
+        public = self.public_weights or type(self).weights is FederatedStrategy.weights
+        if not (public and isinstance(replies, Replies)):
+            replies = list(replies)
+            for weight, reply in zip(self.weights(replies), replies, strict=True):
+                total += weight * reply.release
+            return total
+        expected = self._expected_weights()
+        found = []
+        for reply in replies:
+            found.append(expected[reply.client])
+            total += found[-1] * reply.release
+        if len(found) < len(expected):
+            total *= 1 / math.fsum(found)
+        return total
+
+    def _expected_weights(self) -> dict[int, float]:
+        """client -> weight, if everybody replies who was asked."""
+        asked, examples = sorted(set(self.current.asked)), self.population.num_examples
+        weights = self.weights([Reply(client, FORGOTTEN, examples(client), {}, 0) for client in asked])
+        return dict(zip(asked, weights, strict=True))
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
-        """Weights over the replies that arrived; they sum to 1."""
+        """Weights over the replies that arrived; they sum to 1. See `public_weights`."""
         if self.weighting == "uniform":
             return [1 / len(replies)] * len(replies)
         total = sum(reply.num_examples for reply in replies)
@@ -147,7 +222,7 @@ class FederatedStrategy(Strategy):
         """Raises `MalformedMessage` for a reply that the method cannot use: it is refused, and the round goes on."""
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
-        """The method's own figures of a round for metrics.jsonl."""
+        """The method's own figures of a round for metrics.jsonl; the replies come without their releases."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,7 +273,7 @@ class FederatedStrategy(Strategy):
 
     def ask(self, grid: Grid, messages: Sequence[Message], read: Callable[[Message, int], Answer]) -> list[Answer]:
         """A further exchange within `configure_train`: the usable answers, sorted by client."""
-        return self._usable(grid.send_and_receive(messages, timeout=self.population.round_timeout), read)
+        return list(self._usable(grid.send_and_receive(messages, timeout=self.population.round_timeout), read))
 
     def require(self, usable: int) -> None:
         """Ends the run where fewer than ``min_replies`` clients can still take part in the round."""
@@ -215,18 +290,15 @@ class FederatedStrategy(Strategy):
         Raises `RunFailed` with the clients and their errors if fewer than ``min_replies`` are usable, `BudgetsSpent`
         if that is because clients have stopped.
         """
-        current = self.current
-        accepted = self._accept(replies)
-        current.replies = accepted
-        if current.cohort and len(accepted) < self.min_replies and not self.steps_when_empty:
-            self._give_up(len(accepted))
+        current, accepted = self.current, Replies(self._accept(replies))
         if not accepted and not self.steps_when_empty:  # an empty Poisson cohort: nothing happened
             return pack_vector(current.theta), None
         up, theta = self._goes_up(), current.theta.copy()
         theta[up] = self.aggregate(current.theta[up], accepted)
+        deque(accepted, maxlen=0)  # to the end, where it is seen who is missing
         current.theta = theta
-        current.bytes_up += sum(reply.num_bytes for reply in accepted)
-        current.figures |= self.figures(accepted)
+        current.bytes_up += sum(reply.num_bytes for reply in current.replies)
+        current.figures |= self.figures(current.replies)
         return pack_vector(current.theta), None
 
     def _coming_down(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -290,8 +362,10 @@ class FederatedStrategy(Strategy):
             self._nodes = ask_partitions(grid, self.population.num_clients, self.population.round_timeout)
         return self._nodes
 
-    def _accept(self, messages: Iterable[Message]) -> list[Reply]:
-        """Usable replies sorted by client; the others are counted in the round with what was wrong."""
+    def _accept(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Usable replies sorted by client; the others are counted in the round with what was wrong. Ends as
+        `aggregate_train` says where there are too few.
+        """
         current, size = self.current, self.current.theta[self._goes_up()].size
 
         def read(message: Message, client: int) -> Reply:
@@ -300,39 +374,51 @@ class FederatedStrategy(Strategy):
             self.check(reply)
             return reply
 
-        accepted = self._usable(messages, read)
-        replied = {reply.client for reply in accepted}
+        current.replies = []
+        for reply in self._usable(messages, read):
+            current.replies.append(replace(reply, release=FORGOTTEN))
+            yield reply
+        replied = {reply.client for reply in current.replies}
         current.lost = sorted(set(current.cohort) - replied - set(current.stopped))
-        return accepted
+        if current.cohort and len(replied) < self.min_replies and not self.steps_when_empty:
+            self._give_up(len(replied))
 
-    def _usable(self, messages: Iterable[Message], read: Callable[[Message, int], Answer]) -> list[Answer]:
-        """What ``read`` makes of the replies of one exchange, sorted by client; it refuses by `MalformedMessage`."""
+    def _usable(self, messages: Iterable[Message], read: Callable[[Message, int], Answer]) -> Iterator[Answer]:
+        """What ``read`` makes of the replies of one exchange, sorted by client; it refuses by `MalformedMessage`.
+
+        A reply waits here for those of smaller clients. On our own grids none has to: they deliver in order.
+        """
         current, asked = self.current, set(self.current.asked)
-        accepted: dict[int, Answer] = {}
-        answered: set[int] = set()
+        turns, answered = deque(sorted(asked)), set[int]()
+        early: dict[int, Answer] = {}
         for message, client in self._with_clients(messages):
             if client not in asked or client in answered:
                 current.ignored += 1
                 continue
             answered.add(client)
             if message.has_error():
-                code = message.error.code
-                if code == Refusal.BUDGET_SPENT:
-                    current.stopped.append(client)
-                elif code == Refusal.WORKER_LOST:
-                    current.errors[client] = str(message.error.reason)
-                    self.on_disturbance()
-                elif code != Refusal.LOST:
-                    current.errors[client] = str(message.error.reason)
-                continue
-            try:
-                accepted[client] = read(message, client)
-            except MalformedMessage as error:
-                current.errors[client] = f"refused: {error}"
+                self._note_error(client, message)
+            else:
+                try:
+                    early[client] = read(message, client)
+                except MalformedMessage as error:
+                    current.errors[client] = f"refused: {error}"
+            while turns and turns[0] in answered:
+                if (turn := turns.popleft()) in early:
+                    yield early.pop(turn)
+        yield from (early.pop(client) for client in turns if client in early)  # behind somebody who stayed silent
         current.stopped.sort()
         if asked - answered:  # the clock, not the seed, decided who is in this round
             self.on_disturbance()
-        return [accepted[client] for client in sorted(accepted)]
+
+    def _note_error(self, client: int, message: Message) -> None:
+        current, code = self.current, message.error.code
+        if code == Refusal.BUDGET_SPENT:
+            current.stopped.append(client)
+        elif code != Refusal.LOST:
+            current.errors[client] = str(message.error.reason)
+        if code == Refusal.WORKER_LOST:
+            self.on_disturbance()
 
     def _with_clients(self, messages: Iterable[Message]) -> Iterable[tuple[Message, int]]:
         client_of = {node: client for client, node in self._nodes.items()} if self._nodes is not None else None

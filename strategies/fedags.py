@@ -29,6 +29,7 @@ class FedAGS(SelectingServer):
         self.rounds, self.schedule = rounds, threshold
         self.by_loss = published if loss_weights is None else loss_weights
         self.statistics = (TRAIN_LOSS,) if self.by_loss else ()
+        self.public_weights = not self.by_loss
 
     def count(self, dimension: int, server_round: int) -> int:
         return scheduled_count(server_round, self.rounds, dimension, self.schedule)

@@ -258,7 +258,7 @@ def test_a_worker_that_dies_again_and_again_is_one_error_reply(cluster: str, mon
             return actor
 
         monkeypatch.setattr(grid.pool, "new_actor", dead_on_arrival)
-        ray.kill(grid.pool.idle[0])
+        ray.kill(next(iter(grid.joining.values())))
         replies = list(grid.send_and_receive([train_message(config, grid, 0)]))
         assert [reply.error.code for reply in replies] == [Refusal.WORKER_LOST]
         assert not grid.collect_entries([0])

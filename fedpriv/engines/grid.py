@@ -60,8 +60,8 @@ class LocalGrid(Grid):
 
     @abstractmethod
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
-        """Lets every message's client answer; replies in any order, none from clients that are not done by
-        ``deadline`` (seconds of `time.monotonic`).
+        """Lets every message's client answer, a few ahead of who reads; replies in the order of the messages, none from
+        clients that are not done by ``deadline`` (seconds of `time.monotonic`).
         """
 
     def close(self) -> None:
@@ -77,15 +77,14 @@ class LocalGrid(Grid):
     # --- Flower's interface ------------------------------------------------------------------------------
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Replies as they are read: nobody is asked long before, and none is kept here."""
         sent = list(messages)
         for message in sent:
             stamp(message, f"message-{next(self._message_ids)}")
-        replies = []
         for reply in self.deliver(sent, time.monotonic() + (math.inf if timeout is None else timeout)):
             stamp(reply, f"message-{next(self._message_ids)}")
-            replies.append(reply)
+            yield reply
         self.contexts.settle()
-        return replies
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         replies = list(self.send_and_receive(messages))

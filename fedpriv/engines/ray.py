@@ -3,6 +3,9 @@
 Every actor keeps data and model loaded. A round's global arrays go into Ray's object store once, not once per
 message. Contexts stay with the driver and travel with the message, so that a killed actor loses nothing: it is
 replaced and its client retried once, with a new attempt number and therefore with fresh noise.
+
+Replies are handed on in the order of the messages. Nobody is asked further ahead of the reader than `ahead` allows, so
+that replies which wait for their turn, and what is under way, take the same memory in a cohort of any size.
 """
 
 from __future__ import annotations
@@ -11,34 +14,59 @@ import math
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from flwr.app import ConfigRecord, Message, RecordDict
-from ray.exceptions import RayActorError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
 from fedpriv.config import Config
+from fedpriv.engines.agreement import facts
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.ray_pool import take_pool
-from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, refusal
+from fedpriv.errors import RunFailed
+from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 
 RETRIES = 1  # run.ATTEMPTS_PER_START leaves room for these attempt numbers
 TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a deadline
+#: Bytes of replies that may be under way or wait for their turn; more where many clients are one computation.
+AHEAD_BYTES, VECTORISED_BYTES = 2**24, 2**28
+#: Clients ahead for each worker: at least, whatever a reply weighs, and at most.
+FEWEST, MOST = 2, 256
+
+#: What the death of a worker, or of its machine, looks like from here.
+LOSSES = (RayActorError, NodeDiedError, ObjectLostError)
+
+
+def ahead(workers: int, reply_bytes: int, vectorised: bool) -> int:
+    """How many clients may be under way or wait for their turn together."""
+    fitting = (VECTORISED_BYTES if vectorised else AHEAD_BYTES) // max(1, reply_bytes)
+    return workers * min(MOST, max(FEWEST, fitting // workers))
+
+
+def fixed_share(messages: int, workers: int, window: int) -> int:
+    """How many clients a worker of the vectorised trainer computes at once: its part of the cohort, or of half of what
+    may be ahead, so that it need not wait for the others. Which clients that are depends on nothing else, time least.
+    """
+    return max(1, min(-(-messages // workers), window // (2 * workers)))
 
 
 @dataclass(frozen=True)
 class Errand:
-    """A message on its way, and how often its worker died under it."""
+    """A message on its way, its place among the round's, and how often its worker died under it."""
 
     message: Message
+    place: int = 0
     tries: int = 0
 
-    def goes_with(self, other: Errand) -> bool:
-        """Whether both may be in one batch: nothing went wrong yet, and the same arrays."""
-        mine, others = self.message.content.get(ARRAYS), other.message.content.get(ARRAYS)
-        return mine is others and not self.tries and not other.tries
+    def goes_with(self, *others: Errand) -> bool:
+        """Whether all may be in one batch: nothing went wrong yet, and the same arrays."""
+        arrays = self.message.content.get(ARRAYS)
+        return all(
+            other.message.content.get(ARRAYS) is arrays and not self.tries and not other.tries for other in others
+        )
 
     def light(self) -> Message:
         """The message without its arrays, which travel through the object store."""
@@ -56,71 +84,123 @@ class RayGrid(LocalGrid):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.pool = take_pool(config.engine, config.clients_per_round)
-        self.share = 1  # of a round's messages, the least that goes to a worker at a time
-        self.pids = [actor.configure.remote(config.to_dict()) for actor in self.pool.idle]
+        self.facts = facts(config)
+        self.share: int | None = None  # of a round's messages, where their pieces are fixed
+        self.window = 1  # messages that may be ahead of the reader
+        self.weight = 0  # bytes of a message, and so of a reply
+        self.pids: list[Any] = []
+        self.joining: dict[Any, Any] = {}  # configuration under way -> its actor, which may wait for a free machine
+        while self.pool.idle:
+            self._configure(self.pool.idle.popleft())
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterator[Message]:
-        """Hands messages to idle actors as they become free and yields replies as they come. Actors that are not done
-        by the deadline are replaced; what their clients did is lost with them and never left.
+        """Hands messages to idle actors as they become free and yields replies in order. Actors that are not done by
+        the deadline are replaced; what their clients did is lost with them and never left.
         """
         shared: dict[int, Any] = {}  # id of an ArrayRecord -> its place in the object store
         for message in messages:
             if ARRAYS in message.content and id(message.content[ARRAYS]) not in shared:
                 shared[id(message.content[ARRAYS])] = ray.put(message.content[ARRAYS])
-        waiting = deque(Errand(message) for message in messages)
-        # What a worker computes at once it computes in one piece, and which clients that are must not depend on time.
-        vectorised = self.config.engine.trainer == "vectorised"
-        self.share = -(-len(messages) // self.pool.workers) if vectorised else 1
+        waiting = deque(Errand(message, place) for place, message in enumerate(messages))
+        self._plan(messages)
         running: dict[Any, tuple[Any, list[Errand]]] = {}
-        idle = self.pool.idle
-        while waiting or running:
-            while waiting and idle:
-                actor, batch = idle.popleft(), self._next_batch(waiting)
-                running[self._submit(actor, batch, shared)] = (actor, batch)
-            left = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
-            ready, _ = ray.wait(list(running), num_returns=1, timeout=left)
-            if not ready:
-                for late, _ in running.values():
-                    ray.kill(late)
-                    idle.append(self._replacement())
-                return
-            actor, batch = running.pop(ready[0])
-            try:
-                answers = pickle.loads(ray.get(ready[0]))
-            except RayActorError:
-                idle.append(self._replacement())
-                self.on_disturbance()
-                for errand in batch:
-                    if errand.tries < RETRIES:
-                        waiting.append(Errand(errand.message, errand.tries + 1))
-                    else:
-                        reason = f"its worker process died {RETRIES + 1} times"
-                        yield refusal(Refusal.WORKER_LOST, errand.message, reason)
-                continue
-            idle.append(actor)
-            waiting.extendleft(reversed(batch[len(answers) :]))  # not begun: the actor's turn was over
-            for errand, (reply, context) in zip(batch, answers, strict=False):
-                self.contexts[client_of(errand.message)] = context
-                self.contexts.settle()
-                yield reply
+        done: dict[int, Message] = {}  # replies whose turn has not come
+        turn, idle = 0, self.pool.idle
+        try:
+            while turn < len(messages):
+                while waiting and idle and (batch := self._next_batch(waiting, turn + self.window)):
+                    actor = idle.popleft()
+                    running[self._submit(actor, batch, shared)] = (actor, batch)
+                if turn in done:
+                    yield done.pop(turn)
+                    turn += 1
+                    continue
+                if not (running or self.joining):
+                    done |= {errand.place: _lost(errand, "no worker process is left") for errand in waiting}
+                    waiting.clear()
+                    continue
+                left = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+                ready, _ = ray.wait([*running, *self.joining], num_returns=1, timeout=left)
+                if not ready:
+                    break
+                if ready[0] in self.joining:
+                    self._join(ready[0])
+                else:
+                    done |= self._take(ready[0], *running.pop(ready[0]), waiting)
+            yield from (done.pop(place) for place in sorted(done))  # behind those that are too late
+        finally:
+            for late, _ in running.values():
+                ray.kill(late)
 
-    def _next_batch(self, waiting: deque[Errand]) -> list[Errand]:
-        """What the next idle actor takes: large batches first, single messages last, so that all actors end together.
+    def _plan(self, messages: Sequence[Message]) -> None:
+        """How far ahead of the reader this exchange goes, and in which pieces; and a new start for lost workers."""
+        vectorised = self.config.engine.trainer == "vectorised"
+        # A later exchange of a round sends less down than comes up: the largest so far counts.
+        self.weight = max([self.weight, *(num_bytes(message.content) for message in messages[:1])])
+        self.window = ahead(self.pool.workers, self.weight, vectorised)
+        # What a worker computes at once it computes in one piece, and which clients that are must not depend on time.
+        self.share = fixed_share(len(messages), self.pool.workers, self.window) if vectorised else None
+        while len(self.pool.idle) + len(self.joining) < self.pool.workers:
+            self._configure(self.pool.new_actor())
+
+    def _take(self, answered: Any, actor: Any, batch: list[Errand], waiting: deque[Errand]) -> dict[int, Message]:
+        """What a worker sent, by place. What it did not begin, or died over, waits again, before all others."""
+        try:
+            answers = pickle.loads(ray.get(answered))
+        except LOSSES:
+            ray.kill(actor)
+            self._configure(self.pool.new_actor())
+            self.on_disturbance()
+            again = [errand for errand in batch if errand.tries < RETRIES]
+            waiting.extendleft(Errand(e.message, e.place, e.tries + 1) for e in reversed(again))
+            words = f"its worker process died {RETRIES + 1} times"
+            return {errand.place: _lost(errand, words) for errand in batch if errand.tries >= RETRIES}
+        self.pool.idle.append(actor)
+        waiting.extendleft(reversed(batch[len(answers) :]))  # not begun: the actor's turn was over
+        found = {}
+        for errand, (reply, context) in zip(batch, answers, strict=False):
+            self.contexts[client_of(errand.message)] = context
+            found[errand.place] = reply
+        self.contexts.settle()
+        return found
+
+    def _next_batch(self, waiting: deque[Errand], end: int) -> list[Errand]:
+        """What the next idle actor takes of the messages before place ``end``: large batches first, single messages
+        last, so that all actors end together; or what is left of a fixed piece, once all of it is before ``end``.
 
         One call per message would cost more than a small client's work. A retried message goes alone, so that a
         client that kills its worker takes no other down with it twice.
         """
-        size = max(self.share, len(waiting) // (2 * self.pool.workers))
-        first = waiting.popleft()
-        batch = [first]
-        while len(batch) < size and waiting and first.goes_with(waiting[0]):
+        share, first = self.share, waiting[0].place
+        stop = end  # place behind the batch
+        if share is not None:
+            stop = (first // share + 1) * share
+            if stop > end:
+                return []
+        size = share or max(1, min(len(waiting), self.window) // (2 * self.pool.workers))
+        batch: list[Errand] = []
+        while len(batch) < size and waiting and waiting[0].place < stop and waiting[0].goes_with(*batch[:1]):
             batch.append(waiting.popleft())
         return batch
 
-    def _replacement(self) -> Any:
-        actor = self.pool.new_actor()
-        self.pids.append(actor.configure.remote(self.config.to_dict()))
-        return actor
+    def _configure(self, actor: Any) -> None:
+        """Binds an actor to the run; it gets no message before it has answered, wherever it runs."""
+        self.pids.append(actor.configure.remote(self.config.to_dict(), self.facts))
+        self.joining[self.pids[-1]] = actor
+
+    def _join(self, configured: Any) -> None:
+        """An actor is there, or has died before; then the next exchange tries another. Raises `RunFailed` where its
+        machine has not what this one has.
+        """
+        actor = self.joining.pop(configured)
+        try:
+            ray.get(configured)
+        except LOSSES:
+            self.on_disturbance()
+        except RayTaskError as error:
+            raise RunFailed(str(error.cause)) from None
+        else:
+            self.pool.idle.append(actor)
 
     def _submit(self, actor: Any, batch: list[Errand], shared: dict[int, Any]) -> Any:
         arrays = batch[0].message.content.get(ARRAYS)
@@ -135,4 +215,9 @@ class RayGrid(LocalGrid):
 
     def close(self) -> None:
         super().close()
+        self.pool.idle.extend(self.joining.values())
         self.pool.close()
+
+
+def _lost(errand: Errand, reason: str) -> Message:
+    return refusal(Refusal.WORKER_LOST, errand.message, reason)

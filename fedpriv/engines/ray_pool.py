@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,16 @@ class ClientActor:
         self.app: Any = None
         self.config: Any = None
 
-    def configure(self, raw_config: dict[str, Any]) -> int:
-        """Binds the actor to a run; returns its process id."""
+    def configure(self, raw_config: dict[str, Any], expected: dict[str, str]) -> int:
+        """Binds the actor to a run; returns its process id. Raises `RunFailed` where this machine's code or data are
+        not what is ``expected``.
+        """
         from fedpriv.app import make_apps
         from fedpriv.config import validate
+        from fedpriv.engines.agreement import agree
 
         self.config = validate(raw_config)
+        agree(self.config, expected)
         _, self.app = make_apps(self.config)
         return os.getpid()
 
@@ -114,11 +119,10 @@ class Pool:
 
     def _default_workers(self) -> int:
         """One worker per GPU slice, or per core, and never more than a round has clients."""
-        resources = ray.cluster_resources()
-        slots = resources.get("CPU", 1) / self.engine.threads_per_client
-        if self._on_gpus():
-            slots = resources["GPU"] / self.engine.gpus_per_worker
-        return max(1, min(int(slots), self.most))
+        found = slots(
+            ray.nodes(), self.engine.threads_per_client, self.engine.gpus_per_worker if self._on_gpus() else 0
+        )
+        return max(1, min(found, self.most))
 
     def close(self) -> None:
         for actor in self.idle:
@@ -127,6 +131,21 @@ class Pool:
         if self.started_ray:
             ray.shutdown()
         self._closed.set()
+
+
+def slots(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: float) -> int:
+    """How many workers of ``threads`` cores and a share ``gpus`` of one GPU (0: none) fit on the machines that
+    `ray.nodes` lists. No worker spans two machines or two GPUs.
+    """
+    found = 0
+    for node in nodes:
+        if not node["Alive"]:
+            continue
+        fitting = int(node["Resources"].get("CPU", 0) // threads)
+        if gpus:
+            fitting = min(fitting, int(node["Resources"].get("GPU", 0)) * int(1 / gpus + 1e-9))
+        found += fitting
+    return found
 
 
 _prestarted: list[Pool] = []
