@@ -22,7 +22,14 @@ from benchmarks.speed import RESULTS, engines, scaling
 from benchmarks.statistics import Figure, machine, shown
 
 OPTIONS = {"rounds": "11", "jobs": "cnn,linear", "parts": "engines,scaling,shares", "out": str(RESULTS), "size": ""}
-STRATEGIES = ("fedavg", "fedcad", "adpfl", "coqfl", "fedags")
+#: Methods whose shares are measured, with further options: distillation would make privacy's share look smaller.
+STRATEGIES: dict[str, tuple[str, ...]] = {
+    "fedavg": (),
+    "fedcad": (),
+    "adpfl": ("strategy.server.distillation_epochs=0",),
+    "coqfl": (),
+    "fedags": (),
+}
 
 #: Heading -> row -> ratio.
 Table = dict[str, dict[str, Figure]]
@@ -34,9 +41,9 @@ def measure(options: dict[str, str]) -> Table:
     found: Table = {}
     if "shares" in parts:
         job = Job("linear", 4, 2, 60) if small else JOBS["cnn"]
-        for strategy in STRATEGIES[:2] if small else STRATEGIES:
+        for strategy in list(STRATEGIES)[: 2 if small else None]:
             print(f"--- shares of a round: {strategy}", flush=True)
-            found[f"share of a round, {strategy}"] = shares(job, strategy, max(2, rounds // 2))
+            found[f"share of a round, {strategy}"] = shares(job, strategy, max(2, rounds // 2), STRATEGIES[strategy])
     if "scaling" in parts:
         print("--- scaling", flush=True)
         found |= {f"seconds per round by {name}": table for name, table in scaling(rounds, small).items()}

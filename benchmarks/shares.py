@@ -75,12 +75,13 @@ def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Itera
     belongs = [
         (MESSAGES, server, ("start",)),  # all that is nothing else
         (TRAINING, Worker, ("local_data",)),
-        (TRAINING, SequentialTrainer, ("train", "clipped_sum", "accuracy")),
+        (TRAINING, SequentialTrainer, ("train", "clipped_sum")),
         (TRAINING, client, ("train_locally",)),
         (PRIVACY, client, ("work", "respond", "release", "measure", "price", "_entries", *ASKED)),
         (PRIVACY, Session, ("_collect", "_epsilon_so_far")),
         (AGGREGATION, server, ("aggregate",)),
         (EVALUATION, Session, ("_evaluate",)),
+        (EVALUATION, SequentialTrainer, ("accuracy",)),
     ]
     with ExitStack() as stack:
         for part, kind, names in belongs:
