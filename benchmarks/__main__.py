@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +35,23 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
 Table = dict[str, dict[str, Figure]]
 
 
-def measure(options: dict[str, str]) -> Table:
+def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
+    """Heading and rows of one table after the other."""
     rounds, small = int(options["rounds"]), options["size"] == "test"
     parts = options["parts"].split(",")
-    found: Table = {}
     if "shares" in parts:
         job = Job("linear", 4, 2, 60) if small else JOBS["cnn"]
         for strategy in list(STRATEGIES)[: 2 if small else None]:
             print(f"--- shares of a round: {strategy}", flush=True)
-            found[f"share of a round, {strategy}"] = shares(job, strategy, max(2, rounds // 2), STRATEGIES[strategy])
+            yield f"share of a round, {strategy}", shares(job, strategy, max(2, rounds // 2), STRATEGIES[strategy])
     if "scaling" in parts:
         print("--- scaling", flush=True)
-        found |= {f"seconds per round by {name}": table for name, table in scaling(rounds, small).items()}
+        yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())
     if "engines" in parts:  # at the end: Flower's runtime stays, waiting at its gate
         for name in options["jobs"].split(","):
             print(f"--- engines: {JOBS[name]}", flush=True)
             job = Job(name, 4, 2, 60) if small else JOBS[name]
-            found[f"seconds per round, {name}"] = engines(job, rounds, 1 if small else 2)
-    return found
+            yield f"seconds per round, {name}", engines(job, rounds, 1 if small else 2)
 
 
 def draw(table: Table, path: Path) -> None:
@@ -94,15 +93,16 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     options = OPTIONS | given
     before = machine(rounds=int(options["rounds"]), threads=1)
-    table = measure(options)
-    results: dict[str, Any] = {"machine": {**before, "load after": os.getloadavg()[0]}, **table}
+    out, table = Path(options["out"]), Table()
+    out.mkdir(parents=True, exist_ok=True)
+    for heading, rows in measure(options):  # written at once: an interrupted benchmark keeps what it has
+        table[heading] = rows
+        results: dict[str, Any] = {"machine": {**before, "load after": os.getloadavg()[0]}, **table}
+        (out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
     for heading, rows in table.items():
         print(f"\n{heading}")
         for row, figure in rows.items():
             print(f"  {row:<55}{shown(figure)}")
-    out = Path(options["out"])
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
     draw(table, out / "speed.png")
     return 0
 
