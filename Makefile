@@ -37,10 +37,8 @@ format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: install ## speed against a bare loop and Flower's own runtime, of both trainers, and by population
-	$(PY) -m benchmarks.trainers $(ARGS)
-	$(PY) -m benchmarks.population $(ARGS)
-	$(PY) -m benchmarks.speed $(ARGS)
+bench: install ## speed: against a bare loop and Flower's own runtime, by size, and where the time goes (10 minutes)
+	$(PY) -m benchmarks $(ARGS)
 
 bench-privacy: install ## accounting, noise and auditor: agreement with second accountants, throughput, power
 	$(PY) benchmarks/bench_accounting.py

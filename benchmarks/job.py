@@ -27,7 +27,7 @@ JOBS = {"cnn": Job("cnn", 100, 10, 600), "linear": Job("linear", 1000, 100, 60)}
 def random_pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
     """For `dataset=custom`: uint8 [n, 1, 28, 28] and labels [n]."""
     rng = np.random.default_rng(0 if split == "train" else 1)
-    count = 60_000 if split == "train" else 1_000
+    count = 60_000 if split == "train" else 2_000
     return rng.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, count)
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from benchmarks.contenders import OwnEngine, own_options
 from benchmarks.job import Job
-from benchmarks.speed import RESULTS, alternate, machine, median_interval, ratio
+from benchmarks.speed import RESULTS, alternate, ratio
+from benchmarks.statistics import machine, median_interval
 
 POPULATIONS = (1_000, 50_000, 100_000)
 EXTRA = ("partition=resampled", "partition.examples_per_client=60", "engine.trainer=vectorised")

@@ -1,40 +1,23 @@
-"""`make bench`: seconds per round as ratios, from rounds that alternate in one run on one machine.
-
-    python -m benchmarks.speed [rounds=21] [jobs=cnn,linear]
+"""Seconds per round as ratios, from rounds that alternate in one run on one machine.
 
 Every ratio is the median over pairs of neighbouring rounds, with the 95% interval of the median (order statistics).
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import sys
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.contenders import BareLoop, OwnEngine
 from benchmarks.flower_peer import FlowerRuntime
-from benchmarks.job import JOBS, Job
+from benchmarks.job import Job
+from benchmarks.statistics import Figure, median_interval, shown
 
 RESULTS = Path(__file__).parent / "results"
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median and its distribution-free 95% interval."""
-    ordered = np.sort(values)
-    low = int(stats.binom.ppf(0.025, len(ordered), 0.5))
-    return (
-        float(np.median(ordered)),
-        float(ordered[max(0, low - 1)]),
-        float(ordered[min(len(ordered) - 1, len(ordered) - low)]),
-    )
 
 
 def alternate(contenders: dict[str, Any], rounds: int) -> dict[str, list[float]]:
@@ -46,7 +29,7 @@ def alternate(contenders: dict[str, Any], rounds: int) -> dict[str, list[float]]
             if turn:
                 seconds[name].append(taken)
     for name, values in seconds.items():
-        print(f"  {name}: {_shown(median_interval(values))} s per round", flush=True)
+        print(f"  {name}: {shown(median_interval(values))} s per round", flush=True)
     return seconds
 
 
@@ -54,14 +37,18 @@ def ratio(seconds: dict[str, list[float]], slow: str, fast: str) -> tuple[float,
     return median_interval([a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)])
 
 
-def measure(job: Job, rounds: int) -> dict[str, Any]:
-    """One process against one, two against two; then Ray against Flower's own runtime."""
-    result: dict[str, Any] = {}
-    one = {"bare loop, 1 process": BareLoop(job, 1), "inprocess": OwnEngine(job, "inprocess")}
+def engines(job: Job, rounds: int, processes: int = 2) -> dict[str, Figure]:
+    """One process against one, two against two; then Ray against Flower's own runtime. processes=1: the first alone."""
+    result: dict[str, Figure] = {}
+    one: dict[str, Any] = {"bare loop, 1 process": BareLoop(job, 1)}
+    for trainer in ("sequential", "vectorised") if job.name == "linear" else ("sequential",):
+        one[f"inprocess, {trainer}"] = OwnEngine(job, "inprocess", extra=[f"engine.trainer={trainer}"])
     seconds = alternate(one, rounds)
-    result["inprocess / bare loop, 1 process"] = ratio(seconds, "inprocess", "bare loop, 1 process")
+    for name in list(one)[1:]:
+        result[f"{name} / bare loop, 1 process"] = ratio(seconds, name, "bare loop, 1 process")
+    if processes == 1:
+        return result
     two: dict[str, Any] = {"bare loop, 2 processes": BareLoop(job, 2), "ray": OwnEngine(job, "ray", 2)}
-    ray_first = two["ray"].first_round_after
     seconds |= alternate(two, rounds)
     result["ray, 2 workers / bare loop, 2 processes"] = ratio(seconds, "ray", "bare loop, 2 processes")
     ray_seconds = seconds["ray"]
@@ -77,45 +64,36 @@ def measure(job: Job, rounds: int) -> dict[str, Any]:
     ours = np.array(ray_seconds) / np.array(seconds["bare loop, 2 processes"])
     theirs = np.array(seconds["flower"]) / np.array(seconds["bare loop beside Flower"])
     result["Flower's runtime / ray (both over the bare loop)"] = median_interval(list(theirs / ours))
-    result["first round ends after, s"] = {"ray": ray_first, "flower": flower.first_round_after}
-    result["seconds per round"] = {name: median_interval(values) for name, values in seconds.items()}
     return result
 
 
-def machine(**facts: Any) -> dict[str, Any]:
-    """Where and when figures were measured; ``load``: processes that wanted a core in the minute before."""
-    return {
-        "cores": os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
-        "load": os.getloadavg()[0],
-        "date": f"{datetime.now():%Y-%m-%d %H:%M}",
-        **facts,
+@contextmanager
+def closing(contenders: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    try:
+        yield contenders
+    finally:
+        for contender in contenders.values():
+            contender.close()
+
+
+EXTRA = ("partition=resampled", "partition.examples_per_client=60", "engine.trainer=vectorised")
+
+
+def scaling(rounds: int, small: bool = False) -> dict[str, dict[str, Figure]]:
+    """Seconds per round, over those of the first of each table: cohorts, populations, models (vectorised trainer,
+    60 pictures a client, linear model and 100 of 1,000 clients where nothing else is said).
+    """
+    cohorts, populations = ((2, 4), (20, 40)) if small else ((10, 30, 100, 300), (1_000, 10_000, 100_000))
+    few, many = (4, 20) if small else (100, 1_000)
+    tables = {
+        "cohort": {f"{size} clients a round": Job("linear", many, size, 60) for size in cohorts},
+        "population": {f"{size:,} clients": Job("linear", size, few, 60) for size in populations},
+        "model": {name: Job(name, many, min(few, 20), 60) for name in ("linear", "mlp", "cnn")},
     }
-
-
-def main(arguments: Sequence[str]) -> int:
-    options = dict(argument.split("=", 1) for argument in arguments)
-    rounds = int(options.get("rounds", 21))
-    results: dict[str, Any] = {"machine": machine(rounds=rounds)}
-    for name in options.get("jobs", "cnn,linear").split(","):
-        print(f"--- {name}: {JOBS[name]}", flush=True)
-        results[name] = measure(JOBS[name], rounds)
-        for key, value in results[name].items():
-            if isinstance(value, dict):
-                for part, figure in value.items():
-                    print(f"{key}: {part}: {figure if not isinstance(figure, tuple) else _shown(figure)}", flush=True)
-            else:
-                print(f"{key}: {_shown(value)}", flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "speed.json").write_text(json.dumps(results, indent=1))
-    return 0
-
-
-def _shown(figure: tuple[float, float, float]) -> str:
-    return f"{figure[0]:.3f} [{figure[1]:.3f}, {figure[2]:.3f}]"
-
-
-if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(status)  # Flower's runtime waits at its gate in a thread of its own
+    found = {}
+    for table, jobs in tables.items():
+        with closing({name: OwnEngine(job, "inprocess", extra=EXTRA) for name, job in jobs.items()}) as contenders:
+            seconds = alternate(contenders, rounds)
+        first = next(iter(jobs))
+        found[table] = {f"{name} / {first}": ratio(seconds, name, first) for name in jobs if name != first}
+    return found

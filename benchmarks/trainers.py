@@ -19,7 +19,8 @@ import numpy as np
 
 from benchmarks.contenders import OwnEngine
 from benchmarks.job import Job
-from benchmarks.speed import RESULTS, alternate, machine, median_interval, ratio
+from benchmarks.speed import RESULTS, alternate, ratio
+from benchmarks.statistics import machine, median_interval
 from fedpriv.training import LocalData, SequentialTrainer
 from fedpriv.vectorised import VectorisedTrainer
 

@@ -102,7 +102,9 @@ def pack_vector(vector: FloatVector) -> ArrayRecord:
     """One flat vector [d] as an ArrayRecord."""
     array = np.ascontiguousarray(vector)
     data = b"".join((_npy_header(array.dtype, array.shape), array.data))
-    return ArrayRecord({VECTOR: Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)})
+    record = ArrayRecord()
+    record[VECTOR] = Array(dtype=array.dtype.name, shape=array.shape, stype="numpy.ndarray", data=data)
+    return record
 
 
 @lru_cache(maxsize=64)

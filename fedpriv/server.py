@@ -261,11 +261,16 @@ class FederatedStrategy(Strategy):
         options: Options,
         own: Mapping[int, Options] = MappingProxyType({}),
     ) -> list[Message]:
-        """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client."""
+        """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client;
+        all others share one content, which nobody writes to.
+        """
         number, nodes, messages = self.current.number, self.nodes(grid), []
+        same = train_content(arrays, Instructions(number, self.population.attempt, options))
         for client in clients:
-            told = Instructions(number, self.population.attempt, options | own.get(client, {}))
-            messages.append(Message(train_content(arrays, told), nodes[client], "train", group_id=str(number)))
+            content = same
+            if client in own:
+                content = train_content(arrays, Instructions(number, self.population.attempt, options | own[client]))
+            messages.append(Message(content, nodes[client], "train", group_id=str(number)))
         self.current.asked = list(clients)
         sizes = [num_bytes(message.content) for message in (messages if own else messages[:1])]
         self.current.bytes_down += sum(sizes) if own else sum(sizes) * len(messages)

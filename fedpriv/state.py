@@ -26,6 +26,7 @@ from fedpriv.privacy.ledger import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
+_NO_ENTRIES = b"[]"
 _WAITING = "waiting"
 _ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
 
@@ -83,9 +84,6 @@ class ClientMemory:
         for entry in entries:
             account.charge(entry)
         return ClientMemory(state, account, (*self.uncollected, *entries), answer, kept, waiting)
-
-    def collected(self) -> ClientMemory:
-        return replace(self, uncollected=())
 
     def to_bytes(self) -> bytes:
         """safetensors: the state's tensors beside two JSON texts; no pickle."""
@@ -198,12 +196,41 @@ def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: 
     ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
     (client, sequence, attempt) tells that they are the same, and never in neither.
     """
-    waiting = [(store, memory) for store in stores if (memory := read_memory(store)).uncollected]
-    entries = sorted((e for _, memory in waiting for e in memory.uncollected), key=lambda entry: entry.order)
+    blobs = [(store, blob) for store in stores if (blob := store.read()) is not None]
+    waiting = [(store, blob, found) for store, blob in blobs if (found := _uncollected(blob))]
+    entries = sorted((entry for *_, found in waiting for entry in found), key=lambda entry: entry.order)
     book(entries)
-    for store, memory in waiting:
-        store.write(memory.collected().to_bytes())
+    for store, blob, _ in waiting:
+        store.write(_collected(blob))
     return entries
+
+
+def _header(blob: bytes) -> tuple[dict[str, Any], int]:
+    """Of a memory, as safetensors writes it: what its header says of every tensor, and where the tensors begin."""
+    start = 8 + int.from_bytes(blob[:8], "little")
+    return json.loads(blob[8:start]), start
+
+
+def _uncollected(blob: bytes) -> list[Entry]:
+    """`ClientMemory.uncollected` of a memory, of which nothing else is read."""
+    header, start = _header(blob)
+    first, last = header[_UNCOLLECTED]["data_offsets"]
+    return [entry_from_json(entry) for entry in json.loads(blob[start + first : start + last])]
+
+
+def _collected(blob: bytes) -> bytes:
+    """The bytes of the same memory without uncollected entries; all tensors behind them move up."""
+    header, start = _header(blob)
+    first, last = header[_UNCOLLECTED]["data_offsets"]
+    moved = first + len(_NO_ENTRIES) - last
+    header[_UNCOLLECTED] = {**header[_UNCOLLECTED], "shape": [len(_NO_ENTRIES)], "data_offsets": [first, last + moved]}
+    for place in header.values():
+        if place["data_offsets"][0] >= last:
+            place["data_offsets"] = [offset + moved for offset in place["data_offsets"]]
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    data = memoryview(blob)[start:]
+    return b"".join((len(text).to_bytes(8, "little"), text, data[:first], _NO_ENTRIES, data[last:]))
 
 
 def read_memory(store: MemoryStore) -> ClientMemory:
@@ -219,8 +246,7 @@ def between_rounds(memories: Mapping[int, bytes]) -> Memories:
 
     def read(client: int) -> bytes:
         blob = memories[client]
-        header = blob[8 : 8 + int.from_bytes(blob[:8], "little")]  # safetensors: the names of its tensors
-        if f'"{_WAITING}"'.encode() not in header:
+        if _WAITING not in _header(blob)[0]:
             return blob
         return replace(ClientMemory.from_bytes(blob), waiting=None).to_bytes()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,12 @@ from fedpriv.engines.grid import LocalGrid
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
 from fedpriv.privacy.ledger import Account
 from fedpriv.state import (
+    Answer,
     ClientMemory,
     ContextStore,
     FileStore,
     MemoryStore,
+    Waiting,
     collect_entries,
     read_memory,
     state_to_tensors,
@@ -123,6 +125,19 @@ def test_collecting_takes_every_entry_once_and_keeps_the_account(tmp_path: Path)
     assert collect_entries(stores) == []
     memory = read_memory(stores[0])
     assert memory.account.next_sequence == 6 and memory.state is not None
+
+
+def test_a_collected_memory_has_the_bytes_of_one_without_entries() -> None:
+    """Entries are cut out of the bytes: whatever lies before and behind them is as if it had been written anew."""
+    waiting = Waiting(2, 1, {"raw": torch.arange(7.0), "key": torch.arange(5, dtype=torch.uint8)}, {"norm": 1.5})
+    answer = Answer(2, 1, torch.arange(3.0), torch.ones(2, dtype=torch.float64))
+    state = {"bits": torch.ones(3, dtype=torch.bool), "zeta": torch.arange(9, dtype=torch.uint8), "x": torch.ones(2, 3)}
+    for entries in ([entry(2, 0, 0)], [entry(2, 0, k) for k in range(40)]):
+        memory = ClientMemory().after(state, entries, answer, torch.ones(4), waiting)
+        store = ContextStore(context(0))
+        store.write(memory.to_bytes())
+        assert collect_entries([store]) == entries
+        assert store.read() == replace(memory, uncollected=()).to_bytes()
 
 
 def test_a_broken_memory_is_never_an_empty_one(store: MemoryStore) -> None:

@@ -14,6 +14,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -139,9 +140,13 @@ class SeededNoise(NoiseSource):
         encoded = encode_key(*key)
         for registry in tuple(_registries):
             registry.record(encoded, key)
-        self._generator = _mersenne_twister(encoded)
         self._encoded = encoded
         self._integers: np.random.Generator | None = None
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        """Made when it is first drawn from: many sources never are, and it costs as much as all else of a key."""
+        return _mersenne_twister(self._encoded)
 
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
         """Gaussians [shape], float32; torch's reach 5.8 standard deviations at most, which simulations can bear."""

@@ -1,0 +1,113 @@
+"""`make bench`: one table of ratios, each from rounds that alternate in one run on one machine.
+
+    python -m benchmarks [rounds=11] [jobs=cnn,linear] [parts=engines,scaling,shares] [out=benchmarks/results] [size=]
+
+engines: a bare PyTorch loop, our engines and Flower's own runtime; scaling: larger cohorts, populations and models;
+shares: which part of a round goes where, for several methods. size=test shrinks everything, to see that it works.
+Writes speed.json and speed.png into ``out``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job import JOBS, Job
+from benchmarks.shares import PARTS, shares
+from benchmarks.speed import RESULTS, engines, scaling
+from benchmarks.statistics import Figure, machine, shown
+
+OPTIONS = {"rounds": "11", "jobs": "cnn,linear", "parts": "engines,scaling,shares", "out": str(RESULTS), "size": ""}
+#: Methods whose shares are measured, with further options: distillation would make privacy's share look smaller.
+STRATEGIES: dict[str, tuple[str, ...]] = {
+    "fedavg": (),
+    "fedcad": (),
+    "adpfl": ("strategy.server.distillation_epochs=0",),
+    "coqfl": (),
+    "fedags": (),
+}
+
+#: Heading -> row -> ratio.
+Table = dict[str, dict[str, Figure]]
+
+
+def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
+    """Heading and rows of one table after the other."""
+    rounds, small = int(options["rounds"]), options["size"] == "test"
+    parts = options["parts"].split(",")
+    if "shares" in parts:
+        job = Job("linear", 4, 2, 60) if small else JOBS["cnn"]
+        for strategy in list(STRATEGIES)[: 2 if small else None]:
+            print(f"--- shares of a round: {strategy}", flush=True)
+            yield f"share of a round, {strategy}", shares(job, strategy, max(2, rounds // 2), STRATEGIES[strategy])
+    if "scaling" in parts:
+        print("--- scaling", flush=True)
+        yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())
+    if "engines" in parts:  # at the end: Flower's runtime stays, waiting at its gate
+        for name in options["jobs"].split(","):
+            print(f"--- engines: {JOBS[name]}", flush=True)
+            job = Job(name, 4, 2, 60) if small else JOBS[name]
+            yield f"seconds per round, {name}", engines(job, rounds, 1 if small else 2)
+
+
+def draw(table: Table, path: Path) -> None:
+    """Ratios as points with their intervals, shares as stacked bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    ratios = {
+        f"{row} ({heading.removeprefix('seconds per round')})".replace("(, ", "(").replace("( ", "("): figure
+        for heading, rows in table.items()
+        if heading.startswith("seconds")
+        for row, figure in rows.items()
+    }
+    stacks = {heading.rpartition(", ")[2]: rows for heading, rows in table.items() if heading.startswith("share")}
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 5.5), layout="constrained")
+    for place, (median, low, high) in enumerate(ratios.values()):
+        left.errorbar(median, place, xerr=[[median - low], [high - median]], fmt="o", color="C0", capsize=3)
+    left.set_yticks(range(len(ratios)), list(ratios), fontsize=8)
+    left.axvline(1, color="grey", linewidth=0.8)
+    left.set(xscale="log", xlabel="ratio of seconds per round (median, 95% interval)")
+    left.invert_yaxis()
+    starts = [0.0] * len(stacks)
+    for part in PARTS:
+        values = [rows[part][0] for rows in stacks.values()]
+        right.bar(list(stacks), values, bottom=starts, label=part)
+        starts = [start + value for start, value in zip(starts, values, strict=True)]
+    right.set(ylabel="share of a round without its evaluation")
+    right.legend(fontsize=8)
+    figure.savefig(path, dpi=90)
+    pyplot.close(figure)
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if unknown := sorted(set(given) - set(OPTIONS)):
+        print(f"{unknown[0]}: no such option; allowed: {', '.join(OPTIONS)}", file=sys.stderr)
+        return 2
+    options = OPTIONS | given
+    before = machine(rounds=int(options["rounds"]), threads=1)
+    out, table = Path(options["out"]), Table()
+    out.mkdir(parents=True, exist_ok=True)
+    for heading, rows in measure(options):  # written at once: an interrupted benchmark keeps what it has
+        table[heading] = rows
+        results: dict[str, Any] = {"machine": {**before, "load after": os.getloadavg()[0]}, **table}
+        (out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
+    for heading, rows in table.items():
+        print(f"\n{heading}")
+        for row, figure in rows.items():
+            print(f"  {row:<55}{shown(figure)}")
+    draw(table, out / "speed.png")
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # Flower's runtime waits at its gate in a thread of its own

@@ -1,0 +1,53 @@
+"""`make bench` in the size of a test: the table it writes, and that the parts of a round are told apart."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.shares import PARTS, Stopwatch
+from benchmarks.statistics import median_interval
+
+
+def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
+    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear"]) == 0
+    results = json.loads((tmp_path / "speed.json").read_text())
+    assert {"cores", "load", "versions", "rounds"} <= results["machine"].keys()
+    assert "inprocess, sequential / bare loop, 1 process" in results["seconds per round, linear"]
+    assert results["seconds per round by population"].keys() == {"40 clients / 20 clients"}
+    for strategy in ("fedavg", "fedcad"):
+        found = results[f"share of a round, {strategy}"]
+        assert tuple(found) == PARTS
+        assert all(found[part][0] > 0 for part in PARTS)
+        assert sum(found[part][0] for part in PARTS if part != "evaluation") == pytest.approx(1, abs=0.1)
+    for figures in (rows for heading, rows in results.items() if heading != "machine"):
+        assert all(low <= median <= high for median, low, high in figures.values())
+    assert (tmp_path / "speed.png").stat().st_size > 1000
+
+
+def test_an_unknown_option_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"out={tmp_path}", "round=2"]) == 2
+    assert "round: no such option; allowed: rounds" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_part_does_not_count_what_another_takes_inside_it() -> None:
+    watch = Stopwatch()
+    inner = watch.timed("training", lambda: time.sleep(0.05))
+    outer = watch.timed("privacy", lambda: (time.sleep(0.01), inner(), time.sleep(0.01)))
+    outer()
+    time.sleep(0.05)  # outside all parts
+    watch.end_round()
+    (seconds,) = watch.rounds
+    assert seconds["training"] >= 0.05 and 0.02 <= seconds["privacy"] < 0.05
+    assert seconds.keys() == {"training", "privacy"}
+
+
+def test_median_and_its_interval() -> None:
+    """Of 21 values the binomial's 2.5% point is 6: the interval runs from the sixth to the sixteenth."""
+    assert median_interval(list(range(21))) == (10, 5, 15)
+    assert median_interval([3.0, 1.0]) == (2.0, 1.0, 3.0)
