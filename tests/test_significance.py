@@ -211,7 +211,7 @@ def test_a_message_that_does_not_hold_so_many_places_is_refused(count: int):
 
 
 def test_selection_of_eleven_million_coordinates_takes_no_sort():
-    """Not a benchmark (README has the figures): what a full sort would make ten times slower."""
+    """Not a benchmark: a full sort would take ten times as long."""
     values = torch.randn(11_000_000, generator=torch.Generator().manual_seed(0))
     torch.set_num_threads(1)
     began = time.process_time()
