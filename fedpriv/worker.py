@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedpriv.client import Client, PublicFacts, Site
-from fedpriv.config import Config, ModelConfig
+from fedpriv.config import Config
 from fedpriv.data import FederatedData, load_federated, normalise
 from fedpriv.errors import OptionError
 from fedpriv.models import FlatModel, build_model, layout_of, resolve_model
@@ -70,16 +70,20 @@ def make_client(config: Config, site: Site | None = None, examples: int | None =
         raise OptionError("strategy.client", str(options), str(error)) from None
 
 
-@lru_cache(maxsize=8)
-def _size(model: str, shape: tuple[int, int, int], classes: int) -> int:
-    return layout_of(build_model(ModelConfig.model_validate_json(model), shape, classes, 0)).num_parameters
+_sizes: dict[str, int] = {}
 
 
 def num_parameters(config: Config) -> int:
-    """How many parameters the configured model has: public, and the same in every process."""
-    dataset = load_federated(config).dataset
-    model = resolve_model(config.model, dataset.shape, client_class(config).keeps_layers)
-    return _size(model.model_dump_json(), dataset.shape, len(dataset.classes))
+    """How many parameters the configured model has: public, and the same in every process. Asked for with every
+    message to a client, so the data are loaded for it once.
+    """
+    keeps_layers = client_class(config).keeps_layers
+    key = repr((config.dataset.model_dump_json(), config.model.model_dump_json(), keeps_layers))
+    if key not in _sizes:
+        dataset = load_federated(config).dataset
+        model = resolve_model(config.model, dataset.shape, keeps_layers)
+        _sizes[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0)).num_parameters
+    return _sizes[key]
 
 
 def partition_remarks(config: Config) -> tuple[str, ...]:
