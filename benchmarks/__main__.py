@@ -1,6 +1,6 @@
 """`make bench`: one table of ratios, each from rounds that alternate in one run on one machine.
 
-    python -m benchmarks [rounds=11] [jobs=cnn,linear] [parts=engines,scaling,shares] [out=benchmarks/results] [size=]
+    python -m benchmarks [rounds=11] [jobs=cnn] [parts=engines,scaling,shares] [out=benchmarks/results] [size=]
 
 engines: a bare PyTorch loop, our engines and Flower's own runtime; scaling: larger cohorts, populations and models;
 shares: which part of a round goes where, for several methods. size=test shrinks everything, to see that it works.
@@ -21,7 +21,7 @@ from benchmarks.shares import PARTS, shares
 from benchmarks.speed import RESULTS, engines, scaling
 from benchmarks.statistics import Figure, machine, shown
 
-OPTIONS = {"rounds": "11", "jobs": "cnn,linear", "parts": "engines,scaling,shares", "out": str(RESULTS), "size": ""}
+OPTIONS = {"rounds": "11", "jobs": "cnn", "parts": "engines,scaling,shares", "out": str(RESULTS), "size": ""}
 #: Methods whose shares are measured, with further options: distillation would make privacy's share look smaller.
 STRATEGIES: dict[str, tuple[str, ...]] = {
     "fedavg": (),
