@@ -23,7 +23,7 @@ run: install ## the default job: Fed-CAD on the digits data, about half a minute
 	$(PY) -m fedpriv $(ARGS)
 
 test: install ## all tests in JOBS processes (on real pictures where ../shared/data or FEDPRIV_PICTURES is there)
-	$(PY) -m pytest -m "not gpu" -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not gpu" -n $(JOBS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)

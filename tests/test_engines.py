@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import ray
+import ray_nodes
 from conftest import SMALL, Run, result_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
@@ -39,34 +35,9 @@ ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_fa
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """A Ray cluster that `engine.address` can join, as ``ray start --head`` makes one; address ``host:port``."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
-    command += [f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats"]
-    # A session of its own: `ray stop` would end the clusters of others too.
-    node = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        wait_until_ray_answers(node, port)
-        yield f"127.0.0.1:{port}"
-    finally:
-        ray.shutdown()
-        node.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            node.wait(timeout=20)
-        with suppress(ProcessLookupError):
-            os.killpg(node.pid, signal.SIGKILL)
-
-
-def wait_until_ray_answers(node: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        assert node.poll() is None and time.monotonic() < deadline, "ray start --head did not come up"
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        time.sleep(0.2)
+    """A Ray cluster that `engine.address` can join; address ``host:port``."""
+    with ray_nodes.cluster(cpus=2) as (address, _):
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
-import signal
-import socket
 import subprocess
-import sys
 import time
 import tracemalloc
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import ray_nodes
 from conftest import SMALL, Run, ledger_of, result_of, rows_of
 from flwr.app import ConfigRecord, Message
 from ray.exceptions import RayActorError
-from test_engines import wait_until_ray_answers
 from test_server import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 
 from fedpriv.compose import compose
@@ -345,47 +340,16 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
 # --- several machines: two nodes of one ------------------------------------------------------------------
 
 
-def started(*options: str) -> subprocess.Popen[bytes]:
-    """``ray start``, in a session of its own: `ray stop` would end the clusters of others too."""
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1", "--disable-usage-stats"]
-    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([*command, "--node-ip-address=127.0.0.1", *options], start_new_session=True, **quiet)
-
-
-def descendants(pid: int) -> set[int]:
-    """All processes below ``pid``."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def end(node: subprocess.Popen[bytes]) -> None:
-    for pid in [*descendants(node.pid), node.pid]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    node.wait(timeout=20)
-
-
 @pytest.fixture(scope="module")
 def machines() -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A cluster of two nodes with a core each, as ``ray start`` makes it on two machines; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    nodes = [started("--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false")]
-    try:
-        wait_until_ray_answers(nodes[0], int(address.partition(":")[2]))
-        nodes.append(started(f"--address={address}"))
-        yield address, nodes
-    finally:
-        ray.shutdown()
-        for one in reversed(nodes):
-            end(one)
+    with ray_nodes.cluster(cpus=1) as (address, head):
+        other = ray_nodes.start(f"--address={address}", "--num-cpus=1")
+        try:
+            yield address, [head, other]
+        finally:
+            ray.shutdown()
+            ray_nodes.end(other)
 
 
 class Watched:
@@ -405,7 +369,7 @@ class Watched:
             actor = grid.joining[configured]
             join(grid, configured)
             pid = ray.get(configured)
-            (self.node_of[id(actor)],) = [k for k, one in enumerate(nodes) if pid in descendants(one.pid)]
+            (self.node_of[id(actor)],) = [k for k, one in enumerate(nodes) if pid in ray_nodes.descendants(one.pid)]
 
         def submitted(grid: RayGrid, actor: Any, batch: list[Errand], shared: Any) -> Any:
             number = self.node_of[id(actor)]
@@ -465,7 +429,7 @@ def test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies(
             before = {client for batch in batches for client in batch}
             batches.append(set(watched.clients[1]) - before)
             if len(batches) == 3:
-                end(nodes[1])
+                ray_nodes.end(nodes[1])
 
     watched = Watched(monkeypatch, nodes, lose)
     broken = run(*SPREAD, *on_both)
