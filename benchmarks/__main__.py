@@ -1,8 +1,9 @@
 """`make bench`: one table of ratios, each from rounds that alternate in one run on one machine.
 
-    python -m benchmarks [rounds=11] [jobs=cnn] [parts=engines,scaling,shares] [out=benchmarks/results] [size=]
+    python -m benchmarks [rounds=11] [jobs=cnn,linear] [parts=engines,first,scaling,shares] [out=benchmarks/results]
 
-engines: a bare PyTorch loop, our engines and Flower's own runtime; scaling: larger cohorts, populations and models;
+engines: a bare PyTorch loop, our engines and Flower's own runtime; first: until a fresh process's first round has
+ended; scaling: larger cohorts, populations and models;
 shares: which part of a round goes where, for several methods. size=test shrinks everything, to see that it works.
 Writes speed.json and speed.png into ``out``.
 """
@@ -11,17 +12,25 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.job import JOBS, Job
 from benchmarks.shares import PARTS, shares
-from benchmarks.speed import RESULTS, engines, scaling
+from benchmarks.speed import RESULTS, engines, first_rounds, scaling
 from benchmarks.statistics import Figure, machine, shown
 
-OPTIONS = {"rounds": "11", "jobs": "cnn", "parts": "engines,scaling,shares", "out": str(RESULTS), "size": ""}
+OPTIONS = {
+    "rounds": "11",
+    "jobs": "cnn,linear",
+    "parts": "engines,first,scaling,shares",
+    "out": str(RESULTS),
+    "size": "",
+}
 #: Methods whose shares are measured, with further options: distillation would make privacy's share look smaller.
 STRATEGIES: dict[str, tuple[str, ...]] = {
     "fedavg": (),
@@ -47,11 +56,27 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
     if "scaling" in parts:
         print("--- scaling", flush=True)
         yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())
-    if "engines" in parts:  # at the end: Flower's runtime stays, waiting at its gate
-        for name in options["jobs"].split(","):
+    if "first" in parts:
+        print("--- first round", flush=True)
+        yield "seconds per first round, from a fresh process", first_rounds(JOBS["cnn"], 1 if small else 3)
+    if "engines" in parts:
+        jobs = options["jobs"].split(",")
+        for name in jobs:
             print(f"--- engines: {JOBS[name]}", flush=True)
             job = Job(name, 4, 2, 60) if small else JOBS[name]
-            yield f"seconds per round, {name}", engines(job, rounds, 1 if small else 2)
+            if len(jobs) == 1:
+                yield f"seconds per round, {name}", engines(job, rounds, 1 if small else 2)
+            else:
+                yield from _in_a_process_of_its_own(options | {"jobs": name, "parts": "engines"})
+
+
+def _in_a_process_of_its_own(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
+    """The tables of one more job: Flower's runtime keeps its Ray in the process that has started it."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [f"{key}={value}" for key, value in (options | {"out": folder}).items()]
+        subprocess.run([sys.executable, "-m", "benchmarks", *command], check=True)
+        found = json.loads((Path(folder) / "speed.json").read_text())
+    yield from ((heading, rows) for heading, rows in found.items() if heading != "machine")
 
 
 def draw(table: Table, path: Path) -> None:

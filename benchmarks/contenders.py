@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from benchmarks.job import Job, local_epoch, plain_model, shard, tensors
+from benchmarks.job import PICTURES, Job, local_epoch, plain_model, shard, tensors
 from fedpriv.app import make_apps
 from fedpriv.compose import compose
 from fedpriv.records import pack_vector
@@ -118,6 +118,34 @@ class OwnEngine:
         self.grid.close()
 
 
+class OwnEngineApart:
+    """The project itself, engine=inprocess, in a process of its own: Flower's runtime and our grid each say in a
+    variable of the process which run is under way.
+    """
+
+    def __init__(self, job: Job, extra: Iterable[str] = ()) -> None:
+        self.pipe, there = mp.get_context("spawn").Pipe()
+        self.child = mp.get_context("spawn").Process(target=_serve_own, args=(there, job, list(extra)), daemon=True)
+        self.child.start()
+        self.pipe.recv()
+
+    def round(self) -> float:
+        self.pipe.send("round")
+        seconds: float = self.pipe.recv()
+        return seconds
+
+    def close(self) -> None:
+        self.pipe.send(None)
+        self.child.join()
+
+
+def _serve_own(pipe: Connection, job: Job, extra: list[str]) -> None:
+    engine = OwnEngine(job, "inprocess", extra=extra)
+    pipe.send("ready")
+    while pipe.recv() is not None:
+        pipe.send(engine.round())
+
+
 def own_options(job: Job, engine: str, workers: int, extra: Iterable[str]) -> list[str]:
     options = {
         "strategy": "fedavg",
@@ -131,4 +159,6 @@ def own_options(job: Job, engine: str, workers: int, extra: Iterable[str]) -> li
         "engine": engine,
         "engine.workers": workers,
     }
+    if job.examples * job.num_clients != PICTURES:  # dividing all pictures would give each client another number
+        options |= {"partition": "resampled", "partition.examples_per_client": job.examples}
     return [f"{key}={value}" for key, value in options.items()] + list(extra)

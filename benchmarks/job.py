@@ -1,7 +1,7 @@
 """The fixed jobs that every contender runs: random pictures of MNIST's shape, so that nothing is downloaded.
 
 cnn: 10 clients a round x 600 pictures, one epoch of SGD (lr 0.01, batch 60), the network of 80,202 parameters.
-linear: 100 clients a round x 60 pictures, one batch each, 7,850 parameters.
+linear: 100 clients x 60 pictures, one batch each, 7,850 parameters.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ class Job:
     examples: int
 
 
-JOBS = {"cnn": Job("cnn", 100, 10, 600), "linear": Job("linear", 1000, 100, 60)}
+JOBS = {"cnn": Job("cnn", 100, 10, 600), "linear": Job("linear", 100, 100, 60)}
+
+
+PICTURES = 60_000  # of the training split
 
 
 def random_pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
     """For `dataset=custom`: uint8 [n, 1, 28, 28] and labels [n]."""
     rng = np.random.default_rng(0 if split == "train" else 1)
-    count = 60_000 if split == "train" else 2_000
+    count = PICTURES if split == "train" else 2_000
     return rng.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, count)
 
 

@@ -5,6 +5,9 @@ Every ratio is the median over pairs of neighbouring rounds, with the 95% interv
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import BareLoop, OwnEngine
+from benchmarks.contenders import BareLoop, OwnEngine, OwnEngineApart
 from benchmarks.flower_peer import FlowerRuntime
 from benchmarks.job import Job
 from benchmarks.statistics import Figure, median_interval, shown
@@ -37,6 +40,15 @@ def ratio(seconds: dict[str, list[float]], slow: str, fast: str) -> tuple[float,
     return median_interval([a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)])
 
 
+@contextmanager
+def closing(contenders: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    try:
+        yield contenders
+    finally:
+        for contender in contenders.values():
+            contender.close()
+
+
 def engines(job: Job, rounds: int, processes: int = 2) -> dict[str, Figure]:
     """One process against one, two against two; then Ray against Flower's own runtime. processes=1: the first alone."""
     result: dict[str, Figure] = {}
@@ -55,28 +67,50 @@ def engines(job: Job, rounds: int, processes: int = 2) -> dict[str, Figure]:
     for contender in (*one.values(), *two.values()):
         contender.close()
     # Flower's runtime and our Ray engine each want a Ray of their own, so both start afresh, one after the other.
-    flower = FlowerRuntime(job, 2)
-    bare = BareLoop(job, 2)
-    with_flower = alternate({"bare loop beside Flower": bare, "flower": flower}, rounds)
-    bare.close()
-    seconds |= with_flower
+    trainer = "vectorised" if job.name == "linear" else "sequential"
+    own = OwnEngineApart(job, [f"engine.trainer={trainer}"])
+    beside = {"bare loop beside Flower": BareLoop(job, 2), "inprocess beside Flower": own}
+    with closing(beside | {"flower": FlowerRuntime(job, 2)}) as contenders:
+        seconds |= alternate(contenders, rounds)
     result["Flower's runtime / bare loop, 2 processes"] = ratio(seconds, "flower", "bare loop beside Flower")
     ours = np.array(ray_seconds) / np.array(seconds["bare loop, 2 processes"])
     theirs = np.array(seconds["flower"]) / np.array(seconds["bare loop beside Flower"])
     result["Flower's runtime / ray (both over the bare loop)"] = median_interval(list(theirs / ours))
+    result[f"Flower's runtime / inprocess, {trainer}, 1 process"] = ratio(seconds, "flower", "inprocess beside Flower")
     return result
 
 
-@contextmanager
-def closing(contenders: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    try:
-        yield contenders
-    finally:
-        for contender in contenders.values():
-            contender.close()
+#: What a fresh process runs: everything from its start to the end of its first round.
+FIRST = {
+    "inprocess": "from benchmarks.contenders import OwnEngine; OwnEngine(job, 'inprocess')",
+    "ray, 2 workers": "from benchmarks.contenders import OwnEngine; OwnEngine(job, 'ray', 2)",
+    "Flower's runtime": "from benchmarks.flower_peer import FlowerRuntime; FlowerRuntime(job, 2)",
+}
 
 
-EXTRA = ("partition=resampled", "partition.examples_per_client=60", "engine.trainer=vectorised")
+def first_rounds(job: Job, times: int) -> dict[str, Figure]:
+    """Seconds from the start of a fresh process to the end of its first round, over Flower's."""
+    seconds: dict[str, list[float]] = {name: [] for name in FIRST}
+    for _ in range(times):
+        for name, words in FIRST.items():
+            code = f"from benchmarks.job import Job; job = {job}; {words}; print('done', flush=True)"
+            began = time.perf_counter()
+            with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                if not any("done" in line for line in iter(process.stdout.readline, "")):
+                    raise RuntimeError(f"{name}: a fresh process ended before its first round did")
+                seconds[name].append(time.perf_counter() - began)
+                process.kill()
+    for name, values in seconds.items():
+        print(f"  {name}: {shown(median_interval(values))} s to the end of the first round", flush=True)
+    return {
+        f"{name} / Flower's runtime": ratio(seconds, name, "Flower's runtime")
+        for name in FIRST
+        if name != "Flower's runtime"
+    }
+
+
+EXTRA = ("engine.trainer=vectorised",)
 
 
 def scaling(rounds: int, small: bool = False) -> dict[str, dict[str, Figure]]:

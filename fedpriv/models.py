@@ -110,10 +110,13 @@ class FlatModel:
     """A model whose parameters and gradients are views into two flat vectors ``theta`` and ``grad`` [d].
 
     Loading global parameters, an SGD step, an update are then single vector operations.
+
+    channels_last: hand pictures over with the channels innermost in memory, where the model's layers are known to
+    take it (`prefers_channels_last`).
     """
 
-    def __init__(self, model: nn.Module, device: torch.device | str = "cpu") -> None:
-        self.module = model.to(device)
+    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False) -> None:
+        self.module, self.channels_last = model.to(device), channels_last
         self.layout = layout_of(self.module)
         size = self.layout.num_parameters
         self.theta = torch.empty(size, device=device)
@@ -129,7 +132,7 @@ class FlatModel:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Logits [n, classes] of normalised pictures [n, channels, height, width]."""
-        logits: Tensor = self.module(images)
+        logits: Tensor = self.module(_channels_last(images) if self.channels_last else images)
         return logits
 
     def load(self, theta: Tensor) -> None:
@@ -137,6 +140,23 @@ class FlatModel:
         if theta.shape != self.theta.shape:
             raise ValueError(f"{theta.numel()} parameters for a model of {self.theta.numel()}")
         self.theta.copy_(theta)
+
+
+def prefers_channels_last(name: str, device: torch.device) -> bool:
+    """Whether a model of ours computes faster on pictures with the channels innermost: on a CPU, pooling and ReLU are
+    then vectorised, which saves the small networks a quarter of a training step (ResNets pool once and save nothing).
+    A user's own model may need the usual order, for a `view`.
+    """
+    return device.type == "cpu" and name in ("cnn", "cnn_agn")
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """The same pictures [n, c, h, w] with the channels innermost in memory."""
+    n, c, h, w = images.shape
+    if c > 1:
+        return images.contiguous(memory_format=torch.channels_last)
+    # One channel lies both ways: only the strides tell the first layer, and by its output all others, which is meant.
+    return images.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
 
 
 def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False) -> ModelConfig:

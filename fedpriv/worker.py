@@ -15,7 +15,7 @@ from fedpriv.client import Client, PublicFacts, Site
 from fedpriv.config import Config
 from fedpriv.data import FederatedData, load_federated, normalise
 from fedpriv.errors import OptionError
-from fedpriv.models import FlatModel, build_model, layout_of, resolve_model
+from fedpriv.models import FlatModel, build_model, layout_of, prefers_channels_last, resolve_model
 from fedpriv.records import LOCAL_ACCURACY, FloatVector
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, SequentialTrainer
@@ -151,7 +151,8 @@ class Worker:
         config, dataset = self.config, self.data.dataset
         chosen = resolve_model(config.model, dataset.shape, client_class(config).keeps_layers)
         module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed)
-        model = FlatModel(module, resolve_device(config.engine.device))
+        device = resolve_device(config.engine.device)
+        model = FlatModel(module, device, prefers_channels_last(chosen.name, device))
         self._initial = model.theta.detach().cpu().clone()
         return model
 

@@ -12,7 +12,15 @@ from torch import nn
 
 from fedpriv.config import ModelConfig
 from fedpriv.errors import OptionError
-from fedpriv.models import FlatModel, Layout, build_model, layout_of, refuse_batch_norm, resolve_model
+from fedpriv.models import (
+    FlatModel,
+    Layout,
+    build_model,
+    layout_of,
+    prefers_channels_last,
+    refuse_batch_norm,
+    resolve_model,
+)
 
 GREY = (1, 28, 28)
 COLOUR = (3, 32, 32)
@@ -286,3 +294,37 @@ def test_loading_sets_the_modules_parameters_and_checks_the_length() -> None:
 
 def test_an_empty_layout_has_no_parameters() -> None:
     assert Layout((), (), ()).num_parameters == 0
+
+
+def innermost_in(images: torch.Tensor) -> bool:
+    return images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
+def test_channels_innermost_are_the_same_network_and_reach_every_layer(shape: tuple[int, int, int]) -> None:
+    images, labels = torch.randn(8, *shape), torch.arange(8)
+    found = []
+    for innermost in (False, True):
+        model = FlatModel(build_model(ModelConfig(name="cnn"), shape, 10, 0), channels_last=innermost)
+        seen: list[bool] = []
+        for layer in model.module.modules():
+            if isinstance(layer, nn.MaxPool2d):
+                layer.register_forward_hook(
+                    lambda _, given, __, seen=seen: seen.append(
+                        given[0].is_contiguous(memory_format=torch.channels_last)
+                    )
+                )
+        logits = model(images)
+        nn.functional.cross_entropy(logits, labels).backward()
+        assert seen == 2 * [innermost]
+        found.append((logits.detach(), model.grad.clone()))
+    for usual, innermost_too in zip(*found, strict=True):
+        torch.testing.assert_close(usual, innermost_too, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("cnn", True), ("cnn_agn", True), ("resnet18", False), ("custom", False)]
+)
+def test_only_networks_known_to_gain_get_channels_innermost(name: str, expected: bool) -> None:
+    assert prefers_channels_last(name, torch.device("cpu")) is expected
+    assert not prefers_channels_last(name, torch.device("cuda"))
