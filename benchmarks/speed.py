@@ -5,17 +5,19 @@ Every ratio is the median over pairs of neighbouring rounds, with the 95% interv
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import BareLoop, OwnEngine, OwnEngineApart
+from benchmarks.contenders import BareLoop, OwnEngine, OwnEngineApart, own_options
 from benchmarks.flower_peer import FlowerRuntime
 from benchmarks.job import Job
 from benchmarks.statistics import Figure, median_interval, shown
@@ -80,34 +82,51 @@ def engines(job: Job, rounds: int, processes: int = 2) -> dict[str, Figure]:
     return result
 
 
-#: What a fresh process runs: everything from its start to the end of its first round.
-FIRST = {
-    "inprocess": "from benchmarks.contenders import OwnEngine; OwnEngine(job, 'inprocess')",
-    "ray, 2 workers": "from benchmarks.contenders import OwnEngine; OwnEngine(job, 'ray', 2)",
-    "Flower's runtime": "from benchmarks.flower_peer import FlowerRuntime; FlowerRuntime(job, 2)",
-}
+FLOWER_FIRST = "from benchmarks.flower_peer import FlowerRuntime; FlowerRuntime({job}, 2); print('done', flush=True)"
+
+
+def _first_round_of_flower(job: Job) -> float:
+    began = time.perf_counter()
+    command = [sys.executable, "-c", f"from benchmarks.job import Job; {FLOWER_FIRST.format(job=job)}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        if not any("done" in line for line in iter(process.stdout.readline, "")):
+            raise RuntimeError("Flower's runtime ended before its first round did")
+        taken = time.perf_counter() - began
+        process.kill()
+    return taken
+
+
+def _first_round_of(job: Job, engine: str, workers: int) -> float:
+    """The command line itself, until the first line of its metrics is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = [*own_options(job, engine, workers, ()), "num_rounds=100", "evaluate.every=0"]
+        began, metrics = time.perf_counter(), Path(folder, "run", "metrics.jsonl")
+        command = [sys.executable, "-m", "fedpriv", *options, f"hydra.run.dir={metrics.parent}"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while not (metrics.exists() and metrics.stat().st_size):
+                if process.poll() is not None:
+                    raise RuntimeError(f"engine={engine} ended before its first round did")
+                time.sleep(0.02)
+            taken = time.perf_counter() - began
+            process.send_signal(signal.SIGINT)
+    return taken
 
 
 def first_rounds(job: Job, times: int) -> dict[str, Figure]:
     """Seconds from the start of a fresh process to the end of its first round, over Flower's."""
-    seconds: dict[str, list[float]] = {name: [] for name in FIRST}
+    contenders: dict[str, Callable[[], float]] = {
+        "inprocess": lambda: _first_round_of(job, "inprocess", 1),
+        "ray, 2 workers": lambda: _first_round_of(job, "ray", 2),
+        "flower": lambda: _first_round_of_flower(job),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(times):
-        for name, words in FIRST.items():
-            code = f"from benchmarks.job import Job; job = {job}; {words}; print('done', flush=True)"
-            began = time.perf_counter()
-            with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-                assert process.stdout is not None
-                if not any("done" in line for line in iter(process.stdout.readline, "")):
-                    raise RuntimeError(f"{name}: a fresh process ended before its first round did")
-                seconds[name].append(time.perf_counter() - began)
-                process.kill()
+        for name, contender in contenders.items():
+            seconds[name].append(contender())
     for name, values in seconds.items():
         print(f"  {name}: {shown(median_interval(values))} s to the end of the first round", flush=True)
-    return {
-        f"{name} / Flower's runtime": ratio(seconds, name, "Flower's runtime")
-        for name in FIRST
-        if name != "Flower's runtime"
-    }
+    return {f"{name} / Flower's runtime": ratio(seconds, name, "flower") for name in list(contenders)[:-1]}
 
 
 EXTRA = ("engine.trainer=vectorised",)

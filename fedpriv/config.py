@@ -129,6 +129,10 @@ class EngineConfig(Options):
     )
     address: str | None = Field(description="ray: join the cluster at this address")
     device: Literal["auto", "cpu", "cuda"] = Field(description="where clients train (auto: a GPU where there is one)")
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="of local training's products (bfloat16: mixed precision; parameters and updates stay float32)",
+    )
     gpus_per_worker: float = Field(gt=0, le=1, description="ray on GPUs: share of a GPU that a worker takes")
     round_timeout: float = Field(gt=0, description="seconds to wait for the replies of one exchange")
     client_memory_mib: float = Field(

@@ -55,6 +55,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).keeps_layers)
     config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
     check_sampler(config, worker.data)
+    check_precision(config)
     check_budget(config)
     check_faults(config)
     choice = choose_trainer(config, worker)
@@ -132,6 +133,16 @@ def check_budget(config: Config) -> None:
     if config.privacy.max_epsilon is not None and not client.keeps_budget:
         reasons = [why for event in client.planned_events(1) if (why := why_unbounded(event))] or ["no noise"]
         raise OptionError("privacy.max_epsilon", config.privacy.max_epsilon, f"no budget can be kept: {reasons[0]}")
+
+
+def check_precision(config: Config) -> None:
+    """Raises `OptionError` for mixed precision where per-example gradients are clipped: the norm that is compared with
+    the bound and the gradient that is summed would be rounded apart.
+    """
+    asked = config.engine.precision
+    if asked != "float32" and client_class(config).clips_examples:
+        words = f"{config.strategy.name} clips the gradients of single examples, and their norms must be exact"
+        raise OptionError("engine.precision", asked, f"{words}; allowed: float32")
 
 
 def check_sampler(config: Config, data: FederatedData) -> None:

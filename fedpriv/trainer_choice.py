@@ -65,28 +65,29 @@ def choose_trainer(config: Config, worker: Worker) -> Choice:
         return Choice("sequential", reason)
     if config.clients_per_round < FEWEST_CLIENTS:
         return Choice("sequential", f"fewer than {FEWEST_CLIENTS} clients a round")
-    by_vmap = worker.model.theta.device.type == "cpu" and not _by_hand(worker)
+    by_vmap = worker.model.theta.device.type == "cpu" and not _by_hand(config, worker)
     if by_vmap and estimate_seconds(config, worker, schedule(config)) < WORTH_IMPORTING:
         return Choice("sequential", f"less than {WORTH_IMPORTING:.0f} s of training")
-    reason = _model_obstacle(config, worker)
+    # A user's own model may have changed since it was measured, so it is tried each time.
+    reason = _model_obstacle(config, worker) if config.model.name == "custom" else None
+    reason, gain = (reason, 0.0) if reason is not None else _measured(config, worker)
     if reason is not None:
         return Choice("sequential", reason)
-    gain = _measured_gain(config, worker)
     trainer = "vectorised" if gain >= WORTHWHILE else "sequential"
     return Choice(trainer, f"vectorised is {gain:.1f} x as fast where it was measured", max(gain, 1.0))
 
 
-def _by_hand(worker: Worker) -> bool:
+def _by_hand(config: Config, worker: Worker) -> bool:
     from fedpriv.vectorised import Chain
 
-    return Chain.of(worker.model.module) is not None
+    return config.engine.precision == "float32" and Chain.of(worker.model.module) is not None
 
 
 def _why_not(config: Config, worker: Worker) -> str | None:
     """What besides the model forbids vectorised training, in words."""
     if config.engine.name == "flower":
         return "engine=flower gives every client a message of its own, one at a time"
-    if client_class(config).clips_examples and not _by_hand(worker):
+    if client_class(config).clips_examples and not _by_hand(config, worker):
         return f"per-example gradients of model={config.model.name} are clipped client by client"
     return None
 
@@ -100,8 +101,10 @@ def _model_obstacle(config: Config, worker: Worker) -> str | None:
 # --- the measurement -------------------------------------------------------------------------------------
 
 
-def _measured_gain(config: Config, worker: Worker) -> float:
-    """Seconds of a client's sequential training over its share of the vectorised one; measured once."""
+def _measured(config: Config, worker: Worker) -> tuple[str | None, float]:
+    """What forbids vectorised training of this model, or seconds of a client's sequential training over its share of
+    the vectorised one; found once.
+    """
     examples = _usual_examples(config, worker)
     device = worker.model.theta.device
     identity = {
@@ -113,16 +116,20 @@ def _measured_gain(config: Config, worker: Worker) -> float:
         "shape": worker.data.dataset.shape,
         "classes": len(worker.data.dataset.classes),
         "local": config.local.model_dump(),
+        "precision": config.engine.precision,
         "examples": examples,
         "clients": min(CLIENTS, config.clients_per_round),
         "clips_examples": client_class(config).clips_examples,
     }
 
     def write(folder: Path) -> None:
-        (folder / "trainers.json").write_text(json.dumps({"gain": measure(config, worker, examples)}))
+        obstacle = _model_obstacle(config, worker)
+        gain = 0.0 if obstacle is not None else measure(config, worker, examples)
+        (folder / "trainers.json").write_text(json.dumps({"obstacle": obstacle, "gain": gain}))
 
     found = entry(cache_folder(config.dataset) / "trainers", identity, write)
-    return float(json.loads((found / "trainers.json").read_text())["gain"])
+    known = json.loads((found / "trainers.json").read_text())
+    return known["obstacle"], float(known["gain"])
 
 
 def _usual_examples(config: Config, worker: Worker) -> int:
@@ -147,7 +154,8 @@ def measure(config: Config, worker: Worker, examples: int) -> float:
     labels = torch.randint(0, len(worker.data.dataset.classes), (examples,), generator=random)
     data = LocalData(images, labels)
     local = config.local.model_copy(update={"epochs": 1})
-    vectorised, sequential = VectorisedTrainer(model, local), SequentialTrainer(model, local)
+    precision = config.engine.precision
+    vectorised, sequential = VectorisedTrainer(model, local, precision), SequentialTrainer(model, local, precision)
     clips = client_class(config).clips_examples
 
     def ask(trainer: SequentialTrainer, client: int) -> object:

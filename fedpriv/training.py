@@ -20,7 +20,7 @@ class LocalData:
     """One client's training pictures (normalised float32 [n, c, h, w]) and labels (int64 [n])."""
 
     images: Tensor
-    labels: Tensor
+    labels: Tensor  # where the pictures are: usually on the CPU, or on the model's device
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,10 +57,14 @@ def _epoch(config: LocalConfig, examples: int, rng: np.random.Generator) -> Iter
 
 
 class SequentialTrainer:
-    """Trains one client at a time on a model that is built once per process."""
+    """Trains one client at a time on a model that is built once per process.
 
-    def __init__(self, model: FlatModel, config: LocalConfig) -> None:
-        self.model, self.config = model, config
+    precision: of the products in forward and backward passes (`torch.autocast`); parameters, gradients and updates
+    are float32 whatever it is, so nothing of what is clipped, noised and sent changes its form.
+    """
+
+    def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
+        self.model, self.config, self.precision = model, config, precision
         self._per_example: PerExampleGradients | None = None
 
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
@@ -79,11 +83,14 @@ class SequentialTrainer:
         model.load(theta.to(model.theta.device))
         model.module.eval()
         with torch.inference_mode():
-            batches = zip(data.images.split(batch_size), data.labels.split(batch_size), strict=True)
+            batches = zip(data.images.split(batch_size), data.labels.cpu().split(batch_size), strict=True)
             right = [
                 (model(images.to(model.theta.device)).argmax(1).cpu() == labels).sum() for images, labels in batches
             ]
         return int(sum(right)) / len(data)
+
+    def _mixed(self) -> torch.autocast:
+        return torch.autocast(self.model.theta.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
         """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx).
@@ -113,7 +120,8 @@ class SequentialTrainer:
                 continue
             index = torch.from_numpy(rows).to(device)
             model.grad.zero_()
-            loss = nn.functional.cross_entropy(model(images[index]), labels[index])
+            with self._mixed():
+                loss = nn.functional.cross_entropy(model(images[index]), labels[index])
             loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 if proximal_mu:

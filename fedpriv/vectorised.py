@@ -74,9 +74,10 @@ class _Clipping:
 class VectorisedTrainer(SequentialTrainer):
     """Computes what the clients of `together` ask for as one batch; a request from anywhere else, alone."""
 
-    def __init__(self, model: FlatModel, config: LocalConfig) -> None:
-        super().__init__(model, config)
-        self.batched: Chain | Mapped = Chain.of(model.module) or Mapped(model.module)
+    def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
+        super().__init__(model, config, precision)
+        by_hand = Chain.of(model.module) if precision == "float32" else None  # its products in place know no other
+        self.batched: Chain | Mapped = by_hand or Mapped(model.module)
 
     def together(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """What the tasks return, in their order. An error of a computation is raised in the client that asked for it
@@ -184,7 +185,8 @@ class VectorisedTrainer(SequentialTrainer):
             targets = labels.index_select(0, index).view(among, width)
             now = [theta[:among] for theta in thetas]
             with torch.no_grad():
-                step_losses, gradients = self.batched.gradients(now, images, targets, weights[step, :among, :width])
+                with self._mixed():
+                    step_losses, gradients = self.batched.gradients(now, images, targets, weights[step, :among, :width])
                 for number, gradient in enumerate(gradients):
                     theta, start = now[number], starts[number][:among]
                     if velocities is None:
@@ -237,7 +239,7 @@ class VectorisedTrainer(SequentialTrainer):
         """All clients' pictures one after the other, an empty picture at their end; their labels."""
         device = self.model.theta.device
         images = torch.cat([*(own.images for own in data), torch.zeros_like(data[0].images[:1])])
-        labels = torch.cat([*(own.labels for own in data), torch.zeros(1, dtype=torch.int64)])
+        labels = torch.cat([*(own.labels for own in data), torch.zeros_like(data[0].labels[:1])])
         return self.batched.prepared(images).to(device), labels.to(device)
 
 

@@ -17,6 +17,7 @@ from fedpriv.data import FederatedData, load_federated, normalise
 from fedpriv.errors import OptionError
 from fedpriv.models import FlatModel, build_model, layout_of, prefers_channels_last, resolve_model
 from fedpriv.records import LOCAL_ACCURACY, FloatVector
+from fedpriv.resident import Resident, fits
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, SequentialTrainer
 
@@ -163,12 +164,18 @@ class Worker:
         return self._initial
 
     @cached_property
+    def resident(self) -> Resident | None:
+        """The training pictures on the model's device, where it has memory of its own and they fit."""
+        dataset, device = self.data.dataset, self.model.theta.device
+        return Resident(dataset.train, dataset.mean, dataset.std, device) if fits(dataset.train, device) else None
+
+    @cached_property
     def trainer(self) -> SequentialTrainer:
         if self.config.engine.trainer == "vectorised":
             from fedpriv.vectorised import VectorisedTrainer  # torch.func: a second that only this trainer needs
 
-            return VectorisedTrainer(self.model, self.config.local)
-        return SequentialTrainer(self.model, self.config.local)
+            return VectorisedTrainer(self.model, self.config.local, self.config.engine.precision)
+        return SequentialTrainer(self.model, self.config.local, self.config.engine.precision)
 
     @cached_property
     def shared(self) -> slice:
@@ -199,6 +206,8 @@ class Worker:
         return self._normalised(rows if chosen is None else rows[chosen])
 
     def _normalised(self, rows: np.ndarray) -> LocalData:
+        if self.resident is not None:
+            return self.resident.chosen(rows)
         dataset = self.data.dataset
         images = normalise(dataset.train.images[rows], dataset.mean, dataset.std)
         return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows], dtype=np.int64)))

@@ -1,0 +1,41 @@
+"""Pictures that stay in an accelerator's memory: a client's are picked and normalised there, and nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.data import Pictures
+from fedpriv.training import LocalData
+
+#: Of the memory that is free when they are loaded: four workers on one GPU leave a third of it for training.
+SHARE = 0.25
+
+
+def fits(part: Pictures, device: torch.device) -> bool:
+    """Whether a device with memory of its own has room for all pictures."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(part.images.nbytes) <= SHARE * free
+
+
+class Resident:
+    """All pictures of a split as uint8 [n, channels, height, width] on a device, with their labels."""
+
+    def __init__(self, part: Pictures, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
+        self.images = torch.from_numpy(np.array(part.images)).to(device)
+        self.labels = torch.from_numpy(np.array(part.labels, dtype=np.int64)).to(device)
+        self._scale = self._channels(1 / (255 * np.asarray(std, dtype=np.float64)))
+        self._shift = self._channels(np.asarray(mean, dtype=np.float64) / np.asarray(std, dtype=np.float64))
+
+    def _channels(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.float32)).to(self.images.device).reshape(-1, 1, 1)
+
+    def chosen(self, rows: np.ndarray) -> LocalData:
+        """The pictures of these rows (int64 [b]), normalised as `fedpriv.data.normalise` does."""
+        index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.images.device)
+        return LocalData(self.images[index].float().mul_(self._scale).sub_(self._shift), self.labels[index])

@@ -1,0 +1,136 @@
+"""The same work on a GPU: within a tolerance of the CPU's results, with the same account.
+
+`make test` deselects these, `make test-gpu` runs them and fails where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run, ledger_of, rows_of
+
+from fedpriv.compose import compose
+from fedpriv.config import LocalConfig, ModelConfig
+from fedpriv.data import Pictures, normalise
+from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.models import FlatModel, build_model
+from fedpriv.resident import Resident, fits
+from fedpriv.run import resolve
+from fedpriv.training import LocalData, LocalResult, SequentialTrainer
+from fedpriv.vectorised import VectorisedTrainer
+from fedpriv.worker import Worker
+
+pytestmark = pytest.mark.gpu
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+SHAPE = (1, 28, 28)
+SIZES = (30, 7, 1, 19)  # pictures of the clients
+
+
+@pytest.fixture(autouse=True)
+def _a_gpu_without_shortcuts() -> None:
+    """Fails, rather than skips, where there is none; float32 products are float32 here, not TF32."""
+    assert torch.cuda.is_available(), "no GPU that torch can use"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def cohort() -> list[LocalData]:
+    random = torch.Generator().manual_seed(0)
+    return [
+        LocalData(torch.randn(size, *SHAPE, generator=random), torch.randint(0, 10, (size,), generator=random))
+        for size in SIZES
+    ]
+
+
+def updates(
+    kind: type[SequentialTrainer], device: torch.device, model: str, precision: str = "float32", momentum: float = 0.9
+) -> list[LocalResult]:
+    """Every client's, from the same start and in the same order of pictures; with a proximal term."""
+    flat = FlatModel(build_model(ModelConfig(name=model, hidden=32), SHAPE, 10, 0), device)
+    local = LocalConfig(epochs=2, batch_size=8, lr=0.05, momentum=momentum, sampler="shuffle")
+    trainer, theta = kind(flat, local, precision), flat.theta.cpu().clone()
+    tasks: Sequence[Callable[[], LocalResult]] = [
+        partial(trainer.train, theta, data, np.random.default_rng(client), 0.1) for client, data in enumerate(cohort())
+    ]
+    return trainer.together(tasks) if isinstance(trainer, VectorisedTrainer) else [task() for task in tasks]
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp", "cnn"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("kind", [SequentialTrainer, VectorisedTrainer])
+def test_training_agrees_with_the_cpu(kind: type[SequentialTrainer], momentum: float, model: str) -> None:
+    here = updates(SequentialTrainer, CPU, model, momentum=momentum)
+    there = updates(kind, GPU, model, momentum=momentum)
+    for one, other in zip(here, there, strict=True):
+        assert other.update.device == CPU and other.update.dtype == torch.float32
+        assert float((one.update - other.update).norm()) < 2e-3 * float(one.update.norm())
+        assert other.loss == pytest.approx(one.loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [SequentialTrainer, VectorisedTrainer])
+def test_mixed_precision_stays_near(kind: type[SequentialTrainer]) -> None:
+    exact, mixed = updates(kind, GPU, "cnn"), updates(kind, GPU, "cnn", "bfloat16")
+    for one, other in zip(exact, mixed, strict=True):
+        assert other.update.dtype == torch.float32 and not torch.equal(one.update, other.update)
+        assert float(torch.nn.functional.cosine_similarity(one.update, other.update, dim=0)) > 0.9
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18"])
+def test_clipped_sums_agree_and_keep_the_bound(model: str) -> None:
+    shape, found = (3, 32, 32), []
+    random = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(6, *shape, generator=random), torch.arange(6)
+    for device in (CPU, GPU):
+        module = build_model(ModelConfig(name=model, hidden=32), shape, 10, 0).to(device)
+        found.append(PerExampleGradients(module).clipped_sum(images.to(device), labels.to(device), 0.5))
+    here, there = found
+    assert float(there.total.norm()) <= 6 * 0.5
+    assert float((here.total - there.total.cpu()).norm()) < 2e-3 * float(here.total.norm())
+    torch.testing.assert_close(here.norms, there.norms.cpu(), rtol=2e-3, atol=0)
+
+
+def test_resident_pictures_are_the_normalised_ones() -> None:
+    rng = np.random.default_rng(0)
+    part = Pictures(rng.integers(0, 256, (50, 3, 8, 8), dtype=np.uint8), rng.integers(0, 10, 50))
+    mean, std, rows = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), np.array([4, 49, 0, 4])
+    found = Resident(part, mean, std, GPU).chosen(rows)
+    assert found.images.device.type == found.labels.device.type == "cuda"
+    torch.testing.assert_close(found.images.cpu(), normalise(part.images[rows], mean, std), rtol=1e-6, atol=1e-6)
+    assert found.labels.tolist() == part.labels[rows].tolist()
+    assert fits(part, GPU)
+
+
+def test_auto_takes_the_gpu_and_keeps_the_pictures_there() -> None:
+    config, worker, _ = resolve(compose(["num_clients=4", "clients_per_round=4"]), None)
+    assert config.engine.device == "cuda" and config.engine.name == "inprocess"
+    assert worker.model.theta.device.type == "cuda" and Worker(config).resident is not None
+
+
+#: Noise from a key and from data alone is the CPU's, so runs differ by training's rounding only.
+METHODS = ("fedavg", "fedcad", "dpsgd", "adpfl", "coqfl", "fedags", "dpfl_agn")
+
+
+@pytest.mark.parametrize("trainer", ["sequential", "vectorised"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_is_that_of_the_cpu_within_rounding(method: str, trainer: str, run: Run) -> None:
+    """The account is equal; the accuracy is near, as rounding can turn a picture or two."""
+    options = (f"strategy={method}", "model=mlp", "num_rounds=5", f"engine.trainer={trainer}")
+    here, there = run(*options, "engine.device=cpu"), run(*options, "engine.device=cuda")
+    account = [
+        [{key: value for key, value in entry.items() if key != "event"} for entry in ledger_of(folder)]
+        for folder in (here, there)
+    ]
+    assert account[0] == account[1]
+    assert rows_of(there)[-1]["accuracy"] == pytest.approx(rows_of(here)[-1]["accuracy"], abs=0.03)
+
+
+@pytest.mark.slow
+def test_ray_workers_share_a_gpu(run: Run) -> None:
+    one = run("engine.device=cuda", "engine.trainer=sequential")
+    two = run("engine.device=cuda", "engine.trainer=sequential", "engine=ray", "engine.gpus_per_worker=0.5")
+    assert rows_of(two)[-1]["accuracy"] == pytest.approx(rows_of(one)[-1]["accuracy"], abs=0.03)
+    assert ledger_of(one) == ledger_of(two)
