@@ -37,7 +37,7 @@ format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: install ## speed: against a bare loop and Flower's own runtime, by size, and where the time goes (10 minutes)
+bench: install ## speed: against a bare loop and Flower's own runtime, by size, and where the time goes (a quarter of an hour)
 	$(PY) -m benchmarks $(ARGS)
 
 bench-privacy: install ## accounting, noise and auditor: agreement with second accountants, throughput, power

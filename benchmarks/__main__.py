@@ -1,6 +1,6 @@
 """`make bench`: one table of ratios, each from rounds that alternate in one run on one machine.
 
-    python -m benchmarks [rounds=11] [jobs=cnn,linear] [parts=engines,first,scaling,shares] [out=benchmarks/results]
+    python -m benchmarks [rounds=21] [jobs=cnn,linear] [parts=engines,first,scaling,shares] [out=benchmarks/results]
 
 engines: a bare PyTorch loop, our engines and Flower's own runtime; first: until a fresh process's first round has
 ended; scaling: larger cohorts, populations and models;
