@@ -25,7 +25,7 @@ from benchmarks.speed import RESULTS, engines, first_rounds, scaling
 from benchmarks.statistics import Figure, machine, shown
 
 OPTIONS = {
-    "rounds": "11",
+    "rounds": "21",
     "jobs": "cnn,linear",
     "parts": "engines,first,scaling,shares",
     "out": str(RESULTS),
