@@ -1,6 +1,6 @@
 # `make help` explains itself. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-gpu lint format bench bench-privacy papers lock clean
+.PHONY: help install run test test-gpu stress lint format bench bench-privacy papers lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -27,6 +27,9 @@ test: install ## all tests in JOBS processes (on real pictures where ../shared/d
 
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)
+
+stress: install ## what `make test` samples, at length: a million damaged messages
+	FEDPRIV_FUZZ_CASES=1000000 $(PY) -m pytest tests/test_records.py --timeout=3600 $(ARGS)
 
 lint: install ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .

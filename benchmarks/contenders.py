@@ -22,16 +22,13 @@ from fedpriv.worker import adopt
 
 
 class BareLoop:
-    """A plain PyTorch loop without any framework, in this process or divided among several."""
+    """A plain PyTorch loop without any framework, in processes of its own: nothing that another contender sets in its
+    process, such as the allocator, changes what a plain script would do.
+    """
 
     def __init__(self, job: Job, processes: int) -> None:
-        self.job = job
         self.pipes: list[Connection] = []
         self.children: list[Any] = []
-        if processes == 1:
-            torch.set_num_threads(1)
-            self.data, self.model = tensors(), plain_model(job.name)
-            return
         context = mp.get_context("spawn")
         for index in range(processes):
             here, there = context.Pipe()
@@ -45,8 +42,6 @@ class BareLoop:
 
     def round(self) -> float:
         began = time.perf_counter()
-        if not self.pipes:
-            _bare_round(self.model, self.data, self.job, range(self.job.clients_per_round))
         for pipe in self.pipes:
             pipe.send("round")
         for pipe in self.pipes:

@@ -5,7 +5,6 @@ Every ratio is the median over pairs of neighbouring rounds, with the 95% interv
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -100,7 +99,7 @@ def _first_round_of_flower(job: Job) -> float:
 def _first_round_of(job: Job, engine: str, workers: int) -> float:
     """The command line itself, until the first line of its metrics is there."""
     with tempfile.TemporaryDirectory() as folder:
-        options = [*own_options(job, engine, workers, ()), "num_rounds=100", "evaluate.every=0"]
+        options = [*own_options(job, engine, workers, ()), "num_rounds=1", "evaluate.every=0"]
         began, metrics = time.perf_counter(), Path(folder, "run", "metrics.jsonl")
         command = [sys.executable, "-m", "fedpriv", *options, f"hydra.run.dir={metrics.parent}"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -109,7 +108,7 @@ def _first_round_of(job: Job, engine: str, workers: int) -> float:
                     raise RuntimeError(f"engine={engine} ended before its first round did")
                 time.sleep(0.02)
             taken = time.perf_counter() - began
-            process.send_signal(signal.SIGINT)
+            process.wait()
     return taken
 
 

@@ -26,6 +26,7 @@ usage: python -m fedpriv [option=value ...]        one run; without options the 
        python -m fedpriv.predict run=DIR PICTURE... use a model
        python -m fedpriv.audit run=DIR              attack a run's release code (its own --help)
        python -m fedpriv.attack run=DIR             membership inference against a run (its own --help)
+       python -m fedpriv.credentials FOLDER         certificates and keys of a deployment (its own --help)
        python -m fedpriv.dme [n=10 epsilon=1 ...]   mean estimation by every quantiser (its own --help)
 flags: -m, --multirun   -h, --help   --version
 exit:  0 done, 1 the run failed, 2 a mistake in the call, 130 interrupted

@@ -216,7 +216,7 @@ def read_reply(
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite")
     diagnostics = {}
     if DIAGNOSTICS in content:
-        diagnostics = {key: float(value) for key, value in _get(content, DIAGNOSTICS, MetricRecord).items()}  # type: ignore[arg-type]
+        diagnostics = _numbers(content, DIAGNOSTICS)
     found = {name: _finite(content, name) for name in statistics}
     return Reply(client, release, num_examples, diagnostics, num_bytes(content), found)
 
@@ -254,6 +254,15 @@ def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
     return value
 
 
+def _numbers(content: RecordDict, record: str) -> dict[str, float]:
+    """All numbers of a record; a loss that has diverged is one too."""
+    found = dict(_get(content, record, MetricRecord))
+    for name, value in found.items():
+        if not isinstance(value, int | float):
+            raise MalformedMessage(f"{record}.{name}: expected a number, got {value!r}")
+    return {name: float(value) for name, value in found.items()}
+
+
 def identity_content(client: int) -> RecordDict:
     """Content of a reply to ``query``: which partition this node is."""
     return RecordDict({METRICS: MetricRecord({CLIENT: client})})
@@ -272,8 +281,14 @@ def refusal(code: Refusal, message: Message, reason: str | None = None) -> Messa
 
 
 def num_bytes(content: RecordDict) -> int:
-    """Bytes of a message's content as sent (without diagnostics, which do not exist outside simulation)."""
-    return sum(record.count_bytes() for key, record in content.items() if key != DIAGNOSTICS)
+    """Bytes of a message's content as sent (without diagnostics, which do not exist outside simulation).
+
+    Raises `MalformedMessage` where Flower cannot count them: an empty text or list is in no message of ours.
+    """
+    try:
+        return sum(record.count_bytes() for key, record in content.items() if key != DIAGNOSTICS)
+    except (ValueError, IndexError) as error:
+        raise MalformedMessage(f"a record cannot be counted: {error}") from None
 
 
 def _get(content: RecordDict, key: str, kind: type[Any]) -> Any:

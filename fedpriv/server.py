@@ -14,6 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
@@ -465,7 +466,11 @@ def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, in
         raise OptionError("num_clients", num_clients, f"the federation has {len(nodes)} nodes; both must be equal")
     messages = [Message(RecordDict(), node, "query") for node in nodes]
     answers = list(grid.send_and_receive(messages, timeout=timeout))
-    found = {read_identity(answer): answer.metadata.src_node_id for answer in answers if answer.has_content()}
+    found: dict[int, int] = {}
+    for answer in answers:
+        with suppress(MalformedMessage):  # then nobody has said that number
+            if answer.has_content():
+                found[read_identity(answer)] = answer.metadata.src_node_id
     if sorted(found) != list(range(num_clients)):
         raise RunFailed(f"{num_clients} nodes were asked for their partition, the answers were {sorted(found)}")
     return found

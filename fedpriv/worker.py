@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fedpriv.allocator import keep_freed_memory
 from fedpriv.client import Client, PublicFacts, Site
 from fedpriv.config import Config
 from fedpriv.data import FederatedData, load_federated, normalise
@@ -141,6 +142,7 @@ class Worker:
     def __init__(self, config: Config) -> None:
         self.config = config
         torch.set_num_threads(config.engine.threads_per_client)
+        keep_freed_memory()
 
     @cached_property
     def data(self) -> FederatedData:
