@@ -4,6 +4,7 @@
 
 engines: a bare PyTorch loop, our engines and Flower's own runtime; first: until a fresh process's first round has
 ended; scaling: larger cohorts, populations and models;
+gpu (where asked): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
 shares: which part of a round goes where, for several methods. size=test shrinks everything, to see that it works.
 Writes speed.json and speed.png into ``out``.
 """
@@ -19,9 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.job import JOBS, Job
 from benchmarks.shares import PARTS, shares
-from benchmarks.speed import RESULTS, engines, first_rounds, scaling
+from benchmarks.speed import RESULTS, engines, first_rounds, on_device, scaling
 from benchmarks.statistics import Figure, machine, shown
 
 OPTIONS = {
@@ -52,13 +55,16 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
         job = Job("linear", 4, 2, 60) if small else JOBS["cnn"]
         for strategy in list(STRATEGIES)[: 2 if small else None]:
             print(f"--- shares of a round: {strategy}", flush=True)
-            yield f"share of a round, {strategy}", shares(job, strategy, max(2, rounds // 2), STRATEGIES[strategy])
+            yield f"share of a round, {strategy}", shares(job, strategy, max(2, rounds), STRATEGIES[strategy])
     if "scaling" in parts:
         print("--- scaling", flush=True)
         yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())
     if "first" in parts:
         print("--- first round", flush=True)
         yield "seconds per first round, from a fresh process", first_rounds(JOBS["cnn"], 1 if small else 3)
+    if "gpu" in parts:
+        print("--- GPU", flush=True)
+        yield "seconds per round on a GPU, 50 clients", on_device(Job("cnn", 100, 50, 600), rounds, "cuda")
     if "engines" in parts:
         jobs = options["jobs"].split(",")
         for name in jobs:
@@ -117,6 +123,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{unknown[0]}: no such option; allowed: {', '.join(OPTIONS)}", file=sys.stderr)
         return 2
     options = OPTIONS | given
+    if "gpu" in options["parts"].split(",") and not torch.cuda.is_available():
+        print("parts=gpu: this machine has no GPU that torch can use", file=sys.stderr)
+        return 2
     before = machine(rounds=int(options["rounds"]), threads=1)
     out, table = Path(options["out"]), Table()
     out.mkdir(parents=True, exist_ok=True)

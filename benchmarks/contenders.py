@@ -13,8 +13,10 @@ import torch
 import torch.multiprocessing as mp
 
 from benchmarks.job import PICTURES, Job, local_epoch, plain_model, shard, tensors
+from fedpriv.allocator import keep_freed_memory
 from fedpriv.app import make_apps
 from fedpriv.compose import compose
+from fedpriv.models import channels_innermost
 from fedpriv.records import pack_vector
 from fedpriv.run import make_strategy, resolve
 from fedpriv.server import FederatedStrategy
@@ -26,14 +28,14 @@ class BareLoop:
     process, such as the allocator, changes what a plain script would do.
     """
 
-    def __init__(self, job: Job, processes: int) -> None:
+    def __init__(self, job: Job, processes: int, tuned: bool = False, device: str = "cpu") -> None:
         self.pipes: list[Connection] = []
         self.children: list[Any] = []
         context = mp.get_context("spawn")
         for index in range(processes):
             here, there = context.Pipe()
             clients = range(index, job.clients_per_round, processes)
-            child = context.Process(target=_serve_bare, args=(there, job, list(clients)), daemon=True)
+            child = context.Process(target=_serve_bare, args=(there, job, list(clients), tuned, device), daemon=True)
             child.start()
             self.pipes.append(here)
             self.children.append(child)
@@ -59,9 +61,14 @@ def _bare_round(model: Any, data: Any, job: Job, clients: Iterable[int]) -> None
         local_epoch(model, *shard(data, client, job.examples))
 
 
-def _serve_bare(pipe: Connection, job: Job, clients: list[int]) -> None:
+def _serve_bare(pipe: Connection, job: Job, clients: list[int], tuned: bool, device: str) -> None:
     torch.set_num_threads(1)
     data, model = tensors(), plain_model(job.name)
+    if tuned:
+        keep_freed_memory()
+        if job.name == "cnn":
+            data = channels_innermost(data[0]), data[1]
+    data, model = (data[0].to(device), data[1].to(device)), model.to(device)
     _bare_round(model, data, job, clients[:1])
     pipe.send("ready")
     while pipe.recv() is not None:
@@ -114,13 +121,13 @@ class OwnEngine:
 
 
 class OwnEngineApart:
-    """The project itself, engine=inprocess, in a process of its own: Flower's runtime and our grid each say in a
+    """The project itself in a process of its own: Flower's runtime and our grid each say in a
     variable of the process which run is under way.
     """
 
-    def __init__(self, job: Job, extra: Iterable[str] = ()) -> None:
+    def __init__(self, job: Job, engine: str, workers: int, extra: Iterable[str] = ()) -> None:
         self.pipe, there = mp.get_context("spawn").Pipe()
-        self.child = mp.get_context("spawn").Process(target=_serve_own, args=(there, job, list(extra)), daemon=True)
+        self.child = mp.get_context("spawn").Process(target=_serve_own, args=(there, job, engine, workers, list(extra)))
         self.child.start()
         self.pipe.recv()
 
@@ -134,11 +141,12 @@ class OwnEngineApart:
         self.child.join()
 
 
-def _serve_own(pipe: Connection, job: Job, extra: list[str]) -> None:
-    engine = OwnEngine(job, "inprocess", extra=extra)
+def _serve_own(pipe: Connection, job: Job, name: str, workers: int, extra: list[str]) -> None:
+    engine = OwnEngine(job, name, workers, extra)
     pipe.send("ready")
     while pipe.recv() is not None:
         pipe.send(engine.round())
+    engine.close()
 
 
 def own_options(job: Job, engine: str, workers: int, extra: Iterable[str]) -> list[str]:

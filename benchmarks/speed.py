@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.contenders import BareLoop, OwnEngine, OwnEngineApart, own_options
 from benchmarks.flower_peer import FlowerRuntime
 from benchmarks.job import Job
@@ -51,34 +49,51 @@ def closing(contenders: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def engines(job: Job, rounds: int, processes: int = 2) -> dict[str, Figure]:
-    """One process against one, two against two; then Ray against Flower's own runtime. processes=1: the first alone."""
+    """One process against one; then two against two, each in processes of its own. processes=1: the first alone.
+
+    A tuned bare loop does what we do to a process and a network: it keeps freed memory, and the channels innermost.
+    """
     result: dict[str, Figure] = {}
-    one: dict[str, Any] = {"bare loop, 1 process": BareLoop(job, 1)}
+    one: dict[str, Any] = {
+        "bare loop, 1 process": BareLoop(job, 1),
+        "tuned bare loop, 1 process": BareLoop(job, 1, True),
+    }
     for trainer in ("sequential", "vectorised") if job.name == "linear" else ("sequential",):
         one[f"inprocess, {trainer}"] = OwnEngine(job, "inprocess", extra=[f"engine.trainer={trainer}"])
     seconds = alternate(one, rounds)
-    for name in list(one)[1:]:
-        result[f"{name} / bare loop, 1 process"] = ratio(seconds, name, "bare loop, 1 process")
+    for name in list(one)[2:]:
+        for bare in list(one)[:2]:
+            result[f"{name} / {bare}"] = ratio(seconds, name, bare)
     if processes == 1:
         return result
-    two: dict[str, Any] = {"bare loop, 2 processes": BareLoop(job, 2), "ray": OwnEngine(job, "ray", 2)}
-    seconds |= alternate(two, rounds)
-    result["ray, 2 workers / bare loop, 2 processes"] = ratio(seconds, "ray", "bare loop, 2 processes")
-    ray_seconds = seconds["ray"]
-    for contender in (*one.values(), *two.values()):
+    for contender in one.values():
         contender.close()
-    # Flower's runtime and our Ray engine each want a Ray of their own, so both start afresh, one after the other.
     trainer = "vectorised" if job.name == "linear" else "sequential"
-    own = OwnEngineApart(job, [f"engine.trainer={trainer}"])
-    beside = {"bare loop beside Flower": BareLoop(job, 2), "inprocess beside Flower": own}
-    with closing(beside | {"flower": FlowerRuntime(job, 2)}) as contenders:
-        seconds |= alternate(contenders, rounds)
-    result["Flower's runtime / bare loop, 2 processes"] = ratio(seconds, "flower", "bare loop beside Flower")
-    ours = np.array(ray_seconds) / np.array(seconds["bare loop, 2 processes"])
-    theirs = np.array(seconds["flower"]) / np.array(seconds["bare loop beside Flower"])
-    result["Flower's runtime / ray (both over the bare loop)"] = median_interval(list(theirs / ours))
-    result[f"Flower's runtime / inprocess, {trainer}, 1 process"] = ratio(seconds, "flower", "inprocess beside Flower")
+    two: dict[str, Any] = {
+        "bare loop, 2 processes": BareLoop(job, 2),
+        "tuned bare loop, 2 processes": BareLoop(job, 2, True),
+    }
+    two["ray, 2 workers"] = OwnEngineApart(job, "ray", 2, [f"engine.trainer={trainer}"])
+    two[f"inprocess, {trainer}"] = OwnEngineApart(job, "inprocess", 1, [f"engine.trainer={trainer}"])
+    with closing(two | {"Flower's runtime": FlowerRuntime(job, 2)}) as contenders:
+        seconds = alternate(contenders, rounds)
+    for bare in list(two)[:2]:
+        result[f"ray, 2 workers / {bare}"] = ratio(seconds, "ray, 2 workers", bare)
+    for other in ("bare loop, 2 processes", "ray, 2 workers", f"inprocess, {trainer}"):
+        result[f"Flower's runtime / {other}"] = ratio(seconds, "Flower's runtime", other)
     return result
+
+
+def on_device(job: Job, rounds: int, device: str) -> dict[str, Figure]:
+    """Both trainers and a bare loop on one device (a GPU), one process each."""
+    contenders: dict[str, Any] = {
+        trainer: OwnEngineApart(job, "inprocess", 1, [f"engine.trainer={trainer}", f"engine.device={device}"])
+        for trainer in ("vectorised", "sequential")
+    }
+    with closing(contenders | {"bare loop": BareLoop(job, 1, device=device)}) as all_of_them:
+        seconds = alternate(all_of_them, rounds)
+    pairs = (("vectorised", "sequential"), ("vectorised", "bare loop"), ("sequential", "bare loop"))
+    return {f"{one} / {other}": ratio(seconds, one, other) for one, other in pairs}
 
 
 FLOWER_FIRST = "from benchmarks.flower_peer import FlowerRuntime; FlowerRuntime({job}, 2); print('done', flush=True)"

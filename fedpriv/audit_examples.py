@@ -57,7 +57,7 @@ class ExampleCanaryWorker(Worker):
         self.canaries: list[Canaries] = []
         for client in range(config.num_clients):
             positions = np.sort(rng.choice(self.data.num_examples(client), each, replace=False))
-            true = super().local_data(client, positions).labels
+            true = super().local_data(client, positions).labels.cpu()  # the coins are drawn there
             coins = coin_flips(each, noise).numpy()
             self.canaries.append(Canaries(positions, mislabel(true, classes, noise), coins))
 
@@ -70,7 +70,9 @@ class ExampleCanaryWorker(Worker):
         labels = found.labels.clone()
         place = np.searchsorted(canaries.positions, kept).clip(max=len(canaries.positions) - 1)
         hit = canaries.positions[place] == kept
-        labels[torch.from_numpy(hit)] = canaries.labels[torch.from_numpy(place[hit])]
+        labels[torch.from_numpy(hit).to(labels.device)] = canaries.labels[torch.from_numpy(place[hit])].to(
+            labels.device
+        )
         return replace(found, labels=labels)
 
     def canary_examples(self, client: int) -> LocalData:

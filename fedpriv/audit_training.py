@@ -97,7 +97,7 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
     """
     unit = client_class(config).threat.unit
     # Canaries never touch a run's folder, and planned faults are none of this audit's business.
-    engine = config.engine.model_copy(update={"name": "inprocess", "faults": ()})
+    engine = config.engine.model_copy(update={"name": "inprocess", "device": "auto", "faults": ()})
     config = config.model_copy(update={"engine": engine, "run_dir": None})
     return _audit_clients(config, confidence, seed) if unit == "client" else audit_examples(config, confidence, seed)
 

@@ -132,7 +132,7 @@ class FlatModel:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Logits [n, classes] of normalised pictures [n, channels, height, width]."""
-        logits: Tensor = self.module(_channels_last(images) if self.channels_last else images)
+        logits: Tensor = self.module(channels_innermost(images) if self.channels_last else images)
         return logits
 
     def load(self, theta: Tensor) -> None:
@@ -150,7 +150,7 @@ def prefers_channels_last(name: str, device: torch.device) -> bool:
     return device.type == "cpu" and name in ("cnn", "cnn_agn")
 
 
-def _channels_last(images: Tensor) -> Tensor:
+def channels_innermost(images: Tensor) -> Tensor:
     """The same pictures [n, c, h, w] with the channels innermost in memory."""
     n, c, h, w = images.shape
     if c > 1:

@@ -6,7 +6,7 @@ import os
 import resource
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +225,9 @@ class Session:
         self.history: dict[int, list[Event]] = defaultdict(list)
         self.threat = make_client(config).threat
         self.totals: dict[int, History] = {}
+        # Clients with the same releases are one account: a round's price does not grow with all who ever took part.
+        self.sharing: Counter[History] = Counter()
+        self.distinct: dict[History, tuple[Event, ...]] = {}
         self.attempt = 0
         if resumed:
             self._return_to(checkpoint)
@@ -237,10 +240,12 @@ class Session:
 
     def _return_to(self, checkpoint: Checkpoint | None) -> None:
         """Rounds behind the checkpoint are repeated bit for bit, so ledger and metrics forget them; where they cannot
-        be repeated (secure noise, a GPU) they are new releases: the ledger keeps the old entries, noise is fresh.
+        be repeated (secure noise, a GPU, slices that depend on how many workers there are) they are new releases: the
+        ledger keeps the old entries, noise is fresh.
         """
-        last = checkpoint.round if checkpoint else 0
-        repeatable = self.config.privacy.rng == "seeded" and self.config.engine.device == "cpu"
+        last, engine = checkpoint.round if checkpoint else 0, self.config.engine
+        sliced = engine.name == "ray" and engine.trainer == "vectorised"
+        repeatable = self.config.privacy.rng == "seeded" and engine.device == "cpu" and not sliced
         if repeatable and not self.folder.disturbed:
             self.folder.cut_back(last)
         else:
@@ -348,7 +353,13 @@ class Session:
         for entry in entries:
             self.history[entry.client].append(entry.event)
         for client in {entry.client for entry in entries}:
-            self.totals[client] = make_history(self.history[client])
+            if (before := self.totals.get(client)) is not None:
+                self.sharing[before] -= 1
+                if not self.sharing[before]:
+                    del self.sharing[before], self.distinct[before]
+            self.totals[client] = now = make_history(self.history[client])
+            self.sharing[now] += 1
+            self.distinct.setdefault(now, tuple(self.history[client]))
 
     def _admits(self, event: Event) -> bool:
         """Whether one more release of a trusted server keeps to `privacy.max_epsilon`."""
@@ -383,8 +394,8 @@ class Session:
         began = time.perf_counter()
         delta = self.config.privacy.delta
         # Without PLD, which costs seconds for sampled Gaussians: an upper bound, so it may end above verified_epsilon.
-        distinct = {total: self.history[client] for client, total in self.totals.items()}
-        epsilon = compose_clients(dict(enumerate(distinct.values())), delta, refined=False).maximum if distinct else 0.0
+        accounts = dict(enumerate(self.distinct.values()))
+        epsilon = compose_clients(accounts, delta, refined=False).maximum if accounts else 0.0
         self.ledger_seconds += time.perf_counter() - began
         return epsilon
 

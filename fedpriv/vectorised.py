@@ -149,7 +149,7 @@ class VectorisedTrainer(SequentialTrainer):
         work.sort(key=lambda item: -len(item[2]))
         found = [LocalResult(torch.zeros_like(request.theta), 0.0) for request in requests]
         widest = max((len(batch) for _, _, batches in work for batch in batches), default=0)
-        for some in self._chunks(work, widest * requests[0].data.images[:1].numel()):
+        for some in self._chunks(work, widest * requests[0].data.images.shape[1:].numel()):
             if not some[0][2]:
                 break  # from here on nobody has a batch
             results = self._train_chunk([request for _, request, _ in some], [batches for _, _, batches in some], mu)
@@ -296,6 +296,10 @@ class Chain:
     def of(cls, module: nn.Module) -> Chain | None:
         """None for any other model."""
         flat = list(_leaves(module))
+        linear = [layer for layer in flat if isinstance(layer, nn.Linear)]
+        # What a hook does, or a weight that comes twice, only the module itself knows.
+        if any(_hooked(part) for part in module.modules()) or len(set(linear)) < len(linear):
+            return None
         if not flat or type(flat[0]) is not nn.Flatten or (flat[0].start_dim, flat[0].end_dim) != (1, -1):
             return None
         layers: list[tuple[bool, bool]] = []
@@ -408,6 +412,12 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
             yield from _leaves(child)
     else:
         yield module
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether somebody's hook sees or changes what goes through a module."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in hooks)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

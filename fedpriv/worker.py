@@ -143,6 +143,8 @@ class Worker:
         self.config = config
         torch.set_num_threads(config.engine.threads_per_client)
         keep_freed_memory()
+        # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
     @cached_property
     def data(self) -> FederatedData:

@@ -256,6 +256,14 @@ def test_what_a_run_must_have(finished: Path, run: Run, tmp_path: Path, capsys: 
     assert "at least 20 are needed" in said(f"run={few}", "attack=white_box")
 
 
+def test_clients_that_share_pictures_have_no_members_of_their_own(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is verified for one client is not for a picture that several hold."""
+    folder = run("partition=resampled", "partition.examples_per_client=30", "num_rounds=1")
+    assert main([f"run={folder}"]) == 2
+    error = capsys.readouterr().err
+    assert "partition=resampled: clients share pictures" in error and len(error.strip().splitlines()) == 1
+
+
 def test_an_attack_on_pictures_that_are_gone_names_their_folder(
     tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

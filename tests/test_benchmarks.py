@@ -7,17 +7,21 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.__main__ import main
+from benchmarks.job import Job
 from benchmarks.shares import PARTS, Stopwatch
+from benchmarks.speed import _first_round_of, on_device
 from benchmarks.statistics import median_interval
 
 
 def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
-    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear"]) == 0
+    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear", "parts=engines,scaling,shares"]) == 0
     results = json.loads((tmp_path / "speed.json").read_text())
     assert {"cores", "load", "versions", "rounds"} <= results["machine"].keys()
-    assert "inprocess, sequential / bare loop, 1 process" in results["seconds per round, linear"]
+    for bare in ("bare loop, 1 process", "tuned bare loop, 1 process"):
+        assert f"inprocess, sequential / {bare}" in results["seconds per round, linear"]
     assert results["seconds per round by population"].keys() == {"40 clients / 20 clients"}
     for strategy in ("fedavg", "fedcad"):
         found = results[f"share of a round, {strategy}"]
@@ -27,6 +31,19 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
     for figures in (rows for heading, rows in results.items() if heading != "machine"):
         assert all(low <= median <= high for median, low, high in figures.values())
     assert (tmp_path / "speed.png").stat().st_size > 1000
+
+
+def test_the_first_round_of_the_command_line_is_timed() -> None:
+    began = time.perf_counter()
+    assert 1 < _first_round_of(Job("linear", 4, 2, 60), "inprocess", 1) < time.perf_counter() - began
+
+
+def test_the_gpu_part_compares_trainers_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    found = on_device(Job("linear", 4, 2, 60), 2, "cpu")
+    assert set(found) == {f"vectorised / {other}" for other in ("sequential", "bare loop")} | {"sequential / bare loop"}
+    if not torch.cuda.is_available():
+        assert main(["parts=gpu"]) == 2
+        assert "parts=gpu: this machine has no GPU" in capsys.readouterr().err
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import ray
 import ray_nodes
-from conftest import SMALL, Run, result_of
+from conftest import SMALL, Run, ledger_of, result_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedpriv.app import make_apps
 from fedpriv.compose import CONF, compose, group_choices
+from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.ray import RayGrid
@@ -285,6 +286,30 @@ def test_memories_survive_a_checkpoint_and_stay_with_their_client():
 
 
 # --- Flower's own runtime: last, because it starts and stops a Ray of its own ------------------------------
+
+
+@pytest.mark.parametrize(("device", "share"), [("cpu", 0.0), ("cuda", 0.25)])
+def test_flowers_workers_see_the_gpu_that_their_clients_were_promised(
+    device: str, share: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Ray hides all GPUs from an actor that asks for none."""
+    asked: list[Any] = []
+    monkeypatch.setattr("flwr.simulation.run_simulation", lambda *_, backend_config: asked.append(backend_config))
+    config = compose([*SMALL, "engine.gpus_per_worker=0.25"])
+    run_on_flower(config.model_copy(update={"engine": config.engine.model_copy(update={"device": device})}), print)
+    assert asked[0]["client_resources"]["num_gpus"] == share
+
+
+@pytest.mark.slow
+def test_slices_that_depend_on_the_number_of_workers_are_not_repeated_with_the_same_noise(
+    cluster: str, interrupted: Callable[..., Path]
+):
+    folder = interrupted("engine=ray", f"engine.address={cluster}", "engine.workers=1", "engine.trainer=vectorised")
+    before = ledger_of(folder)
+    resume_run(folder)
+    after = ledger_of(folder)
+    assert before and after[: len(before)] == before  # what left is not forgotten
+    assert {entry["attempt"] for entry in before} == {0} and 0 not in {e["attempt"] for e in after[len(before) :]}
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fedpriv.errors import OptionError
 from fedpriv.planning import make_plan
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
+from fedpriv.privacy.histories import make_history
 from fedpriv.run import Session, resume_run, start_run
 from fedpriv.run_folder import read_blobs, write_blobs
 from fedpriv.state import ContextStore
@@ -94,6 +96,23 @@ def test_methods_that_protect_a_picture_are_refused(run: Run, method: str, tmp_p
 
 
 # --- a run -----------------------------------------------------------------------------------------------
+
+
+def test_clients_that_have_released_the_same_are_one_account() -> None:
+    """Whoever joins, and however often, each distinct history is there exactly as long as somebody has it."""
+    session: Any = object.__new__(Session)
+    session.threat, session.history, session.totals = CLIENT_TO_SERVER, defaultdict(list), {}
+    session.sharing, session.distinct = Counter(), {}
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        clients = rng.choice(8, 3, replace=False)
+        noise = float(rng.choice((1.0, 2.0)))
+        event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=noise)
+        session._remember([Entry(number, int(client), 0, 0, event) for client in clients])
+        expected = {make_history(events) for events in session.history.values()}
+        assert set(session.distinct) == expected == set(session.sharing)
+        assert all(make_history(events) == history for history, events in session.distinct.items())
+        assert sum(session.sharing.values()) == len(session.history)
 
 
 def test_a_hundred_thousand_clients_cost_no_more_than_a_thousand(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,18 @@ def test_a_resumed_vectorised_run_is_bit_identical(run: Run, monkeypatch: pytest
     monkeypatch.setattr(Session, "_end_round", end_round)
     resume_run(torn)
     assert result_of(torn) == result_of(whole)
+
+
+@pytest.mark.parametrize("kind", ["hook", "twice"])
+def test_a_chain_that_is_more_than_its_layers_is_not_computed_by_hand(kind: str) -> None:
+    layer = nn.Linear(9, 9)
+    module = nn.Sequential(OrderedDict(all=nn.Sequential(nn.Flatten(), layer, nn.ReLU(), nn.Linear(9, 9))))
+    assert Chain.of(module) is not None
+    if kind == "hook":
+        layer.register_forward_hook(lambda *args: args[2] * 3)
+    else:
+        module.all.append(layer)
+    assert Chain.of(module) is None
 
 
 # --- auto ------------------------------------------------------------------------------------------------

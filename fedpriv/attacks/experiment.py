@@ -62,6 +62,9 @@ class Experiment:
     def __init__(self, folder: RunFolder, config: Config, progress: Progress = lambda what, ready, of: None) -> None:
         if not folder.finished:
             raise RunFolderError(f"{folder.path}: the run has not finished; resume={folder.path} goes on with it")
+        if config.partition.name == "resampled":
+            words = "clients share pictures, so a picture's member is no one client; attack a run that divides them"
+            raise OptionError("partition", "resampled", words)
         # Where the run was trained does not matter any more.
         engine = config.engine.model_copy(update={"device": "auto", "name": "inprocess"})
         self.folder, self.config = folder, config.model_copy(update={"engine": engine})

@@ -61,8 +61,9 @@ def run_on_flower(config: Config, serve: Serve) -> None:
 
     workers = config.engine.workers or os.cpu_count() or 1
     threads = config.engine.threads_per_client
+    gpus = config.engine.gpus_per_worker if config.engine.device == "cuda" else 0.0  # none: Ray hides them
     backend: dict[str, Any] = {
-        "client_resources": {"num_cpus": threads, "num_gpus": 0.0},
+        "client_resources": {"num_cpus": threads, "num_gpus": gpus},
         "init_args": {
             "address": "local",  # otherwise Ray joins whatever cluster runs on this machine, and refuses num_cpus
             "num_cpus": workers * threads,
