@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,17 +110,26 @@ def planned_events(client: Client, participations: int) -> list[Event]:
     return client.planned_events(client.observed_rounds(participations))
 
 
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of ``work``, on a GPU until it has really done it."""
+    began = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
 def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float:
     """Seconds of all local training in one process, from one timed step on random pictures."""
     model, batch = worker.model, config.local.batch_size
     theta = model.theta.clone()
     images = torch.zeros(batch, *worker.data.dataset.shape, device=theta.device)
     labels = torch.zeros(batch, dtype=torch.long, device=theta.device)
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        seconds.append(time.perf_counter() - began)
+
+    def step() -> None:
+        nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+
+    seconds = [timed(step, theta.device) for _ in range(3)]
     model.grad.zero_()
     model.load(theta)
     batches = Counter(-(-worker.data.num_examples(k) // batch) for k in range(min(config.num_clients, 1000)))

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedpriv.data import Pictures
+from fedpriv.data import Pictures, scale_and_shift
 from fedpriv.training import LocalData
 
 #: Of the memory that is free when they are loaded: four workers on one GPU leave a third of it for training.
@@ -29,11 +28,7 @@ class Resident:
     def __init__(self, part: Pictures, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
         self.images = torch.from_numpy(np.array(part.images)).to(device)
         self.labels = torch.from_numpy(np.array(part.labels, dtype=np.int64)).to(device)
-        self._scale = self._channels(1 / (255 * np.asarray(std, dtype=np.float64)))
-        self._shift = self._channels(np.asarray(mean, dtype=np.float64) / np.asarray(std, dtype=np.float64))
-
-    def _channels(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values.astype(np.float32)).to(self.images.device).reshape(-1, 1, 1)
+        self._scale, self._shift = (torch.from_numpy(values).to(device) for values in scale_and_shift(mean, std))
 
     def chosen(self, rows: np.ndarray) -> LocalData:
         """The pictures of these rows (int64 [b]), normalised as `fedpriv.data.normalise` does."""

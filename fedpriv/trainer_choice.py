@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,7 @@ from fedpriv.config import Config
 from fedpriv.data import ResampledPartition
 from fedpriv.data.cache import cache_folder, entry
 from fedpriv.errors import OptionError
-from fedpriv.planning import estimate_seconds, schedule
+from fedpriv.planning import estimate_seconds, schedule, timed
 from fedpriv.run_folder import code_digest
 from fedpriv.training import LocalData, SequentialTrainer
 from fedpriv.worker import Worker, client_class
@@ -170,21 +168,13 @@ def measure(config: Config, worker: Worker, examples: int) -> float:
     def side_by_side() -> None:
         vectorised.together([partial(ask, vectorised, client) for client in range(together)])
 
-    first = _seconds(lambda: one_after_the_other(1), model.theta.device)
+    first = timed(lambda: one_after_the_other(1), model.theta.device)
     alone = max(1, min(together, int(0.1 / first)))
     seconds = []
     for _ in range(REPEATS + 1):
-        slow = _seconds(lambda: one_after_the_other(alone), model.theta.device) / alone
-        fast = _seconds(side_by_side, model.theta.device) / together
+        slow = timed(lambda: one_after_the_other(alone), model.theta.device) / alone
+        fast = timed(side_by_side, model.theta.device) / together
         seconds.append((slow, fast))
     model.load(before)
     seconds = seconds[1:]  # the first turn warms up
     return min(slow for slow, _ in seconds) / min(fast for _, fast in seconds)
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    began = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began

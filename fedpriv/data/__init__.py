@@ -36,6 +36,7 @@ __all__ = [
     "load_federated",
     "load_pool",
     "normalise",
+    "scale_and_shift",
 ]
 
 #: name -> (mean, standard deviation) per channel as everybody uses them. Public facts of public sets.
@@ -107,9 +108,15 @@ def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -
     """
     import torch  # here and not above: finding and dividing the data needs no torch, and it takes seconds
 
+    scale, shift = scale_and_shift(mean, std)
+    pixels = images.astype(np.float32)
+    pixels *= scale
+    pixels -= shift
+    return torch.from_numpy(pixels)
+
+
+def scale_and_shift(mean: Sequence[float], std: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """(a, b), float32 [c, 1, 1]: a normalised picture is a * pixel - b."""
     scale = 1 / (255 * np.asarray(std, dtype=np.float64))
     shift = np.asarray(mean, dtype=np.float64) / np.asarray(std, dtype=np.float64)
-    pixels = images.astype(np.float32)
-    pixels *= scale.astype(np.float32).reshape(-1, 1, 1)
-    pixels -= shift.astype(np.float32).reshape(-1, 1, 1)
-    return torch.from_numpy(pixels)
+    return tuple(values.astype(np.float32).reshape(-1, 1, 1) for values in (scale, shift))  # type: ignore[return-value]
