@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def _serve_bare(pipe: Connection, job: Job, clients: list[int], tuned: bool, dev
 class OwnEngine:
     """The project itself: strategy, messages, client halves, ledger entries; no evaluation."""
 
-    def __init__(self, job: Job, engine: str, workers: int = 1, extra: Iterable[str] = ()) -> None:
+    def __init__(self, job: Job, engine: str, workers: int = 1, extra: Collection[str] = ()) -> None:
         began = time.perf_counter()
         if engine == "ray":
             from fedpriv.engines.ray_pool import prestart
@@ -121,8 +121,8 @@ class OwnEngine:
 
 
 class OwnEngineApart:
-    """The project itself in a process of its own: Flower's runtime and our grid each say in a
-    variable of the process which run is under way.
+    """The project itself in a process of its own: Flower's runtime and our grid each say in a variable of the process
+    which run is under way.
     """
 
     def __init__(self, job: Job, engine: str, workers: int, extra: Iterable[str] = ()) -> None:
@@ -149,7 +149,7 @@ def _serve_own(pipe: Connection, job: Job, name: str, workers: int, extra: list[
     engine.close()
 
 
-def own_options(job: Job, engine: str, workers: int, extra: Iterable[str]) -> list[str]:
+def own_options(job: Job, engine: str, workers: int, extra: Collection[str]) -> list[str]:
     options = {
         "strategy": "fedavg",
         "dataset": "custom",
@@ -162,6 +162,7 @@ def own_options(job: Job, engine: str, workers: int, extra: Iterable[str]) -> li
         "engine": engine,
         "engine.workers": workers,
     }
-    if job.examples * job.num_clients != PICTURES:  # dividing all pictures would give each client another number
+    # Dividing all pictures would give each client another number.
+    if job.examples * job.num_clients != PICTURES and "partition=resampled" not in extra:
         options |= {"partition": "resampled", "partition.examples_per_client": job.examples}
     return [f"{key}={value}" for key, value in options.items()] + list(extra)

@@ -143,7 +143,7 @@ def first_rounds(job: Job, times: int) -> dict[str, Figure]:
     return {f"{name} / Flower's runtime": ratio(seconds, name, "flower") for name in list(contenders)[:-1]}
 
 
-EXTRA = ("engine.trainer=vectorised",)
+EXTRA = ("partition=resampled", "partition.examples_per_client=60", "engine.trainer=vectorised")
 
 
 def scaling(rounds: int, small: bool = False) -> dict[str, dict[str, Figure]]:

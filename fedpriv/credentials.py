@@ -6,8 +6,8 @@ prove themselves with.
     FOLDER/node-0/ ...    node.key, node.pub        for a SuperNode (ECDSA, P-384), with a copy of ca.crt
                           identity.key, peers.json  with which clients sign keys for each other (Ed25519)
 
-Called again it adds what is missing (more nodes, a server certificate that was moved away) and never replaces a file;
-a further node is a further peer of all, so the lists of peers are written anew.
+Called again it adds what is missing: more nodes, or a server certificate that was moved away, with a new key. Other
+files are never replaced; a further node is a further peer of all, so the lists of peers are written anew.
 """
 
 from __future__ import annotations

@@ -68,6 +68,31 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
+@pytest.fixture
+def resumed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """``resumed("strategy=fedavg", ..., after=3)``: a run that Ctrl-C ended behind a round and that was resumed; its
+    folder.
+    """
+
+    def start(*overrides: str, after: int) -> Path:
+        from fedpriv.run import Session, resume_run
+
+        folder, real = tmp_path / "interrupted", Session._end_round
+
+        def ctrl_c(session: Session, current: Any) -> None:
+            real(session, current)
+            if current.number == after:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Session, "_end_round", ctrl_c)
+            run(*overrides, folder=folder)
+        resume_run(folder)
+        return folder
+
+    return start
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a call of the command line gave."""

@@ -14,7 +14,6 @@ from conftest import Outcome, Run, ledger_of, result_of, rows_of
 from flwr.app import Message
 from reference.recording import Conversation
 
-from fedpriv import run as run_module
 from fedpriv.clip_statistics import Measured, NoisyNorm
 from fedpriv.compose import compose
 from fedpriv.distillation import DistillationOptions, Distiller
@@ -246,23 +245,10 @@ def test_ray_gives_the_same_run(run: Run) -> None:
 
 
 @pytest.mark.parametrize("variant", ["published", "repaired"])
-def test_resumed_in_the_middle_it_is_bit_identical(
-    variant: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_in_the_middle_it_is_bit_identical(variant: str, run: Run, resumed: Callable[..., Path]) -> None:
     options = (*ADPFL, "num_rounds=6", "checkpoint.every=2", f"privacy.variant={variant}")
-    whole, folder, real = run(*options), tmp_path / "broken", run_module.Session._end_round
-
-    def ctrl_c(self: Any, current: Any) -> None:
-        real(self, current)
-        if current.number == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module.Session, "_end_round", ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            run(*options, folder=folder)
-    run_module.resume_run(folder)
-    assert result_of(folder) == result_of(whole)
+    folder = resumed(*options, after=5)
+    assert result_of(folder) == result_of(run(*options))
     assert len({row["figures"]["clip_norm"] for row in rows_of(folder)}) > 3
 
 

@@ -18,7 +18,6 @@ from conftest import Outcome, Run, ledger_of, result_of, rows_of
 from flwr.app import ConfigRecord, Message
 from reference.recording import Conversation
 
-from fedpriv import run as run_module
 from fedpriv import shared_bits
 from fedpriv.planning import make_plan
 from fedpriv.records import (
@@ -220,22 +219,10 @@ def test_all_engines_give_the_same_run(run: Run) -> None:
     assert result_of(run(*options, "engine=flower", "engine.workers=2")) == whole
 
 
-def test_resumed_in_the_middle_it_is_bit_identical(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_in_the_middle_it_is_bit_identical(run: Run, resumed: Callable[..., Path]) -> None:
     options = ("strategy=coqfl", "strategy.client.encode=weights", "strategy.client.radius=0.3", "num_rounds=6")
     options = (*options, "checkpoint.every=2")
-    whole, folder, real = run(*options), tmp_path / "broken", run_module.Session._end_round
-
-    def ctrl_c(self: Any, current: Any) -> None:
-        real(self, current)
-        if current.number == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module.Session, "_end_round", ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            run(*options, folder=folder)
-    run_module.resume_run(folder)
-    assert result_of(folder) == result_of(whole)
+    assert result_of(resumed(*options, after=5)) == result_of(run(*options))
 
 
 def test_it_works_with_secure_noise_and_keys(run: Run) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,6 @@ import pytest
 import torch
 from conftest import Run, ledger_of, result_of, rows_of
 
-from fedpriv import run as run_module
 from fedpriv.audit import audit_config
 from fedpriv.compose import compose
 from fedpriv.errors import OptionError
@@ -200,20 +201,9 @@ def test_cohorts_are_secret_where_noise_is():
     assert len(drawn) == 6
 
 
-def test_a_resumed_central_run_is_bit_identical(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_a_resumed_central_run_is_bit_identical(run: Run, resumed: Callable[..., Path]):
     whole = run(*CENTRAL, "checkpoint.every=2")
-    original, folder = run_module.Session._end_round, whole.parent / "cut"
-
-    def stop(self: Any, current: Any) -> None:
-        original(self, current)
-        if current.number == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(run_module.Session, "_end_round", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(*CENTRAL, "checkpoint.every=2", folder=folder)
-    monkeypatch.setattr(run_module.Session, "_end_round", original)
-    run_module.resume_run(folder)
+    folder = resumed(*CENTRAL, "checkpoint.every=2", after=3)
     assert result_of(folder) == result_of(whole)
 
 

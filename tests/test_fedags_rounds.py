@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,21 +145,11 @@ def test_a_published_run_says_what_leaks(run: Run):
         ("strategy=dpfedsnlc",),
     ],
 )
-def test_a_resumed_run_ends_as_if_nothing_had_happened(overrides: tuple[str, ...], run: Run, monkeypatch: Any):
-    whole = run(*overrides, "num_rounds=4", "checkpoint.every=2")
-    original, folder = run_module.Session._end_round, whole.parent / "cut"
-
-    def stop(self: Any, current: Any) -> None:
-        original(self, current)
-        if current.number == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(run_module.Session, "_end_round", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(*overrides, "num_rounds=4", "checkpoint.every=2", folder=folder)
-    monkeypatch.setattr(run_module.Session, "_end_round", original)
-    run_module.resume_run(folder)
-    assert result_of(folder) == result_of(whole)
+def test_a_resumed_run_ends_as_if_nothing_had_happened(
+    overrides: tuple[str, ...], run: Run, resumed: Callable[..., Path]
+) -> None:
+    options = (*overrides, "num_rounds=4", "checkpoint.every=2")
+    assert result_of(resumed(*options, after=3)) == result_of(run(*options))
 
 
 def test_a_target_is_met_over_the_whole_run():

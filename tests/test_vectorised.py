@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedpriv.compose import compose
 from fedpriv.config import LocalConfig, ModelConfig
 from fedpriv.errors import OptionError
 from fedpriv.models import FlatModel, build_model
-from fedpriv.run import Session, config_for_rerun, resolve, resume_run, start_run
+from fedpriv.run import config_for_rerun, resolve, resume_run, start_run
 from fedpriv.trainer_choice import choose_trainer
 from fedpriv.training import LocalData, SequentialTrainer
 from fedpriv.vectorised import Chain, Mapped, VectorisedTrainer, obstacle
@@ -277,23 +278,9 @@ def test_ledgers_are_the_same_to_the_byte_and_budgets_stop_the_same_clients(run:
     assert stopped[0] == stopped[1] > 0
 
 
-def test_a_resumed_vectorised_run_is_bit_identical(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_vectorised_run_is_bit_identical(run: Run, resumed: Callable[..., Path]) -> None:
     options = ("engine.trainer=vectorised", "checkpoint.every=2", "num_rounds=5", *PARTIAL)
-    whole = run(*options)
-    end_round = Session._end_round
-
-    def interrupted(self: Session, current: Any) -> None:
-        end_round(self, current)
-        if current.number == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Session, "_end_round", interrupted)
-    torn = whole.parent / "torn"
-    with pytest.raises(KeyboardInterrupt):
-        run(*options, folder=torn)
-    monkeypatch.setattr(Session, "_end_round", end_round)
-    resume_run(torn)
-    assert result_of(torn) == result_of(whole)
+    assert result_of(resumed(*options, after=3)) == result_of(run(*options))
 
 
 @pytest.mark.parametrize("kind", ["hook", "twice"])
