@@ -32,7 +32,7 @@ KNOWN_SETS = {
 
 
 class DatasetConfig(Options):
-    name: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder", "custom"]
+    name: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder", "on_nodes", "custom"]
     root: str | None = Field(description="folder that holds the pictures (torchvision's layout, or class folders)")
     download: bool = Field(description="fetch a torchvision set into root if it is not there")
     auxiliary: int = Field(ge=0, description="public pictures cut from the test set for methods that need them")
@@ -46,6 +46,9 @@ class DatasetConfig(Options):
     split: str | None = Field(
         default=None, description=".npz with rows `train` and `test` of all pictures, in place of the set's own split"
     )
+    classes: tuple[str, ...] = Field(default=(), description="on_nodes: names of the class folders, in label order")
+    examples: tuple[int, ...] = Field(default=(), description="on_nodes: declared training pictures of each client")
+    test_root: str | None = Field(default=None, description="on_nodes: the server's test pictures, one folder per class")
     cache: str | None = Field(
         default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )
@@ -263,10 +266,15 @@ def validate(raw: dict[str, Any]) -> Config:
     return config
 
 
+#: Options whose values are lists.
+LISTS = (("engine", "faults"), ("dataset", "classes"), ("dataset", "examples"))
+
+
 def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
-    engine = raw.get("engine")
-    if isinstance(engine, dict) and isinstance(engine.get("faults"), list):
-        raw = {**raw, "engine": {**engine, "faults": tuple(engine["faults"])}}
+    for group, name in LISTS:
+        options = raw.get(group)
+        if isinstance(options, dict) and isinstance(options.get(name), list):
+            raw = {**raw, group: {**options, name: tuple(options[name])}}
     return raw
 
 
@@ -308,6 +316,8 @@ def _check_across_options(config: Config) -> None:
     if config.engine.name != "ray" and config.engine.address is not None:
         raise OptionError("engine.address", config.engine.address, "only engine=ray joins a cluster; otherwise null")
     _check_faults(config)
+    if config.dataset.name == "on_nodes":
+        _check_declared(config)
     if config.dataset.name in KNOWN_SETS and config.dataset.split is None:
         examples, classes = KNOWN_SETS[config.dataset.name]
         wanted = config.dataset.train_examples or examples
@@ -315,6 +325,23 @@ def _check_across_options(config: Config) -> None:
             words = f"{config.dataset.name} has {examples} training pictures"
             raise OptionError("dataset.train_examples", wanted, words)
         _check_partition(config, wanted, classes)
+
+
+def _check_declared(config: Config) -> None:
+    """What everybody in a deployment knows of the data."""
+    dataset = config.dataset
+    if len(set(dataset.classes)) < 2 or len(set(dataset.classes)) < len(dataset.classes):
+        raise OptionError("dataset.classes", list(dataset.classes), "at least 2 different names of class folders")
+    if len(dataset.examples) != config.num_clients or min(dataset.examples) < 1:
+        words = f"one number of at least 1 for each of num_clients={config.num_clients} clients"
+        raise OptionError("dataset.examples", list(dataset.examples), words)
+    if dataset.size is None:
+        raise OptionError("dataset.size", "null", "on_nodes: all machines must know the side length of a picture")
+    if config.partition.name != "iid" or config.partition.test_fraction:
+        words = "on_nodes: every node has its own pictures; allowed: iid with partition.test_fraction=0"
+        raise OptionError("partition", config.partition.name, words)
+    if config.engine.faults:
+        raise OptionError("engine.faults", "...", "faults are planned in simulation only")
 
 
 def _check_faults(config: Config) -> None:

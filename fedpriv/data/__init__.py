@@ -76,6 +76,10 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
     Raises `OptionError` with the numbers where the division is impossible, and what `load_dataset` raises.
     """
     options = config.dataset
+    if options.name == "on_nodes":
+        from fedpriv.data.on_nodes import load_on_nodes  # deployments only
+
+        return load_on_nodes(config, auxiliary)
     if options.split is None:
         dataset = load_dataset(options, config.seed)
         rows = chosen_examples(len(dataset.train), options.train_examples, config.seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +81,36 @@ def image_folder(config: DatasetConfig, seed: int) -> Source:
     return Source(identity, decode)
 
 
+def class_folders(config: DatasetConfig, root: Path) -> Source:
+    """All pictures of ``root/<class>/*`` for the classes of the configuration, in their order. Raises `DataError`."""
+    files = chosen_classes(root, config.classes)
+    identity = {
+        "name": "class_folders",
+        "files": [(file.path, file.size, file.changed_ns) for file in files],
+        "classes": config.classes,
+        "size": config.size,
+        "channels": config.channels,
+        "pillow": PIL.__version__,
+    }
+
+    def decode() -> PictureStream:
+        paths = [file.path for file in files]
+        shape = _shape(paths, config)
+        labels = np.array([config.classes.index(file.label) for file in files], dtype=np.int64)
+        return PictureStream(config.classes, labels, len(files), shape, _decode(paths, shape, config))
+
+    return Source(identity, decode)
+
+
+def chosen_classes(root: Path, classes: Sequence[str]) -> list[_File]:
+    """Every file of ``root/<class>/``; a class may be missing. Raises `DataError` for a folder of another name."""
+    files = _files(root, fewest=1)
+    unknown = sorted({file.label for file in files} - set(classes))
+    if unknown:
+        raise DataError(f"{root / unknown[0]}: not one of the classes {', '.join(classes)}")
+    return files
+
+
 # --- listing ---------------------------------------------------------------------------------------------
 
 
@@ -93,12 +123,12 @@ def _subfolders(folder: Path) -> list[os.DirEntry[str]]:
     return [entry for entry in _visible(folder) if entry.is_dir()]
 
 
-def _files(folder: Path) -> list[_File]:
-    """Every file of every class folder in `folder`, in a fixed order."""
+def _files(folder: Path, fewest: int = 2) -> list[_File]:
+    """Every file of every class folder in `folder`, in a fixed order. fewest: classes that must be there."""
     classes = _subfolders(folder)
-    if len(classes) < 2:
+    if len(classes) < fewest:
         raise DataError(
-            f"{folder}: needs one folder per class and at least 2 classes, holds "
+            f"{folder}: needs one folder per class and at least {fewest} classes, holds "
             f"{len(classes)} folders ({', '.join(entry.name for entry in classes) or 'none'})"
         )
     files = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -124,6 +124,23 @@ class ResampledPartition:
         return drawn if self.chosen is None else self.chosen[drawn]
 
 
+class Division(Protocol):
+    """Who holds which training pictures: `Partition`, `ResampledPartition`, or what clients of a deployment declare."""
+
+    @property
+    def num_clients(self) -> int: ...
+
+    @property
+    def num_train(self) -> np.ndarray: ...
+
+    @property
+    def used(self) -> np.ndarray: ...
+
+    def train(self, client: int) -> np.ndarray: ...
+
+    def test(self, client: int) -> np.ndarray: ...
+
+
 @dataclass(frozen=True)
 class FederatedData:
     """A data set divided among clients.
@@ -133,7 +150,7 @@ class FederatedData:
     """
 
     dataset: Dataset
-    partition: Partition | ResampledPartition
+    partition: Division
     auxiliary: np.ndarray
     test: np.ndarray
 

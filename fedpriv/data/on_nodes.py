@@ -1,0 +1,82 @@
+"""on_nodes: a deployment. Every node has pictures of its own, the server has test pictures, and neither sees the other's.
+
+What all sides must agree on is in the run's options and public: the classes in the order of their labels, the size of
+a picture, and how many training pictures every client declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.config import Config, DatasetConfig
+from fedpriv.data.cache import cache_folder, load_arrays
+from fedpriv.data.folders import chosen_classes, class_folders
+from fedpriv.data.seeds import generator
+from fedpriv.data.types import Dataset, FederatedData, Pictures
+from fedpriv.errors import DataError, OptionError
+
+
+class DeclaredPartition:
+    """Clients' declared numbers of pictures (int64 [N]). Only this machine's own client, if any, has rows here."""
+
+    def __init__(self, declared: Sequence[int]) -> None:
+        self._declared = np.array(declared, dtype=np.int64)
+
+    @property
+    def num_train(self) -> np.ndarray:
+        return self._declared
+
+    @property
+    def used(self) -> np.ndarray:
+        return np.zeros(0, np.int64)
+
+    @property
+    def num_clients(self) -> int:
+        return len(self._declared)
+
+    def train(self, client: int) -> np.ndarray:
+        return np.arange(self._declared[client])
+
+    def test(self, client: int) -> np.ndarray:
+        return np.zeros(0, np.int64)
+
+
+def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
+    """On a node, which has set dataset.root, its own pictures; elsewhere the server's test pictures, or none where
+    only a plan is made. Raises `OptionError`, `DataError`.
+    """
+    options, constants = config.dataset, (0.5,) * config.dataset.channels  # public; never a mean of pictures
+    train = _pictures(options, "dataset.root", options.root)
+    test = _pictures(options, "dataset.test_root", options.test_root if options.root is None else None)
+    dataset = Dataset(options.name, train, test, options.classes, constants, constants)
+    rows = generator(config.seed, "auxiliary").permutation(len(test))
+    if options.test_root is not None and options.root is None and auxiliary >= len(test):
+        words = f"dataset.test_root holds {len(test)} pictures, and some are to be tested on"
+        raise OptionError("dataset.auxiliary", auxiliary, words)
+    partition = DeclaredPartition(options.examples)
+    return FederatedData(dataset, partition, np.sort(rows[:auxiliary]), np.sort(rows[auxiliary:]))
+
+
+def count_pictures(folder: Path, classes: Sequence[str]) -> int:
+    """How many pictures a node's folder holds, by their files. Raises `DataError`."""
+    return len(chosen_classes(folder, classes))
+
+
+def check_declared(config: Config, client: int, data: FederatedData) -> None:
+    """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
+    found, declared = len(data.dataset.train), data.num_examples(client)
+    if found != declared:
+        raise DataError(f"{config.dataset.root}: {found} pictures, declared were {declared}; declare the new number")
+
+
+def _pictures(options: DatasetConfig, option: str, folder: str | None) -> Pictures:
+    if folder is None:
+        shape = (0, options.channels, options.size, options.size)
+        return Pictures(np.zeros(shape, np.uint8), np.zeros(0, np.int64))  # type: ignore[arg-type]
+    if not Path(folder).is_dir():
+        raise DataError(f"{option}={folder}: there is no such folder; it must hold one folder per class")
+    arrays = load_arrays(class_folders(options, Path(folder)), cache_folder(options))
+    return Pictures(arrays.images, arrays.labels)
