@@ -58,6 +58,7 @@ class CoQFLClient(OneBitClient):
     """Antithetic pairs (group_size 2) or permutation groups. bits: M; 0: LDP-FL."""
 
     exchanges = (KEYS, SEEDS, TRAIN)
+    shares_secrets = True
 
     def __init__(
         self, *, bits: int, group_size: int, private_share: float, variant: str = "repaired", **options: Any

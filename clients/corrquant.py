@@ -22,6 +22,8 @@ from fedpriv.records import MEMBERS, SEALED
 class CorrQuantClient(OneBitClient):
     """One bit per coordinate at epsilon = infinity; high where (pi(j) + gamma_j)/n lies below p."""
 
+    shares_secrets = True
+
     def __init__(self, **options: Any) -> None:
         super().__init__(epsilon=None, **options)
         self.members: tuple[int, ...] = ()

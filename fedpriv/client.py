@@ -174,6 +174,8 @@ class Client(NumPyClient):
     trains_in: ClassVar[str] = TRAIN
     #: Whether local training asks for sums of clipped per-example gradients instead of whole updates.
     clips_examples: ClassVar[bool] = False
+    #: Whether other clients know a part of a release's randomness, so that they could help the server.
+    shares_secrets: ClassVar[bool] = False
     #: Whether the model's named blocks and the number of parameters matter to the method.
     needs_layout: ClassVar[bool] = False
 

@@ -48,7 +48,9 @@ class DatasetConfig(Options):
     )
     classes: tuple[str, ...] = Field(default=(), description="on_nodes: names of the class folders, in label order")
     examples: tuple[int, ...] = Field(default=(), description="on_nodes: declared training pictures of each client")
-    test_root: str | None = Field(default=None, description="on_nodes: the server's test pictures, one folder per class")
+    test_root: str | None = Field(
+        default=None, description="on_nodes: the server's test pictures, one folder per class"
+    )
     cache: str | None = Field(
         default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )

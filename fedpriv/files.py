@@ -30,6 +30,8 @@ def write_atomic(path: Path, content: bytes | str, durable: bool = True) -> None
             if durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
+        if durable:
+            fsync_folder(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
@@ -37,13 +39,24 @@ def write_atomic(path: Path, content: bytes | str, durable: bool = True) -> None
         raise
 
 
+def fsync_folder(folder: Path) -> None:
+    """A new name in a folder survives a power cut only once the folder itself is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class JsonLines:
     """An append-only file of JSON objects, one a line. A torn last line (a crash) is dropped by whoever reads or
     appends next; a damaged line before it raises `RunFolderError`.
+
+    fsync: return from `append` only once the line is on the disk.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, fsync: bool = False) -> None:
+        self.path, self.fsync = path, fsync
         self._whole = False  # known to end with a whole line
 
     def append(self, row: dict[str, Any]) -> None:
@@ -61,6 +74,8 @@ class JsonLines:
                 os.truncate(self.path, end)
                 error.filename = str(self.path)
                 raise
+            if self.fsync:
+                os.fsync(file.fileno())
 
     def read(self) -> list[dict[str, Any]]:
         if not self.path.exists():

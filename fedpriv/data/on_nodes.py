@@ -1,4 +1,4 @@
-"""on_nodes: a deployment. Every node has pictures of its own, the server has test pictures, and neither sees the other's.
+"""on_nodes: a deployment. Every node has its own pictures, the server has test pictures; neither sees the other's.
 
 What all sides must agree on is in the run's options and public: the classes in the order of their labels, the size of
 a picture, and how many training pictures every client declares.

@@ -146,6 +146,7 @@ class Budget:
     delta: float
     rule: Literal["auto", "gaussian", "rdp"] = "auto"
     plan: tuple[Event, ...] = ()
+    order: float | Literal["opening", "gaussian"] = "opening"
 
     def admits(self, spent: Sequence[Event], further: Sequence[Event]) -> bool:
         """True if ``further`` may be released after ``spent`` (in order of release). Well under 1 ms for Gaussians."""
@@ -167,11 +168,25 @@ class Budget:
         if any(mechanisms.why_unbounded(event) for event in events) or paid > self.delta / 2:
             return False
         delta = self.delta / 2 if paid else self.delta  # pairs pay from the other half
-        limits = self.max_epsilon - np.log1p(-1 / ORDERS) + np.log(delta * ORDERS) / (ORDERS - 1)
-        opening = next((event for event in events if gaussian_multiplier(event) is None), events[0])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            order = int(np.nanargmax(np.where(limits > 0, limits / renyi_curve(opening), -np.inf)))
+        limits = self._renyi_limits(delta)
+        order = self._order(limits, events)
         return sum(float(renyi_curve(event)[order]) * event.count for event in events) <= limits[order] * _ROUNDING
+
+    def _renyi_limits(self, delta: float) -> np.ndarray:
+        """The largest total at each of `ORDERS`."""
+        found: np.ndarray = self.max_epsilon - np.log1p(-1 / ORDERS) + np.log(delta * ORDERS) / (ORDERS - 1)
+        return found
+
+    def _order(self, limits: np.ndarray, events: Sequence[Event]) -> int:
+        """Position in `ORDERS`. A fixed one depends on nothing that was released."""
+        if isinstance(self.order, float):
+            return int(np.flatnonzero(self.order == ORDERS)[0])
+        if self.order == "gaussian":
+            limits, curve = self._renyi_limits(self.delta), ORDERS
+        else:
+            curve = renyi_curve(next((event for event in events if gaussian_multiplier(event) is None), events[0]))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return int(np.nanargmax(np.where(limits > 0, limits / curve, -np.inf)))
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fedpriv.files import fsync_folder
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     Entry,
@@ -80,7 +81,7 @@ class LedgerFile:
         finally:
             os.close(descriptor)
         if created and self.fsync:
-            _fsync_folder(self.path)
+            fsync_folder(self.path.parent)
 
     def read(self) -> LedgerContent:
         """Everything that counts as spent. A missing file is an empty ledger.
@@ -126,7 +127,7 @@ class LedgerFile:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
-        _fsync_folder(self.path)
+        fsync_folder(self.path.parent)
 
 
 def _torn_entry(line: bytes, event: Event) -> Entry:
@@ -150,14 +151,6 @@ def _read_line(line: bytes) -> Entry | None:
         return entry_from_json(json.loads(line))
     except ValueError:
         return None
-
-
-def _fsync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 # --- one client's account --------------------------------------------------------------------------------------

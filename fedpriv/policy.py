@@ -1,0 +1,264 @@
+"""policy.yaml: what a client's own machine allows, whatever a server asks for.
+
+A policy is checked twice: against a run's effective parameters before anything is computed (`objections`), and against
+every single release before it leaves (`Policy.refusal`). Its budgets bound the composition of everything that the data
+folder's ledger holds, across runs, strategies and servers. SECURITY.md says what a policy cannot bind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from omegaconf import OmegaConf
+from pydantic import Field, ValidationError, field_validator
+
+from fedpriv.client import Client
+from fedpriv.config import Config, first_option_error
+from fedpriv.errors import OptionError
+from fedpriv.methods import METHODS
+from fedpriv.options import Options
+from fedpriv.privacy.composition import Budget, compose
+from fedpriv.privacy.events import Entry, Event, NoBound, Threat
+from fedpriv.privacy.mechanisms import ORDERS
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+NOT_COVERED = "this release promises nothing under the policy's threat model"
+
+
+class UnitBudget(Options):
+    """The largest total epsilon of one unit of protection, over everything that the ledger holds."""
+
+    unit: Literal["client", "example"] = Field(description="whose data: all of this client's, or one record")
+    delta: float = Field(gt=0, lt=1, description="delta at which max_epsilon is stated")
+    max_epsilon: float = Field(gt=0, description="largest epsilon of everything in the ledger")
+    adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"] = Field(
+        default="replace-one", description="what neighbouring data sets differ in"
+    )
+    observer: Literal["server", "server+members"] = Field(
+        default="server", description="the server alone, or together with all other clients"
+    )
+
+    @property
+    def threat(self) -> Threat:
+        return Threat(self.unit, self.adjacency, self.observer)
+
+    @property
+    def name(self) -> str:
+        return f"{self.unit}, {self.adjacency}, {self.observer}, delta {self.delta:g}"
+
+
+class Limits(Options):
+    """Bounds on the effective parameters of every release and of the local training behind it."""
+
+    min_noise_multiplier: float = Field(
+        gt=0,
+        description="noise standard deviation / sensitivity of every release under its own adjacency "
+        "(half of strategy.client.noise_multiplier where that is replace-one)",
+    )
+    max_round_epsilon: float = Field(gt=0, description="epsilon of what leaves in one round, at each budget's delta")
+    max_clip_norm: float = Field(gt=0, description="largest clip norm that a run may use or move to")
+    max_sampling_rate: float = Field(gt=0, le=1, description="Poisson rate q of the batches")
+    max_batch_size: int = Field(ge=1, description="local.batch_size")
+    max_local_steps: int = Field(ge=1, description="batches of one participation")
+    max_rounds: int = Field(ge=1, description="num_rounds of a run")
+
+
+class Policy(Options):
+    """A policy file. accountant: gaussian admits Gaussian releases only, by their exact filter; renyi admits every
+    mechanism, by a filter at one Renyi order that is fixed before the first release.
+    """
+
+    counter: str = Field(description="file outside the data folder that vouches for the ledger's length")
+    budgets: tuple[UnitBudget, ...] = Field(min_length=1, description="every release must keep to all of them")
+    accountant: Literal["gaussian", "renyi"] = Field(default="gaussian", description="how releases add up")
+    order: float | None = Field(default=None, description="renyi: the order; null: the best one for Gaussians")
+    strategies: tuple[str, ...] = Field(min_length=1, description="methods that may run")
+    variants: tuple[Literal["repaired", "published"], ...] = Field(default=("repaired",), min_length=1)
+    bundles: tuple[Sha256, ...] = Field(description="SHA-256 of every app bundle that may run on this machine")
+    limits: Limits
+
+    @field_validator("strategies")
+    @classmethod
+    def _methods_exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in METHODS:
+                raise OptionError("strategies", name, f"allowed: {', '.join(sorted(METHODS))}")
+        return names
+
+    @field_validator("order")
+    @classmethod
+    def _order_is_known(cls, order: float | None) -> float | None:
+        if order is not None and order not in ORDERS:
+            raise OptionError("order", order, "allowed: 1.1 to 2 by 0.1, 2.5 to 11 by 0.5, whole numbers to 31, 64")
+        return order
+
+    def refusal(self, spent: Iterable[Booked], further: Booked) -> str | None:
+        """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may."""
+        earlier = list(spent)
+        for budget in self.budgets:
+            events = further.under(budget.threat)
+            if wrong := self._limit_broken(events, budget):
+                return wrong
+            if not self._filter(budget).admits(list(totals(earlier, budget.threat)), events):
+                return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
+        return None
+
+    def _filter(self, budget: UnitBudget) -> Budget:
+        if self.accountant == "gaussian":
+            return Budget(budget.max_epsilon, budget.delta, rule="gaussian")
+        return Budget(budget.max_epsilon, budget.delta, rule="rdp", order=self.order or "gaussian")
+
+    def _limit_broken(self, events: Sequence[Event], budget: UnitBudget) -> str | None:
+        limits = self.limits
+        for event in events:
+            multiplier, rate = getattr(event, "multiplier", math.inf), getattr(event, "sampling_rate", 0.0)
+            if multiplier < limits.min_noise_multiplier:
+                return f"noise multiplier {multiplier:g}, min_noise_multiplier is {limits.min_noise_multiplier:g}"
+            if rate > limits.max_sampling_rate:
+                return f"sampling rate {rate:g}, max_sampling_rate is {limits.max_sampling_rate:g}"
+        found = compose(events, budget.delta)
+        if found.epsilon > limits.max_release_epsilon:
+            why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
+            return f"a round of epsilon {found.epsilon:g}, max_round_epsilon is {limits.max_round_epsilon:g}{why}"
+        return None
+
+    def spent(self, releases: Iterable[Booked]) -> dict[str, float]:
+        """Epsilon of everything in the ledger, by budget."""
+        known = list(releases)
+        return {
+            budget.name: compose(list(totals(known, budget.threat)), budget.delta).epsilon for budget in self.budgets
+        }
+
+
+@dataclass(frozen=True)
+class Booked:
+    """What one message carried. own: the threat that the method books every release under; shares_secrets: whether
+    other clients know a part of its randomness.
+    """
+
+    entries: tuple[Entry, ...]
+    own: Threat
+    shares_secrets: bool = False
+
+    def under(self, threat: Threat) -> list[Event]:
+        """The message's price under a threat of a policy's budget, each event an upper bound there.
+
+        A message that was booked under no threat that covers it costs infinitely much.
+        """
+        wanted = self.own
+        if self.shares_secrets and threat.observer == "server+members":
+            wanted = replace(self.own, observer="server+members")
+        priced = [entry.spent for entry in self.entries if entry.event.threat == wanted]
+        if not priced or not _covers(wanted, threat, self.shares_secrets):
+            return [NoBound(threat=threat, reason=NOT_COVERED)]
+        return [_restated(event, threat) for event in priced]
+
+
+def _covers(known: Threat, asked: Threat, shares_secrets: bool) -> bool:
+    """Whether a bound under ``known`` is one under ``asked``.
+
+    Any two updates of a client are indistinguishable under (client, replace-one), so any change of any of its records
+    is. What other clients know helps the server only where they share randomness.
+    """
+    same_data = (known.unit, known.adjacency) == (asked.unit, asked.adjacency)
+    whole_client = (known.unit, known.adjacency) == ("client", "replace-one")
+    sees_no_more = known.observer == asked.observer or (
+        (known.observer, asked.observer) == ("server+members", "server")
+        or ((known.observer, asked.observer) == ("server", "server+members") and not shares_secrets)
+    )
+    return (same_data or whole_client) and sees_no_more
+
+
+def _restated(event: Event, threat: Threat) -> Event:
+    try:
+        return replace(event, threat=threat)
+    except ValueError:  # a mechanism that has no analysis there
+        return NoBound(threat=threat, reason=NOT_COVERED)
+
+
+def totals(releases: Iterable[Booked], threat: Threat) -> Iterator[Event]:
+    """Everything under one threat in the order of first appearance, equal events as one with a count."""
+    counts: Counter[Event] = Counter()
+    for release in releases:
+        for event in release.under(threat):
+            counts[replace(event, count=1)] += event.count
+    for event, count in counts.items():
+        yield replace(event, count=count)
+
+
+# --- a run's options against a policy ------------------------------------------------------------------------
+
+
+def objections(policy: Policy, config: Config, client: Client, declared: int) -> list[str]:
+    """What of a run's effective parameters the policy does not allow, in words for the local log.
+
+    client: of this run; declared: the data folder's number of pictures.
+    """
+    limits, local = policy.limits, config.local
+    found = []
+    if config.strategy.name not in policy.strategies:
+        found.append(f"strategy={config.strategy.name}: allowed: {', '.join(policy.strategies)}")
+    if config.privacy.variant not in policy.variants:
+        found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
+    for option, value, most in _measured(config, client, declared, limits):
+        if not value <= most:
+            found.append(f"{option}={value:g}: at most {most:g}")
+    if local.sampler == "poisson" and not local.batch_size / declared <= limits.max_sampling_rate:
+        found.append(f"local.batch_size={local.batch_size} of {declared}: q at most {limits.max_sampling_rate:g}")
+    events = client.planned_events(1)
+    own = Booked(tuple(Entry(1, 0, number, 0, event) for number, event in enumerate(events)), client.threat)
+    for budget in policy.budgets:
+        if client.shares_secrets and budget.observer == "server+members":
+            continue  # priced when it is released
+        if wrong := policy._limit_broken(own.under(budget.threat), budget):
+            found.append(f"strategy={config.strategy.name}: {wrong}")
+    return found
+
+
+def _measured(config: Config, client: Client, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
+    """(option, what a run makes of it, what is allowed)."""
+    batches = config.local.epochs * -(-declared // config.local.batch_size)
+    steps = client.batches_per_round or config.local.steps or batches
+    yield "num_rounds", config.num_rounds, limits.max_rounds
+    yield "local.batch_size", config.local.batch_size, limits.max_batch_size
+    yield "batches in a round", steps, limits.max_local_steps
+    options: dict[str, Any] = config.client_options()
+    if "clip_norm" in options:
+        yield "strategy.client.clip_norm", options["clip_norm"], limits.max_clip_norm
+    if options.get("clipping", "fixed") not in ("fixed", "median") and "norm_bound" in options:
+        yield "strategy.client.norm_bound", options["norm_bound"], limits.max_clip_norm
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def read_policy(path: Path) -> Policy:
+    """Raises `OptionError` that names the file, the entry, its value and what is allowed."""
+    try:  # OmegaConf's reader takes 1e-5 for a number, which YAML 1.1 does not
+        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except Exception as error:  # whatever a broken file makes a parser say
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise OptionError("policy", str(path), f"cannot be read ({why})") from None
+    if not isinstance(raw, dict):
+        raise OptionError("policy", str(path), "must be a mapping, option: value")
+    try:
+        return Policy.model_validate(_tuples(raw))
+    except ValidationError as error:
+        wrong = first_option_error(error)
+    except OptionError as error:
+        wrong = error
+    raise OptionError(f"{path}: {wrong.option}", wrong.value, wrong.allowed)
+
+
+def _tuples(value: Any) -> Any:
+    """YAML knows lists, the schema tuples."""
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
