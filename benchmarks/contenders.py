@@ -17,8 +17,8 @@ from fedpriv.allocator import keep_freed_memory
 from fedpriv.app import make_apps
 from fedpriv.compose import compose
 from fedpriv.models import channels_innermost
+from fedpriv.preparation import make_strategy, resolve
 from fedpriv.records import pack_vector
-from fedpriv.run import make_strategy, resolve
 from fedpriv.server import FederatedStrategy
 from fedpriv.worker import adopt
 

@@ -68,7 +68,7 @@ class Stopwatch:
 @contextmanager
 def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Iterator[None]:
     """Times the parts of runs whose halves are these classes."""
-    from fedpriv.run import Session
+    from fedpriv.session import Session
     from fedpriv.training import SequentialTrainer
     from fedpriv.worker import Worker
 
@@ -100,7 +100,8 @@ def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Itera
 def shares(job: Job, strategy: str, rounds: int, extra: Sequence[str] = ()) -> dict[str, Figure]:
     """Each part's share of a round without its evaluation (medians over all rounds but the first)."""
     from fedpriv.compose import compose
-    from fedpriv.run import server_class, start_run
+    from fedpriv.preparation import server_class
+    from fedpriv.run import start_run
     from fedpriv.worker import client_class
 
     options = [

@@ -67,7 +67,7 @@ def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
 
 
 def make_apps(config: Config, serve: Serve | None = None) -> tuple[ServerApp, ClientApp]:
-    """Both halves for one configuration. ``serve`` is what the ServerApp does with its grid (run.py gives it)."""
+    """Both halves for one configuration. ``serve`` is what the ServerApp does with its grid (session.py gives it)."""
     server = ServerApp()
 
     @server.main()

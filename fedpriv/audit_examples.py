@@ -23,10 +23,10 @@ from fedpriv.config import Config
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.errors import OptionError
+from fedpriv.preparation import make_strategy
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, mislabel
 from fedpriv.privacy.noise import SeededNoise
 from fedpriv.records import pack_vector, unpack_vector
-from fedpriv.run import make_strategy
 from fedpriv.server import BudgetsSpent
 from fedpriv.training import LocalData
 from fedpriv.worker import Worker, adopt, example_counts

@@ -26,11 +26,11 @@ from fedpriv.config import Config, LocalConfig
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.errors import OptionError
+from fedpriv.preparation import make_strategy
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
 from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.privacy.noise import SeededNoise
 from fedpriv.records import ARRAYS, FloatVector, pack_vector, unpack_array
-from fedpriv.run import make_strategy
 from fedpriv.server import BudgetsSpent
 from fedpriv.state import MemoryStore
 from fedpriv.training import LocalData, LocalResult

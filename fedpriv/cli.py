@@ -299,8 +299,8 @@ def _parameters(worker: Worker) -> str:
 
 def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.compose import compose
+    from fedpriv.preparation import resolve
     from fedpriv.progress import figure
-    from fedpriv.run import resolve
     from fedpriv.worker import make_client
 
     own = [o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]

@@ -20,7 +20,7 @@ class DistillingServer(FederatedStrategy):
     softened logits.
     """
 
-    #: run.py gives it to every strategy that distils.
+    #: preparation.py gives it to every strategy that distils.
     distil: Distil | None = None
 
     def __init__(
@@ -43,7 +43,7 @@ class DistillingServer(FederatedStrategy):
         ensemble = super().aggregate(theta, replies)  # [ADP-FL, Alg. 1 lines 22, 23]
         if self.distillation_epochs == 0:
             return ensemble
-        assert self.distil is not None, "run.py gives it to every strategy that distils"
+        assert self.distil is not None, "preparation.py gives it to every strategy that distils"
         began = time.perf_counter()
         student = self.distil(ensemble, theta, self.current.number)  # [ADP-FL, Alg. 1 line 24]
         self.current.timings["distillation"] = time.perf_counter() - began

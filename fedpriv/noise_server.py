@@ -49,7 +49,7 @@ class DecayingNoiseServer(AnnouncedNoise):
         self.last_loss: float | None = None
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        assert self.public_loss is not None, "run.py gives every method that needs it a public loss"
+        assert self.public_loss is not None, "preparation.py gives every method that needs it a public loss"
         if self.last_loss is None:
             self.last_loss = self.public_loss(theta)
         moved = super().aggregate(theta, replies)

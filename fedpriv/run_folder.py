@@ -69,7 +69,7 @@ class Checkpoint:
     theta: FloatVector
     strategy: dict[str, Any]
     memories: Mapping[int, bytes]
-    run: dict[str, Any]  # what run.py keeps: seconds so far, best accuracy
+    run: dict[str, Any]  # what session.py keeps: seconds so far, best accuracy
 
 
 class RunFolder:

@@ -164,9 +164,9 @@ class FederatedStrategy(Strategy):
         self.min_replies, self.client_sampling, self.weighting = min_replies, client_sampling, weighting
         self.current = Round(0, np.zeros(0, np.float32))
         self._nodes: dict[int, int] | None = None  # client -> node, on a grid that is not our own
-        #: Called before the replies of a round are used that cannot be repeated bit for bit; run.py sets it.
+        #: Called before the replies of a round are used that cannot be repeated bit for bit; session.py sets it.
         self.on_disturbance: Callable[[], None] = lambda: None
-        #: Whether `privacy.max_epsilon` allows a release of the server's own; run.py sets it.
+        #: Whether `privacy.max_epsilon` allows a release of the server's own; session.py sets it.
         self.admits: Callable[[Event], bool] = lambda event: True
 
     # --- what a method may say ---------------------------------------------------------------------------

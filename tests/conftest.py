@@ -75,7 +75,8 @@ def resumed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callab
     """
 
     def start(*overrides: str, after: int) -> Path:
-        from fedpriv.run import Session, resume_run
+        from fedpriv.run import resume_run
+        from fedpriv.session import Session
 
         folder, real = tmp_path / "interrupted", Session._end_round
 

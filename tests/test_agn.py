@@ -489,17 +489,17 @@ def test_an_interrupted_run_with_moments_and_decay_ends_as_if_nothing_had_happen
     options = ["strategy=dpfl_agn", "num_clients=3", "clients_per_round=3", "num_rounds=6", "engine=inprocess"]
     config = compose([*options, "checkpoint.every=2", "strategy.client.decay=0.7", "strategy.client.floor=0.1"])
     start_run(config, tmp_path / "whole")
-    ends = fedpriv.run.Session._end_round
+    ends = fedpriv.session.Session._end_round
 
     def killed(session: Any, current: Any) -> None:
         ends(session, current)
         if current.number == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fedpriv.run.Session, "_end_round", killed)
+    monkeypatch.setattr(fedpriv.session.Session, "_end_round", killed)
     with pytest.raises(KeyboardInterrupt):
         start_run(config, tmp_path / "cut")
-    monkeypatch.setattr(fedpriv.run.Session, "_end_round", ends)
+    monkeypatch.setattr(fedpriv.session.Session, "_end_round", ends)
     resume_run(tmp_path / "cut")
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
 

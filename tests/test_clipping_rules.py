@@ -23,7 +23,6 @@ from torch import Tensor
 
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
-from fedpriv import run as run_module
 from fedpriv.audit import DIMENSION, audit_mechanism
 from fedpriv.client import BudgetSpent, Client, Request, UnsafeClipNorm
 from fedpriv.clip_server import AdaptiveWindow, ClippingServer, Geometric, PublishedWindow, Quantile
@@ -40,6 +39,7 @@ from fedpriv.privacy.noise import KeyRegistry, NoiseSource, SeededNoise
 from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, MalformedMessage, Reply, read_reply
 from fedpriv.run import resume_run, start_run
 from fedpriv.server import FederatedStrategy, Population
+from fedpriv.session import Session
 from fedpriv.state import read_memory
 from fedpriv.worker import Worker, make_client
 
@@ -460,7 +460,7 @@ CLIENTS = ("num_clients=5", "clients_per_round=3", "num_rounds=9", "checkpoint.e
 def test_resumed_in_the_middle_it_is_bit_identical(
     options: tuple[str, ...], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, folder, real = run(*CLIENTS, *options), tmp_path / "broken", run_module.Session._end_round
+    whole, folder, real = run(*CLIENTS, *options), tmp_path / "broken", Session._end_round
 
     def ctrl_c(self: Any, current: Any) -> None:
         real(self, current)
@@ -468,7 +468,7 @@ def test_resumed_in_the_middle_it_is_bit_identical(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.Session, "_end_round", ctrl_c)
+        patch.setattr(Session, "_end_round", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             start_run(compose([*SMALL, *CLIENTS, *options]), folder)
     resume_run(folder)

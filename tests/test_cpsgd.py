@@ -39,11 +39,11 @@ from fedpriv.mechanisms.level_quantisation import (
     width_of,
 )
 from fedpriv.planning import with_target
+from fedpriv.preparation import resolve
 from fedpriv.privacy import laws
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.noise import SeededNoise
 from fedpriv.privacy.secure_noise import SecureNoise
-from fedpriv.run import resolve
 from fedpriv.seeds import public_signs
 from fedpriv.worker import make_client
 

@@ -25,8 +25,10 @@ from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.ray import RayGrid
 from fedpriv.errors import OptionError, RunFailed
+from fedpriv.preparation import resolve
 from fedpriv.records import Instructions, Refusal, pack_vector, read_reply, train_content
-from fedpriv.run import Session, resolve, resume_run, start_run
+from fedpriv.run import resume_run, start_run
+from fedpriv.session import Session
 from fedpriv.state import ContextStore, read_memory
 from fedpriv.worker import Worker
 

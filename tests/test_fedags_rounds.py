@@ -17,12 +17,12 @@ from reference.recording import Conversation
 from test_fedags import ROUNDS, D, fedags, gradient
 
 from clients.fedags import FedAGSClient
-from fedpriv import run as run_module
 from fedpriv.compose import compose
 from fedpriv.config import LocalConfig
 from fedpriv.errors import OptionError
 from fedpriv.mechanisms.significance import scheduled_rank
 from fedpriv.planning import make_plan, with_target
+from fedpriv.preparation import resolve
 from fedpriv.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from fedpriv.privacy.noise import SeededNoise
 from fedpriv.records import TRAIN_LOSS, MalformedMessage, Reply
@@ -191,7 +191,7 @@ def test_a_target_is_met_over_the_whole_run():
 )
 def test_impossible_options_are_named(overrides: list[str], option: str, words: str):
     with pytest.raises(OptionError) as refused:
-        run_module.resolve(compose(["strategy=fedags", *overrides]), None)
+        resolve(compose(["strategy=fedags", *overrides]), None)
     assert refused.value.option == option and words in str(refused.value)
 
 

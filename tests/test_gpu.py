@@ -21,8 +21,8 @@ from fedpriv.config import LocalConfig, ModelConfig
 from fedpriv.data import Pictures, normalise
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.models import FlatModel, build_model
+from fedpriv.preparation import resolve
 from fedpriv.resident import Resident, fits
-from fedpriv.run import resolve
 from fedpriv.training import LocalData, LocalResult, SequentialTrainer
 from fedpriv.vectorised import VectorisedTrainer
 from fedpriv.worker import Worker

@@ -25,12 +25,14 @@ from fedpriv.config import Config, ModelConfig
 from fedpriv.errors import OptionError, RunFailed
 from fedpriv.models import Exchange, build_model, layout_of
 from fedpriv.planning import make_plan
+from fedpriv.preparation import resolve
 from fedpriv.records import MalformedMessage, Refusal, num_bytes, pack_vector, unpack_vector
 from fedpriv.report.compare import compare
 from fedpriv.report.folder import read_run
 from fedpriv.report.tables import comparison_tables, final_lines
-from fedpriv.run import Session, resolve, resume_run
+from fedpriv.run import resume_run
 from fedpriv.seeds import generator
+from fedpriv.session import Session
 from fedpriv.state import ContextStore, read_memory
 from fedpriv.worker import Worker
 

@@ -25,8 +25,9 @@ from fedpriv.planning import make_plan
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 from fedpriv.privacy.histories import make_history
-from fedpriv.run import Session, resume_run, start_run
+from fedpriv.run import resume_run, start_run
 from fedpriv.run_folder import read_blobs, write_blobs
+from fedpriv.session import Session
 from fedpriv.state import ContextStore
 from fedpriv.worker import Worker
 

@@ -32,8 +32,8 @@ from fedpriv.engines.grid import client_of
 from fedpriv.engines.ray import FEWEST, MOST, Errand, RayGrid, ahead, fixed_share
 from fedpriv.engines.ray_pool import Pool, slots
 from fedpriv.errors import RunFailed
+from fedpriv.preparation import resolve
 from fedpriv.records import FloatVector, Refusal, Reply, pack_vector, read_reply, refusal, reply_content
-from fedpriv.run import resolve
 from fedpriv.run_folder import RunFolder
 from fedpriv.server import FORGOTTEN, FederatedStrategy, Replies
 from fedpriv.worker import worker_for

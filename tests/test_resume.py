@@ -18,11 +18,12 @@ import yaml
 from conftest import SMALL, Outcome, Run, result_of
 
 from fedpriv import client, evaluation, files, run_folder
-from fedpriv import run as run_module
 from fedpriv.compose import compose
 from fedpriv.errors import RunFolderError
 from fedpriv.privacy import ledger
 from fedpriv.run import config_for_rerun, resume_run, start_run
+from fedpriv.server import Round
+from fedpriv.session import ATTEMPTS_PER_START, Session
 
 #: State of every kind matters: an adaptive Diff, correlated noise, partial cohorts, checkpoints every second round.
 OPTIONS = (
@@ -91,7 +92,7 @@ def dies_at(owner: object, name: str, call: int, half: bool = False) -> Callable
 
 
 PHASES = {
-    "before anything but config.yaml": dies_at(run_module.Session, "__init__", 1),
+    "before anything but config.yaml": dies_at(Session, "__init__", 1),
     "first client of the first round": dies_at(client.Client, "_check_budget", 1),
     "a client's training in the middle of a round": dies_at(client.Client, "_check_budget", 3 * 4 + 2),
     "before the ledger of round 5": dies_at(ledger.LedgerFile, "append", 5),
@@ -246,22 +247,22 @@ def test_secure_noise_is_never_taken_back(tmp_path: Path, monkeypatch: pytest.Mo
     folder, limit = tmp_path / "run", 500.0
     options = (*SMALL, "num_rounds=8", "checkpoint.every=3", "privacy.rng=secure", f"privacy.max_epsilon={limit}")
     options += ("strategy.client.noise_multiplier=0.2",)
-    real = run_module.Session._end_round
+    real = Session._end_round
 
-    def ctrl_c(self: run_module.Session, current: run_module.Round) -> None:
+    def ctrl_c(self: Session, current: Round) -> None:
         real(self, current)
         if current.number == 5:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.Session, "_end_round", ctrl_c)
+        patch.setattr(Session, "_end_round", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             start_run(compose(options), folder)
     before = (folder / "ledger.jsonl").read_text()
     summary = resume_run(folder)
     assert (folder / "ledger.jsonl").read_text().startswith(before)
     entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    assert {e["attempt"] for e in entries if e["round"] in (4, 5)} == {0, run_module.ATTEMPTS_PER_START}
+    assert {e["attempt"] for e in entries if e["round"] in (4, 5)} == {0, ATTEMPTS_PER_START}
     assert summary["privacy"]["verified_epsilon"] <= limit
     assert summary["privacy"]["spent_so_far"] <= limit
 

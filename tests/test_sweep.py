@@ -98,7 +98,7 @@ def test_every_value_of_a_large_sweep_is_checked(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from fedpriv.run import Session
+    from fedpriv.session import Session
 
     real = Session._end_round
 

@@ -22,7 +22,8 @@ from fedpriv.compose import compose
 from fedpriv.config import LocalConfig, ModelConfig
 from fedpriv.errors import OptionError
 from fedpriv.models import FlatModel, build_model
-from fedpriv.run import config_for_rerun, resolve, resume_run, start_run
+from fedpriv.preparation import resolve
+from fedpriv.run import config_for_rerun, resume_run, start_run
 from fedpriv.trainer_choice import choose_trainer
 from fedpriv.training import LocalData, SequentialTrainer
 from fedpriv.vectorised import Chain, Mapped, VectorisedTrainer, obstacle

@@ -27,8 +27,8 @@ from fedpriv.data.splits import Split, write_split
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.errors import RunFailed
 from fedpriv.files import write_atomic
+from fedpriv.preparation import make_strategy
 from fedpriv.records import FloatVector, pack_vector
-from fedpriv.run import make_strategy
 from fedpriv.run_folder import code_digest
 from fedpriv.seeds import generator
 from fedpriv.server import BudgetsSpent, Round

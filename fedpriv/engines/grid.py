@@ -54,7 +54,7 @@ class LocalGrid(Grid):
         self.contexts = self._no_contexts()
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
-        #: Called when a worker was lost and its client is asked again; run.py sets it.
+        #: Called when a worker was lost and its client is asked again; session.py sets it.
         self.on_disturbance: Callable[[], None] = lambda: None
         identify_server()
 

@@ -13,8 +13,8 @@ from fedpriv.compose import compose
 from fedpriv.config import Config
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.preparation import make_strategy, resolve
 from fedpriv.records import pack_vector, unpack_vector
-from fedpriv.run import make_strategy, resolve
 from fedpriv.server import Round
 from fedpriv.state import ContextStore, read_memory
 from fedpriv.worker import adopt

@@ -1,0 +1,132 @@
+"""From a checked configuration to what a run works with: its plan, its trainer and engine, its server half."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from fedpriv.config import Config
+from fedpriv.data import FederatedData
+from fedpriv.distillation import DistillationOptions, Distiller
+from fedpriv.distilling_server import Distil, DistillingServer
+from fedpriv.engines import resolve_engine
+from fedpriv.errors import OptionError
+from fedpriv.evaluation import Evaluator
+from fedpriv.models import resolve_model
+from fedpriv.planning import Plan, make_plan, with_target
+from fedpriv.privacy.mechanisms import why_unbounded
+from fedpriv.server import FederatedStrategy, Population
+from fedpriv.trainer_choice import choose_trainer
+from fedpriv.worker import Worker, client_class, locate, make_client
+
+
+def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
+    """Replaces every ``auto`` and the noise of `privacy.target_epsilon`, and plans the run. Trains nothing."""
+    import torch
+
+    server_class(config)  # refused before anything is written
+    worker = Worker(config)
+    model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).keeps_layers)
+    config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
+    check_sampler(config, worker.data)
+    check_precision(config)
+    check_budget(config)
+    check_faults(config)
+    choice = choose_trainer(config, worker)
+    engine = config.engine.model_copy(update={"trainer": choice.trainer})
+    config = config.model_copy(update={"engine": engine})
+    worker = Worker(config)
+    plan = make_plan(config, worker)
+    gain = choice.gain if choice.trainer == "vectorised" else 1
+    plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}")
+    name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
+    device = str(worker.model.theta.device.type)
+    engine = config.engine.model_copy(update={"name": name, "device": device})
+    config = config.model_copy(update={"engine": engine})
+    torch.set_num_threads(config.engine.threads_per_client)
+    return config, worker, plan
+
+
+def server_class(config: Config) -> type[FederatedStrategy]:
+    """The server half of the configured method."""
+    found = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
+    if not issubclass(found, FederatedStrategy):
+        raise OptionError("strategy.server._target_", found.__name__, "must be a subclass of FederatedStrategy")
+    return found
+
+
+def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> FederatedStrategy:
+    """The method's server half with its options, and what it needs of data."""
+    client, layout = make_client(config), worker.model.layout
+    start = client.shared(layout).start
+    population = Population(
+        config.seed,
+        config.num_clients,
+        config.clients_per_round,
+        worker.data.num_examples,
+        config.engine.round_timeout,
+        config.privacy.rng,
+        attempt,
+        (lambda number: client.exchange(layout, number).seen_from(start)) if client.keeps_layers else None,
+        tuple(slice(block.start, block.stop) for block in layout.blocks),
+    )
+    strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
+    if strategy.needs_public_loss:
+        public = Evaluator(worker, auxiliary=True)
+        strategy.public_loss = lambda theta: public(worker.whole_model(theta)).loss
+    if isinstance(strategy, DistillingServer) and strategy.distillation_epochs:
+        strategy.distil = _distil(strategy, worker)
+    return strategy
+
+
+def _distil(strategy: DistillingServer, worker: Worker) -> Distil:
+    """Distillation of the layers that the server holds; all others are its own copy of the initial ones."""
+    options = DistillationOptions(
+        strategy.distillation_epochs,
+        strategy.distillation_batch_size,
+        strategy.distillation_lr,
+        strategy.distillation_loss,
+        strategy.temperature,
+    )
+    distiller, whole, shared = Distiller(worker, options), worker.whole_model, worker.shared
+    return lambda teacher, student, number: distiller(whole(teacher), whole(student), shared, number)[shared]
+
+
+def check_faults(config: Config) -> None:
+    """A fault planned for an exchange that the method does not have would never happen."""
+    known = client_class(config).exchanges
+    for number, fault in enumerate(config.engine.faults):
+        if fault.exchange not in known:
+            words = f"{config.strategy.name} has: {', '.join(known)}"
+            raise OptionError(f"engine.faults.{number}.exchange", fault.exchange, words)
+
+
+def check_budget(config: Config) -> None:
+    """A budget is refused where no release has a finite price."""
+    client = make_client(config)
+    if config.privacy.max_epsilon is not None and not client.keeps_budget:
+        reasons = [why for event in client.planned_events(1) if (why := why_unbounded(event))] or ["no noise"]
+        raise OptionError("privacy.max_epsilon", config.privacy.max_epsilon, f"no budget can be kept: {reasons[0]}")
+
+
+def check_precision(config: Config) -> None:
+    """Raises `OptionError` for mixed precision where per-example gradients are clipped: the norm that is compared with
+    the bound and the gradient that is summed would be rounded apart.
+    """
+    asked = config.engine.precision
+    if asked != "float32" and client_class(config).clips_examples:
+        words = f"{config.strategy.name} clips the gradients of single examples, and their norms must be exact"
+        raise OptionError("engine.precision", asked, f"{words}; allowed: float32")
+
+
+def check_sampler(config: Config, data: FederatedData) -> None:
+    """A Poisson rate batch_size / n_k is at most 1."""
+    if config.local.sampler == "poisson":
+        fewest = int(data.partition.num_train.min())
+        if config.local.batch_size > fewest:
+            raise OptionError(
+                "local.batch_size",
+                config.local.batch_size,
+                f"local.sampler=poisson: the smallest client has {fewest} pictures",
+            )
