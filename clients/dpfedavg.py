@@ -34,6 +34,7 @@ class DPFedAvgClient(GradientClient):
         self.form = form
         if form == "central":
             self.threat = TO_OUTSIDERS  # type: ignore[misc]
+            self.books_itself = False
         super().__init__(**options)
 
     @property

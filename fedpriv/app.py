@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shlex
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,21 +18,23 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv.client import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
+from fedpriv.client import BudgetSpent, Charge, Client, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.config import Config
-from fedpriv.errors import OptionError
+from fedpriv.errors import LedgerRefused, OptionError, PolicyRefused
 from fedpriv.records import (
     ATTEMPT,
     EXCHANGE,
     ROUND,
     STATISTICS,
     TRAIN,
+    Instructions,
     Refusal,
     blobs_content,
     identity_content,
     read_instructions,
     refusal,
     reply_content,
+    run_name,
     statistics_content,
     unpack_vector,
 )
@@ -40,9 +42,20 @@ from fedpriv.state import ContextStore, FileStore, MemoryStore
 from fedpriv.worker import memory_folder, worker_for
 
 if TYPE_CHECKING:
+    from fedpriv.deployment import Node
     from fedpriv.shared_bits import Identity
 
 log = logging.getLogger("fedpriv")
+
+#: What leaves a client for each kind of exception; for all others `Refusal.FAILED`.
+CODES: dict[type[Exception], Refusal] = {
+    BudgetSpent: Refusal.BUDGET_SPENT,
+    StaleRequest: Refusal.STALE,
+    UnsafeNoise: Refusal.UNSAFE_NOISE,
+    UnsafeClipNorm: Refusal.UNSAFE_CLIP_NORM,
+    PolicyRefused: Refusal.POLICY,
+    LedgerRefused: Refusal.LEDGER,
+}
 
 Serve = Callable[[Grid, Context], None]
 
@@ -88,39 +101,63 @@ def _guarded(
     """A client that raises becomes one error reply. Its text travels in simulation only, where the experimenter owns
     both sides; otherwise a code from a fixed list leaves, and the text goes to the client's own log.
     """
-    simulation = False
+    simulation, node = False, None
     try:
+        node = _node(context)
         config = config_of(context)
-        simulation = config.privacy.rng == "seeded"
+        simulation = node is None and config.privacy.rng == "seeded"
         return handle(config, message, context)
-    except BudgetSpent as spent:
-        return refusal(Refusal.BUDGET_SPENT, message, str(spent) if simulation else None)
-    except StaleRequest as stale:
-        return refusal(Refusal.STALE, message, str(stale) if simulation else None)
-    except UnsafeNoise as unsafe:
-        return refusal(Refusal.UNSAFE_NOISE, message, str(unsafe) if simulation else None)
-    except UnsafeClipNorm as unsafe:
-        return refusal(Refusal.UNSAFE_CLIP_NORM, message, str(unsafe) if simulation else None)
     except Exception as error:
-        log.debug("client %s: %s", context.node_config.get("partition-id"), traceback.format_exc())
-        return refusal(Refusal.FAILED, message, f"{type(error).__name__}: {error}" if simulation else None)
+        code = next((code for kind, code in CODES.items() if isinstance(error, kind)), Refusal.FAILED)
+        words = str(error) if code != Refusal.FAILED else f"{type(error).__name__}: {error}"
+        if code == Refusal.FAILED:
+            log.debug("client %s: %s", context.node_config.get("partition-id"), traceback.format_exc())
+        if node is not None:
+            node.note(code, words)
+        return refusal(code, message, words if simulation else None)
 
 
 def _train(config: Config, message: Message, context: Context) -> Message:
-    client, instructions = _partition(context), read_instructions(message.content)
+    instructions = read_instructions(message.content)
     exchange = str(instructions.options.get(EXCHANGE, TRAIN))
-    kind = planned_fault(config, instructions.round, client, exchange)
+    kind = planned_fault(config, instructions.round, _partition(context), exchange)
     if kind == "raise" and instructions.attempt == 0:
-        raise PlannedFault(f"engine.faults: client {client} raises in round {instructions.round}")
+        raise PlannedFault(f"engine.faults: client {_partition(context)} raises in round {instructions.round}")
+    node = _node(context)
+    if node is None:
+        if config.dataset.name == "on_nodes":
+            raise PolicyRefused("node-config names no policy: this machine answers simulations only")
+        numpy_client = _client(config, context, _store(config, context))
+        reply = _answer(numpy_client, instructions, exchange, message, simulation=config.privacy.rng == "seeded")
+        return refusal(Refusal.LOST, message) if kind == "drop" else reply
+    with node.answering(config, run_name(instructions)) as gate:
+        gate.admit_options()
+        numpy_client = _client(gate.config, context, gate, gate.check)
+        gate.admit(numpy_client)
+        reply = _answer(numpy_client, instructions, exchange, message, simulation=False)
+        gate.require_booked(exchange, instructions.round, instructions.attempt)
+        return reply
+
+
+def _client(
+    config: Config,
+    context: Context,
+    store: MemoryStore,
+    guard: Callable[[Sequence[Charge]], None] | None = None,
+) -> Client:
     identity, run_id = _identity(config, context)
-    numpy_client = worker_for(config).client(client, _store(config, context), identity, run_id)
+    return worker_for(config).client(_partition(context), store, identity, run_id, guard)
+
+
+def _answer(
+    numpy_client: Client, instructions: Instructions, exchange: str, message: Message, simulation: bool
+) -> Message:
+    """One call of `fit`, and the reply with what it gave: releases, and in simulation diagnostics beside them."""
     if exchange not in numpy_client.exchanges:
-        raise ValueError(f"{config.strategy.name} has no exchange {exchange!r}")
+        raise ValueError(f"the method has no exchange {exchange!r}")
     parameters = [unpack_vector(message.content)] if exchange == numpy_client.trains_in else []
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
     answer, num_examples, diagnostics = numpy_client.fit(parameters, call)
-    if kind == "drop":
-        return refusal(Refusal.LOST, message)
     names = numpy_client.statistic_names
     if exchange == STATISTICS:
         return Message(statistics_content(dict(zip(names, answer[0].tolist(), strict=True))), reply_to=message)
@@ -128,9 +165,17 @@ def _train(config: Config, message: Message, context: Context) -> Message:
         return Message(blobs_content(exchange, [array.tobytes() for array in answer]), reply_to=message)
     release, *beside = answer
     statistics = dict(zip(names, beside[0].tolist(), strict=True)) if beside else {}
-    simulation = config.privacy.rng == "seeded"
     shown = diagnostics if simulation else None
     return Message(reply_content(release, num_examples, shown, statistics), reply_to=message)
+
+
+def _node(context: Context) -> Node | None:
+    """This machine in a deployment; None in a simulation. Whoever names a policy or a data folder means it."""
+    if not {"policy", "data"} & context.node_config.keys():
+        return None
+    from fedpriv.deployment import Node  # the accountants: seconds that a simulation need not wait
+
+    return Node.of(context)
 
 
 def planned_fault(config: Config, server_round: int, client: int, exchange: str) -> str | None:
@@ -177,8 +222,17 @@ def _composed(overrides: str) -> Config:
     from fedpriv.compose import compose_remote
 
     config = compose_remote(shlex.split(overrides))
-    engine = config.engine.model_copy(update={"name": "flower"})
-    return config.model_copy(update={"engine": engine})
+    engine: dict[str, Any] = {"name": "flower"}
+    privacy: dict[str, Any] = {}
+    if config.dataset.name == "on_nodes":  # real clients: nothing of theirs may be repeatable, nor measured on others
+        engine |= {"trainer": "sequential"}
+        privacy |= {"rng": "secure"}
+    return config.model_copy(
+        update={
+            "engine": config.engine.model_copy(update=engine),
+            "privacy": config.privacy.model_copy(update=privacy),
+        }
+    )
 
 
 def _config_of(context: Context) -> Config:

@@ -37,7 +37,7 @@ from fedpriv.training import LocalData, LocalResult
 from fedpriv.worker import Worker, adopt, client_class, make_client
 
 if TYPE_CHECKING:
-    from fedpriv.shared_bits import Identity
+    pass
 
 #: A canary's update is this many clip norms long, so that skipped clipping shows.
 LENGTH = 10.0
@@ -63,8 +63,8 @@ class CanaryWorker(Worker):
         super().__init__(config)
         self.updates = updates
 
-    def client(self, client: int, store: MemoryStore, identity: Identity | None = None, run_id: int = 0) -> Client:
-        real = super().client(client, store, identity, run_id)
+    def client(self, client: int, store: MemoryStore, *others: Any) -> Client:
+        real = super().client(client, store, *others)
         assert real.site is not None
         real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client], self.config.local), test=None)  # type: ignore[arg-type]
         return real

@@ -141,6 +141,7 @@ class Site:
     test: Callable[[Tensor], dict[str, float]] | None = None
     identity: Identity | None = None  # in a deployment, where clients agree on keys
     run_id: int = 0  # Flower's, which a simulation leaves at 0: its runs are to be the same on every engine
+    guard: Callable[[Sequence[Charge]], None] | None = None  # the node's policy; raises where these may not leave
 
 
 class Client(NumPyClient):
@@ -174,6 +175,8 @@ class Client(NumPyClient):
     trains_in: ClassVar[str] = TRAIN
     #: Whether local training asks for sums of clipped per-example gradients instead of whole updates.
     clips_examples: ClassVar[bool] = False
+    #: Whether the client's own ledger holds its releases; not where a trusted server books the sum for everybody.
+    books_itself: bool = True
     #: Whether other clients know a part of a release's randomness, so that they could help the server.
     shares_secrets: ClassVar[bool] = False
     #: Whether the model's named blocks and the number of parameters matter to the method.
@@ -400,6 +403,8 @@ class Client(NumPyClient):
 
     def _check_budget(self, memory: ClientMemory, charges: Sequence[Charge]) -> None:
         site = self._site()
+        if site.guard is not None:
+            site.guard(charges)
         if site.max_epsilon is None:
             return
         from fedpriv.privacy.composition import Budget, compose  # loads the accountants: only where a budget is kept

@@ -38,12 +38,14 @@ REMOTE_OPTIONS = re.compile(
     r"|(local|evaluate|checkpoint)\.[a-z_]+"
     r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
     r"|model\.(hidden|second_hidden|groups)"
-    r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples)"
+    r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|test_root)"
     r"|attack\.(keep_snapshots|snapshot_every)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"
     r"|privacy\.(variant|delta|max_epsilon)"
     r"|strategy\.(server|client)\.[a-z][a-z_]*"
 )
+#: Options of a remote caller that are lists of such values.
+REMOTE_LISTS = ("dataset.classes", "dataset.examples")
 REMOTE_VALUES = (int, float, bool, str, QuotedString, type(None))
 
 
@@ -68,8 +70,11 @@ def compose_remote(overrides: Sequence[str]) -> Config:
         if key in REMOTE_GROUPS:
             allowed = given in group_choices(CONF / key) and given != "custom"
         else:
-            scalar = not override.is_sweep_override() and isinstance(override.value(), REMOTE_VALUES)
-            allowed = REMOTE_OPTIONS.fullmatch(key) is not None and scalar and "${" not in given
+            value = None if override.is_sweep_override() else override.value()
+            values = value if key in REMOTE_LISTS and isinstance(value, list) else [value]
+            plain = not override.is_sweep_override() and all(isinstance(item, REMOTE_VALUES) for item in values)
+            known = key in REMOTE_LISTS or REMOTE_OPTIONS.fullmatch(key) is not None
+            allowed = known and plain and "${" not in given
         if not allowed or line != f"{key}={given}":
             raise OptionError(key, given, "this cannot be set from outside the app")
     return compose(overrides)

@@ -21,11 +21,11 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, LedgerRefused
 from fedpriv.files import JsonLines, write_atomic
 from fedpriv.policy import Booked
 from fedpriv.privacy.events import Entry, Threat, entry_from_json, entry_to_json
@@ -36,16 +36,14 @@ PRIVATE = ".fedpriv"
 PATIENCE = 10.0
 
 
-class LedgerRefused(FedprivError):
-    """The ledger is missing, older than its counter, damaged, or held by another process; nothing may be released."""
-
-
 @dataclass(frozen=True)
 class Declared:
-    """What `init` wrote down, all of it public: how many pictures, of which classes."""
+    """What `init` wrote down, all of it public: how many pictures, of which classes, and the form they are read in."""
 
     examples: int
     classes: tuple[str, ...]
+    size: int
+    channels: int
 
 
 class DataLedger:
@@ -94,7 +92,7 @@ class DataLedger:
     def declared(self) -> Declared:
         """The newest declaration."""
         row = [row for row in self._rows() if "examples" in row][-1]
-        return Declared(int(row["examples"]), tuple(row["classes"]))
+        return Declared(row["examples"], tuple(row["classes"]), row["size"], row["channels"])
 
     def declare(self, declared: Declared) -> None:
         """Writes down another public number of pictures."""
@@ -163,7 +161,7 @@ def _lock(file: Any, folder: Path) -> None:
 
 
 def _declaration(declared: Declared) -> dict[str, Any]:
-    return {"examples": declared.examples, "classes": list(declared.classes)}
+    return {**asdict(declared), "classes": list(declared.classes)}
 
 
 def _booked(row: dict[str, Any]) -> Booked:

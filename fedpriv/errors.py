@@ -31,3 +31,11 @@ class RunFolderError(FedprivError):
 
 class RunFailed(FedprivError):
     """A run cannot go on (too few replies, every budget spent); what it had computed is kept."""
+
+
+class PolicyRefused(FedprivError):
+    """A node's policy does not allow what the server asks for; nothing was released."""
+
+
+class LedgerRefused(FedprivError):
+    """A data folder's ledger is missing, older than its counter, damaged, or in use; nothing may be released."""

@@ -102,7 +102,7 @@ class Policy(Options):
         earlier = list(spent)
         for budget in self.budgets:
             events = further.under(budget.threat)
-            if wrong := self._limit_broken(events, budget):
+            if wrong := self.limit_broken(events, budget):
                 return wrong
             if not self._filter(budget).admits(list(totals(earlier, budget.threat)), events):
                 return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
@@ -113,7 +113,8 @@ class Policy(Options):
             return Budget(budget.max_epsilon, budget.delta, rule="gaussian")
         return Budget(budget.max_epsilon, budget.delta, rule="rdp", order=self.order or "gaussian")
 
-    def _limit_broken(self, events: Sequence[Event], budget: UnitBudget) -> str | None:
+    def limit_broken(self, events: Sequence[Event], budget: UnitBudget) -> str | None:
+        """Which bound on a single round these events (under the budget's threat) do not keep to, in words."""
         limits = self.limits
         for event in events:
             multiplier, rate = getattr(event, "multiplier", math.inf), getattr(event, "sampling_rate", 0.0)
@@ -122,7 +123,7 @@ class Policy(Options):
             if rate > limits.max_sampling_rate:
                 return f"sampling rate {rate:g}, max_sampling_rate is {limits.max_sampling_rate:g}"
         found = compose(events, budget.delta)
-        if found.epsilon > limits.max_release_epsilon:
+        if found.epsilon > limits.max_round_epsilon:
             why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
             return f"a round of epsilon {found.epsilon:g}, max_round_epsilon is {limits.max_round_epsilon:g}{why}"
         return None
@@ -194,44 +195,46 @@ def totals(releases: Iterable[Booked], threat: Threat) -> Iterator[Event]:
 # --- a run's options against a policy ------------------------------------------------------------------------
 
 
-def objections(policy: Policy, config: Config, client: Client, declared: int) -> list[str]:
-    """What of a run's effective parameters the policy does not allow, in words for the local log.
-
-    client: of this run; declared: the data folder's number of pictures.
-    """
-    limits, local = policy.limits, config.local
-    found = []
+def objections(policy: Policy, config: Config, declared: int) -> list[str]:
+    """What of a run's options the policy does not allow, in words for the local log. declared: pictures at hand."""
+    local, limits, found = config.local, policy.limits, list[str]()
     if config.strategy.name not in policy.strategies:
         found.append(f"strategy={config.strategy.name}: allowed: {', '.join(policy.strategies)}")
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
-    for option, value, most in _measured(config, client, declared, limits):
+    for option, value, most in _measured(config, declared, limits):
         if not value <= most:
             found.append(f"{option}={value:g}: at most {most:g}")
     if local.sampler == "poisson" and not local.batch_size / declared <= limits.max_sampling_rate:
         found.append(f"local.batch_size={local.batch_size} of {declared}: q at most {limits.max_sampling_rate:g}")
-    events = client.planned_events(1)
-    own = Booked(tuple(Entry(1, 0, number, 0, event) for number, event in enumerate(events)), client.threat)
-    for budget in policy.budgets:
-        if client.shares_secrets and budget.observer == "server+members":
-            continue  # priced when it is released
-        if wrong := policy._limit_broken(own.under(budget.threat), budget):
-            found.append(f"strategy={config.strategy.name}: {wrong}")
     return found
 
 
-def _measured(config: Config, client: Client, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
+def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
     """(option, what a run makes of it, what is allowed)."""
+    options: dict[str, Any] = config.client_options()
     batches = config.local.epochs * -(-declared // config.local.batch_size)
-    steps = client.batches_per_round or config.local.steps or batches
     yield "num_rounds", config.num_rounds, limits.max_rounds
     yield "local.batch_size", config.local.batch_size, limits.max_batch_size
-    yield "batches in a round", steps, limits.max_local_steps
-    options: dict[str, Any] = config.client_options()
+    yield "batches in a round", options.get("local_steps") or config.local.steps or batches, limits.max_local_steps
     if "clip_norm" in options:
         yield "strategy.client.clip_norm", options["clip_norm"], limits.max_clip_norm
     if options.get("clipping", "fixed") not in ("fixed", "median") and "norm_bound" in options:
         yield "strategy.client.norm_bound", options["norm_bound"], limits.max_clip_norm
+
+
+def too_dear(policy: Policy, client: Client) -> list[str]:
+    """Where one participation of this client is against the policy, whatever was spent before."""
+    if not client.books_itself:
+        return ["clients send what only a trusted server protects, and do not book it"]
+    found = []
+    own = Booked(tuple(Entry(1, 0, 0, 0, event) for event in client.planned_events(1)), client.threat)
+    for budget in policy.budgets:
+        if client.shares_secrets and budget.observer == "server+members":
+            continue  # priced when it is released
+        if wrong := policy.limit_broken(own.under(budget.threat), budget):
+            found.append(wrong)
+    return found
 
 
 # --- the file ------------------------------------------------------------------------------------------------

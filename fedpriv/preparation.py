@@ -56,7 +56,7 @@ def server_class(config: Config) -> type[FederatedStrategy]:
     return found
 
 
-def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> FederatedStrategy:
+def make_strategy(config: Config, worker: Worker, attempt: int = 0, run: str = "") -> FederatedStrategy:
     """The method's server half with its options, and what it needs of data."""
     client, layout = make_client(config), worker.model.layout
     start = client.shared(layout).start
@@ -70,6 +70,7 @@ def make_strategy(config: Config, worker: Worker, attempt: int = 0) -> Federated
         attempt,
         (lambda number: client.exchange(layout, number).seen_from(start)) if client.keeps_layers else None,
         tuple(slice(block.start, block.stop) for block in layout.blocks),
+        run,
     )
     strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
     if strategy.needs_public_loss:

@@ -7,6 +7,7 @@ because a message comes from another machine.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -27,6 +28,7 @@ Options = dict[str, Value]
 ARRAYS, CONFIG, METRICS, DIAGNOSTICS = "arrays", "config", "metrics", "diagnostics"
 VECTOR = "vector"  # the one array of an ArrayRecord
 ROUND, ATTEMPT = "round", "attempt"
+RUN = "run"  # the server's own name for its run, which outlives a restart; in a deployment only
 #: Which exchange of a round a train message belongs to, in its options; without the key it is TRAIN.
 EXCHANGE, TRAIN, STATISTICS, KEYS, SEEDS = "exchange", "train", "statistics", "keys", "seeds"
 SIGMA = "noise_multiplier"  # the round's sigma_t, in a train message's options
@@ -52,6 +54,9 @@ class Refusal(IntEnum):
     STALE = 104  # an older round than the last one answered
     UNSAFE_NOISE = 105  # the server asked for less noise than the client's guarantee counts on
     UNSAFE_CLIP_NORM = 106  # the server announced a clip norm outside the public bounds
+    POLICY = 107  # the node's policy.yaml does not allow what the run asks for
+    LEDGER = 108  # the data folder's ledger is missing, older than its counter, or in use
+    BUNDLE = 109  # the node has not approved the app that the server sends
 
 
 class MalformedMessage(ValueError):
@@ -172,6 +177,14 @@ def read_instructions(content: RecordDict) -> Instructions:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise MalformedMessage(f"{CONFIG}.{key}: expected a whole number, got {value!r}")
     return Instructions(int(number), int(attempt), config)  # type: ignore[call-overload,arg-type]
+
+
+def run_name(instructions: Instructions) -> str:
+    """The server's own name for its run: 32 hexadecimal digits. Raises `MalformedMessage`."""
+    name = instructions.options.get(RUN)
+    if not isinstance(name, str) or re.fullmatch("[0-9a-f]{32}", name) is None:
+        raise MalformedMessage(f"{CONFIG}.{RUN}: expected 32 hexadecimal digits")
+    return name
 
 
 def reply_content(

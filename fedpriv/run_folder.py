@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -199,6 +200,13 @@ class RunFolder:
         attempt = 1 + (int(path.read_text()) if path.exists() else 0)
         write_atomic(path, f"{attempt}\n")
         return attempt
+
+    def run_name(self) -> str:
+        """This run's own name, the same after every restart: 32 hexadecimal digits."""
+        path = self.path / "run-name"
+        if not path.exists():
+            write_atomic(path, secrets.token_hex(16) + "\n")
+        return path.read_text().strip()
 
     def cut_back(self, last_round: int) -> None:
         """Forgets metrics and ledger entries of rounds that will be repeated bit for bit."""

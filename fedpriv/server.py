@@ -30,6 +30,7 @@ from fedpriv.errors import FedprivError, OptionError, RunFailed
 from fedpriv.models import Exchange
 from fedpriv.privacy.events import Entry, Event
 from fedpriv.records import (
+    RUN,
     FloatVector,
     Instructions,
     MalformedMessage,
@@ -103,6 +104,7 @@ class Population:
     attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
     exchange: Callable[[int], Exchange] | None = None
     layers: tuple[slice, ...] = ()  # of theta, one for each named block
+    run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
 
 
 @dataclass
@@ -166,6 +168,8 @@ class FederatedStrategy(Strategy):
         self._nodes: dict[int, int] | None = None  # client -> node, on a grid that is not our own
         #: Called before the replies of a round are used that cannot be repeated bit for bit; session.py sets it.
         self.on_disturbance: Callable[[], None] = lambda: None
+        #: Called with the clients of an exchange before they are asked; session.py sets it where it books for them.
+        self.on_asking: Callable[[Sequence[int]], None] = lambda clients: None
         #: Whether `privacy.max_epsilon` allows a release of the server's own; session.py sets it.
         self.admits: Callable[[Event], bool] = lambda event: True
 
@@ -266,6 +270,9 @@ class FederatedStrategy(Strategy):
         all others share one content, which nobody writes to.
         """
         number, nodes, messages = self.current.number, self.nodes(grid), []
+        if self.population.run:
+            options = options | {RUN: self.population.run}
+        self.on_asking(clients)
         same = train_content(arrays, Instructions(number, self.population.attempt, options))
         for client in clients:
             content = same

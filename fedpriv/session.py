@@ -6,7 +6,7 @@ import resource
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedpriv.client_accuracy import PERSONAL, round_figures, summary_figures
 from fedpriv.config import Config
 from fedpriv.errors import RunFailed
 from fedpriv.evaluation import Evaluator, Score
+from fedpriv.planned_accounts import PlannedAccounts
 from fedpriv.planning import Plan
 from fedpriv.preparation import make_strategy
 from fedpriv.privacy.claimed import Claim
@@ -65,7 +66,11 @@ class Session:
         self.attempt = 0
         if resumed:
             self._return_to(checkpoint)
-        self.strategy = make_strategy(config, self.worker, self.attempt)
+        deployed = config.dataset.name == "on_nodes"
+        self.strategy = make_strategy(config, self.worker, self.attempt, folder.run_name() if deployed else "")
+        if deployed:
+            self.memories = PlannedAccounts(config, folder.ledger.read().entries)
+            self.strategy.on_asking = self._book_the_asked
         self.strategy.admits = self._admits
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
@@ -123,7 +128,7 @@ class Session:
         """All rounds on a grid. An interruption leaves a folder that `resume` takes up."""
         if hasattr(grid, "collect_entries"):
             self.memories = grid
-        else:
+        elif self.memories is None:
             from fedpriv.engines.flower import FileMemories
 
             self.memories = FileMemories(self.config)
@@ -171,6 +176,10 @@ class Session:
             self._book(entries)
         self.memories.collect_entries(current.cohort, self._book)
         self.ledger_seconds += time.perf_counter() - began
+
+    def _book_the_asked(self, clients: Sequence[int]) -> None:
+        """In a deployment, before the messages go out."""
+        self._book(self.memories.ask(clients, self.strategy.current.number, self.attempt))
 
     def _book_what_is_new(self, entries: list[Entry]) -> None:
         """After a crash an entry can be in the ledger and still wait in its client's memory."""

@@ -197,11 +197,11 @@ def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: 
     (client, sequence, attempt) tells that they are the same, and never in neither.
     """
     blobs = [(store, blob) for store in stores if (blob := store.read()) is not None]
-    waiting = [(store, blob, found) for store, blob in blobs if (found := _uncollected(blob))]
+    waiting = [(store, blob, found) for store, blob in blobs if (found := uncollected_entries(blob))]
     entries = sorted((entry for *_, found in waiting for entry in found), key=lambda entry: entry.order)
     book(entries)
     for store, blob, _ in waiting:
-        store.write(_collected(blob))
+        store.write(without_entries(blob))
     return entries
 
 
@@ -211,14 +211,14 @@ def _header(blob: bytes) -> tuple[dict[str, Any], int]:
     return json.loads(blob[8:start]), start
 
 
-def _uncollected(blob: bytes) -> list[Entry]:
+def uncollected_entries(blob: bytes) -> list[Entry]:
     """`ClientMemory.uncollected` of a memory, of which nothing else is read."""
     header, start = _header(blob)
     first, last = header[_UNCOLLECTED]["data_offsets"]
     return [entry_from_json(entry) for entry in json.loads(blob[start + first : start + last])]
 
 
-def _collected(blob: bytes) -> bytes:
+def without_entries(blob: bytes) -> bytes:
     """The bytes of the same memory without uncollected entries; all tensors behind them move up."""
     header, start = _header(blob)
     first, last = header[_UNCOLLECTED]["data_offsets"]

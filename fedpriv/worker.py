@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,9 @@ import numpy as np
 import torch
 
 from fedpriv.allocator import keep_freed_memory
-from fedpriv.client import Client, PublicFacts, Site
+from fedpriv.client import Charge, Client, PublicFacts, Site
 from fedpriv.config import Config
-from fedpriv.data import FederatedData, load_federated, normalise
+from fedpriv.data import FederatedData, check_declared, load_federated, normalise
 from fedpriv.errors import OptionError
 from fedpriv.models import FlatModel, build_model, layout_of, prefers_channels_last, resolve_model
 from fedpriv.records import LOCAL_ACCURACY, FloatVector
@@ -216,9 +217,18 @@ class Worker:
         images = normalise(dataset.train.images[rows], dataset.mean, dataset.std)
         return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows], dtype=np.int64)))
 
-    def client(self, client: int, store: MemoryStore, identity: Identity | None = None, run_id: int = 0) -> Client:
+    def client(
+        self,
+        client: int,
+        store: MemoryStore,
+        identity: Identity | None = None,
+        run_id: int = 0,
+        guard: Callable[[Sequence[Charge]], None] | None = None,
+    ) -> Client:
         """The client half of partition ``client`` with its own memory."""
         privacy = self.config.privacy
+        if self.config.dataset.name == "on_nodes":
+            check_declared(self.config, client, self.data)
         # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
         tested = self.config.evaluate.clients and privacy.rng == "seeded" and self.data.test_indices(client).size > 0
         kind = client_class(self.config)
@@ -238,6 +248,7 @@ class Worker:
             test=partial(self.test_locally, client) if tested else None,
             identity=identity,
             run_id=run_id,
+            guard=guard,
         )
         return make_client(self.config, site, examples=site.num_examples)
 

@@ -22,6 +22,7 @@ from fedpriv.data.partition import partition_clients, split_test_set
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
 from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures, ResampledPartition
+from fedpriv.errors import DataError
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +33,7 @@ __all__ = [
     "Partition",
     "Pictures",
     "ResampledPartition",
+    "check_declared",
     "load_dataset",
     "load_federated",
     "load_pool",
@@ -94,6 +96,13 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
         dataset.train.labels[rows], config.partition, config.num_clients, config.seed, cache_folder(options)
     )
     return FederatedData(dataset, partition.among(rows), auxiliary=tested[public], test=tested[reported])
+
+
+def check_declared(config: Config, client: int, data: FederatedData) -> None:
+    """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
+    found, declared = len(data.dataset.train), data.num_examples(client)
+    if found != declared:
+        raise DataError(f"{config.dataset.root}: {found} pictures, declared were {declared}; declare the new number")
 
 
 def load_pool(config: DatasetConfig, seed: int) -> Dataset:

@@ -65,13 +65,6 @@ def count_pictures(folder: Path, classes: Sequence[str]) -> int:
     return len(chosen_classes(folder, classes))
 
 
-def check_declared(config: Config, client: int, data: FederatedData) -> None:
-    """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
-    found, declared = len(data.dataset.train), data.num_examples(client)
-    if found != declared:
-        raise DataError(f"{config.dataset.root}: {found} pictures, declared were {declared}; declare the new number")
-
-
 def _pictures(options: DatasetConfig, option: str, folder: str | None) -> Pictures:
     if folder is None:
         shape = (0, options.channels, options.size, options.size)

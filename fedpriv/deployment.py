@@ -1,0 +1,149 @@
+"""A client's own machine in a deployment: its policy, its data folder and its ledger around every message.
+
+A simulated client has none of this. On a node, node-config (which its operator wrote, not the server) names the policy
+and the data folder; whoever asks this client for anything gets past both or gets a refusal code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Context
+
+from fedpriv.client import BudgetSpent, Charge, Client
+from fedpriv.config import Config
+from fedpriv.data_ledger import PRIVATE, DataLedger
+from fedpriv.errors import OptionError, PolicyRefused
+from fedpriv.files import write_atomic
+from fedpriv.policy import Booked, Policy, objections, read_policy, too_dear
+from fedpriv.privacy.events import Entry
+from fedpriv.records import STATISTICS, TRAIN, Refusal
+from fedpriv.state import read_memory, uncollected_entries, without_entries
+
+log = logging.getLogger("fedpriv")
+
+POLICY, DATA = "policy", "data"  # keys of node-config
+
+
+@dataclass(frozen=True)
+class Node:
+    """What node-config names: this client's number, its policy file, its pictures."""
+
+    client: int
+    policy_file: Path
+    data: Path
+
+    @classmethod
+    def of(cls, context: Context) -> Node:
+        """Raises `OptionError` where node-config does not name both as absolute paths."""
+        named = {name: context.node_config.get(name) for name in (POLICY, DATA)}
+        for name, value in named.items():
+            if not isinstance(value, str) or not Path(value).is_absolute():
+                raise OptionError(f"node-config {name}", value, "must be an absolute path; policy and data go together")
+        client = int(context.node_config["partition-id"])
+        return cls(client, Path(str(named[POLICY])), Path(str(named[DATA])))
+
+    @contextmanager
+    def answering(self, config: Config, run: str) -> Iterator[Gate]:
+        """Around one message: the run's options held against the policy, the data folder held for this process.
+
+        run: the server's name for its run. Raises `PolicyRefused`, `LedgerRefused`, `OptionError`.
+        """
+        policy = read_policy(self.policy_file)
+        if config.dataset.name != "on_nodes":
+            raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own pictures, on_nodes")
+        with DataLedger(self.data, Path(policy.counter)).held() as ledger:
+            yield Gate(self, policy, ledger, self.effective(config), run)
+
+    def effective(self, config: Config) -> Config:
+        """A run's configuration on this machine: own pictures, own cache, noise and samples that nobody can repeat."""
+        own = {"root": str(self.data), "cache": str(self.data / PRIVATE / "cache"), "test_root": None}
+        dataset = config.dataset.model_copy(update=own)
+        privacy = config.privacy.model_copy(update={"rng": "secure"})
+        return config.model_copy(update={"dataset": dataset, "privacy": privacy, "run_dir": None})
+
+    def note(self, code: Refusal, reason: str) -> None:
+        """For the operator: the reason into the local log, the code into a file of counts."""
+        log.warning("refused, %s: %s", code.name.lower(), reason)
+        with suppress(OSError, ValueError):  # a full disk must not keep a refusal from being sent
+            path = self.data / PRIVATE / "refusals.json"
+            counts = json.loads(path.read_text()) if path.exists() else {}
+            counts[code.name.lower()] = counts.get(code.name.lower(), 0) + 1
+            write_atomic(path, json.dumps(counts) + "\n", durable=False)
+
+
+class Gate:
+    """The one way out of a node while a message is answered: a client's store, and the check before its work."""
+
+    def __init__(self, node: Node, policy: Policy, ledger: DataLedger, config: Config, run: str) -> None:
+        self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
+        # A run's state serves that run with those very options: noise in it is in units of their noise multiplier.
+        key = hashlib.sha256(f"{run}/{config.digest()}".encode()).hexdigest()[:32]
+        self._path = ledger.folder / "runs" / f"{key}.safetensors"
+        self._client: Client | None = None
+        self._booked = False
+
+    def admit_options(self) -> None:
+        """Holds the run's options against the policy and the declaration. Raises `PolicyRefused`."""
+        declared, dataset, own = self.ledger.declared(), self.config.dataset, self.node.client
+        wrong = objections(self.policy, self.config, declared.examples)
+        if not own < len(dataset.examples) or dataset.examples[own] != declared.examples:
+            wrong.append(f"dataset.examples={list(dataset.examples)}: client {own} has declared {declared.examples}")
+        if (dataset.classes, dataset.size, dataset.channels) != (declared.classes, declared.size, declared.channels):
+            wrong.append(f"dataset.classes, size and channels: declared were {declared}")
+        if wrong:
+            raise PolicyRefused("; ".join(wrong))
+
+    def admit(self, client: Client) -> None:
+        """Holds the method against the policy; from here on it is this client that releases. Raises `PolicyRefused`."""
+        if wrong := too_dear(self.policy, client):
+            raise PolicyRefused(f"strategy={self.config.strategy.name}: {'; '.join(wrong)}")
+        self._client = client
+
+    # --- before the work: the client's guard ---------------------------------------------------------------
+
+    def check(self, charges: Sequence[Charge]) -> None:
+        """Raises `BudgetSpent` unless these charges may leave. `write` checks again what is really booked."""
+        entries = [Entry(0, 0, 0, 0, charge.event, charge.realised, charge.adaptive) for charge in charges]
+        self._refuse_beyond_policy(entries)
+
+    def _refuse_beyond_policy(self, entries: Sequence[Entry]) -> Booked:
+        assert self._client is not None, "admit comes first"
+        booked = Booked(tuple(entries), self._client.threat, self._client.shares_secrets)
+        if (why := self.policy.refusal(self.ledger.releases(), booked)) is not None:
+            raise BudgetSpent(why)
+        return booked
+
+    # --- the client's store ----------------------------------------------------------------------------------
+
+    def read(self) -> bytes | None:
+        return self._path.read_bytes() if self._path.exists() else None
+
+    def write(self, blob: bytes) -> None:
+        """Ledger, then state, then counter, each on the disk before the next; the message leaves behind them all.
+
+        Raises `BudgetSpent`, OSError: then nothing may leave.
+        """
+        entries = uncollected_entries(blob)
+        if entries:
+            self.ledger.append(self._refuse_beyond_policy(entries), self.run)
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(self._path, without_entries(blob))
+        if entries:
+            self.ledger.confirm()
+            self._booked = True
+
+    def require_booked(self, exchange: str, server_round: int, attempt: int) -> None:
+        """Raises `PolicyRefused` for an answer that is neither booked nor the repetition of one that was."""
+        if self._booked or exchange not in (TRAIN, STATISTICS):  # keys are no release
+            return
+        memory = read_memory(self)
+        kept = memory.answer if exchange == TRAIN else memory.waiting
+        if kept is None or (kept.round, kept.attempt) != (server_round, attempt):
+            raise PolicyRefused("the method released something that it did not book")
