@@ -1,0 +1,208 @@
+"""`python -m fedpriv.node COMMAND option=value ...`: a client's machine in a deployment (docs/deploy.md).
+
+    policy                                       print a policy.yaml to fill in
+    bundle APP                                   print the SHA-256 of an app, a folder or a .fab file
+    init    policy=FILE data=FOLDER classes=A,B size=32 [channels=3]
+                                                 begin the data folder's ledger, once; declares its pictures
+    declare policy=FILE data=FOLDER              declare the number of pictures that the folder now holds
+    status  policy=FILE data=FOLDER              what was spent of each budget
+    run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
+                                                 answer a server; Ctrl-C or SIGTERM stops
+
+DATA/<class>/* are the pictures. credentials: a node's folder of `python -m fedpriv.credentials`. port: of Flower's own
+service on this machine, another one for each node that it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedpriv.cli import DONE, MISTAKE, guarded
+from fedpriv.errors import OptionError
+
+REQUIRED = None
+COMMANDS: dict[str, dict[str, str | None]] = {
+    "policy": {},
+    "bundle": {},
+    "init": {"policy": REQUIRED, "data": REQUIRED, "classes": REQUIRED, "size": REQUIRED, "channels": "3"},
+    "declare": {"policy": REQUIRED, "data": REQUIRED},
+    "status": {"policy": REQUIRED, "data": REQUIRED},
+    "run": {
+        "policy": REQUIRED,
+        "data": REQUIRED,
+        "superlink": REQUIRED,
+        "credentials": REQUIRED,
+        "client": REQUIRED,
+        "port": "9094",
+    },
+}
+
+TEMPLATE = """\
+# What this machine allows, whatever a server asks for. Unknown entries are refused.
+counter: /var/lib/fedpriv/counter.json # outside the data folder, and in no backup together with it
+budgets: # every release must keep to all of them, over everything that the data folder's ledger holds
+  - {unit: client, delta: 1.0e-5, max_epsilon: 8.0, adjacency: replace-one, observer: server}
+accountant: gaussian # renyi: other mechanisms too (then order: null, or a Renyi order)
+strategies: [fedcad, fedldp]
+variants: [repaired]
+bundles: [] # SHA-256 of each approved app: python -m fedpriv.node bundle APP
+limits:
+  min_noise_multiplier: 1.0 # standard deviation / sensitivity: half of strategy.client.noise_multiplier
+  max_round_epsilon: 4.0
+  max_clip_norm: 10.0
+  max_sampling_rate: 0.5
+  max_batch_size: 256
+  max_local_steps: 100
+  max_rounds: 200
+"""
+
+
+def _policy(options: dict[str, str]) -> None:
+    print(TEMPLATE, end="")
+
+
+def _bundle(options: dict[str, str]) -> None:
+    from fedpriv.supernode import bundle_digest
+
+    print(bundle_digest(_existing(options, "app")))
+
+
+def _init(options: dict[str, str]) -> None:
+    from fedpriv.data.on_nodes import count_pictures
+    from fedpriv.data_ledger import DataLedger, Declared
+    from fedpriv.policy import read_policy
+
+    policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
+    classes = tuple(options["classes"].split(","))
+    if len(set(classes)) < 2 or not all(classes):
+        raise OptionError("classes", options["classes"], "at least 2 names of class folders, as in cat,dog")
+    size, channels = _whole(options, "size", 4, 1024), _whole(options, "channels", 1, 3)
+    declared = Declared(count_pictures(data, classes), classes, size, channels)
+    DataLedger.create(data, Path(policy.counter), declared)
+    print(f"{declared.examples} pictures declared; the ledger is {data / '.fedpriv'}, its counter {policy.counter}")
+
+
+def _declare(options: dict[str, str]) -> None:
+    from dataclasses import replace
+
+    from fedpriv.data.on_nodes import count_pictures
+    from fedpriv.data_ledger import DataLedger
+    from fedpriv.policy import read_policy
+
+    policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
+    with DataLedger(data, Path(policy.counter)).held() as ledger:
+        before = ledger.declared()
+        now = replace(before, examples=count_pictures(data, before.classes))
+        if now != before:
+            ledger.declare(now)
+    print(f"{now.examples} pictures declared, {before.examples} before")
+
+
+def _status(options: dict[str, str]) -> None:
+    from fedpriv.data_ledger import DataLedger
+    from fedpriv.policy import read_policy
+
+    policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
+    with DataLedger(data, Path(policy.counter)).held() as ledger:
+        releases, declared = ledger.releases(), ledger.declared()
+    print(f"{declared.examples} pictures declared, {len(releases)} messages left")
+    for budget, spent in zip(policy.budgets, policy.spent(releases).values(), strict=True):
+        print(f"{budget.name}: epsilon {spent:.4g} of {budget.max_epsilon:g}")
+    refusals = data / ".fedpriv" / "refusals.json"
+    if refusals.exists():
+        print("refused: " + ", ".join(f"{code} {n}" for code, n in sorted(json.loads(refusals.read_text()).items())))
+
+
+def _run(options: dict[str, str]) -> None:
+    from fedpriv.data_ledger import DataLedger
+    from fedpriv.deployment import Node
+    from fedpriv.policy import read_policy
+    from fedpriv.supernode import guard_bundles, run_supernode
+
+    file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
+    client = _whole(options, "client", 0, 2**31)
+    port = _whole(options, "port", 1024, 65535)
+    policy = read_policy(file)
+    with DataLedger(data, Path(policy.counter)).held():
+        pass  # a ledger that must be refused is refused now, and not in the first round
+    node = Node(client, file, data)
+    guard_bundles(lambda: read_policy(file).bundles, node.note)
+    config = {"partition-id": client, "policy": str(file), "data": str(data)}
+    for name, place in (("identity-key", keys / "identity.key"), ("peer-keys", keys / "peers.json")):
+        config |= {name: str(place)} if place.exists() else {}
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    run_supernode(
+        [
+            *("--superlink", options["superlink"]),
+            *("--root-certificates", str(_there(keys / "ca.crt"))),
+            *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
+        ]
+    )
+
+
+WORK: dict[str, Callable[[dict[str, str]], None]] = {
+    "policy": _policy,
+    "bundle": _bundle,
+    "init": _init,
+    "declare": _declare,
+    "status": _status,
+    "run": _run,
+}
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise OptionError("credentials", str(path.parent), f"{path.name} is missing there")
+    return path
+
+
+def _existing(options: dict[str, str], name: str) -> Path:
+    path = Path(options[name]).expanduser()
+    if not path.exists():
+        raise OptionError(name, options[name], "there is no such file or folder")
+    return path
+
+
+def _whole(options: dict[str, str], name: str, least: int, most: int) -> int:
+    if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
+        raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
+    return int(options[name])
+
+
+def main(arguments: Sequence[str]) -> int:
+    return guarded(lambda: _main(list(arguments)))
+
+
+def _main(arguments: list[str]) -> int:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return DONE if arguments else MISTAKE
+    command, *given = arguments
+    if command not in COMMANDS:
+        raise OptionError("COMMAND", command, f"allowed: {', '.join(COMMANDS)}")
+    if command == "bundle" and len(given) == 1 and "=" not in given[0]:
+        given = [f"app={given[0]}"]
+    known = {"app": REQUIRED} if command == "bundle" else COMMANDS[command]
+    options = known | dict(argument.partition("=")[::2] for argument in given)
+    if unknown := sorted(set(options) - set(known)):
+        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(known) or 'none'}")
+    if missing := [name for name, value in options.items() if not value]:
+        raise OptionError(missing[0], "", f"is missing; `python -m fedpriv.node --help` shows how {command} is called")
+    WORK[command]({name: str(value) for name, value in options.items()})
+    return DONE
+
+
+def console() -> None:
+    """The command `fedpriv-node`."""
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""Flower's SuperNode with one thing added: an app bundle is held against the policy before it is unpacked or run.
+
+SuperNodes execute whatever bundle the SuperLink sends, so a policy inside the app binds the approved app alone. Flower
+offers signatures by entities that it knows; a plain list of SHA-256 digests needs no third party. The hook is the
+function through which flwr 1.41's SuperNode fetches a bundle: nothing is stored, unpacked or started before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Error, Message
+from flwr.supercore.fab import Fab
+from flwr.supernode import start_client_internal as flower
+
+from fedpriv.errors import FedprivError
+from fedpriv.records import Refusal
+
+
+class BundleRefused(FedprivError):
+    """The policy does not name this bundle's SHA-256; it was neither unpacked nor run."""
+
+
+def guard_bundles(approved: Callable[[], tuple[str, ...]], note: Callable[[Refusal, str], None]) -> None:
+    """From here on, this process's SuperNode answers messages of unapproved apps with `Refusal.BUNDLE`.
+
+    approved: the digests, read anew for every run. note: tells the operator.
+    """
+    original = flower._pull_and_store_message
+
+    def pull(**given: Any) -> int | None:
+        received: list[Message] = []
+        receive, get_fab = given["receive"], given["get_fab"]
+
+        def remembered() -> Any:
+            found = receive()
+            received.extend([] if found is None else [found[0]])
+            return found
+
+        def checked(fab_hash: str, run_id: int) -> Fab:
+            fab: Fab = get_fab(fab_hash, run_id)
+            digest = hashlib.sha256(fab.content).hexdigest()
+            if digest not in approved() or not digest == fab.hash_str == fab_hash:
+                raise BundleRefused(f"the app {digest} of run {run_id} is not among the policy's bundles")
+            return fab
+
+        try:
+            return original(**{**given, "receive": remembered, "get_fab": checked})
+        except BundleRefused as refused:
+            note(Refusal.BUNDLE, str(refused))
+            (message,) = received
+            error = Error(code=int(Refusal.BUNDLE), reason=Refusal.BUNDLE.name.lower())
+            flower._insert_message(Message(error, reply_to=message), given["state"], given["object_store"])
+            return message.metadata.run_id
+
+    flower._pull_and_store_message = pull  # type: ignore[assignment]
+
+
+def run_supernode(arguments: list[str]) -> None:
+    """Flower's own command ``flower-supernode`` with these arguments, in this process; returns when it is stopped."""
+    from flwr.supernode.cli import flower_supernode
+
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
+
+
+def bundle_digest(app: Path) -> str:
+    """SHA-256 of a bundle file, or of the bundle that ``flwr build`` makes of an app's folder."""
+    if app.is_file():
+        return hashlib.sha256(app.read_bytes()).hexdigest()
+    from flwr.cli.build import build_fab_from_disk
+
+    return hashlib.sha256(build_fab_from_disk(app)).hexdigest()
