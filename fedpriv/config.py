@@ -55,6 +55,14 @@ class DatasetConfig(Options):
         default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )
 
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _folders_may_be_numbered(cls, classes: Any) -> Any:
+        """[0, 1] are names of folders too."""
+        if isinstance(classes, tuple):
+            return tuple(str(name) if type(name) is int else name for name in classes)
+        return classes
+
 
 # --- partition -------------------------------------------------------------------------------------------
 

@@ -36,9 +36,10 @@ def _prepare(config: Config, folder: RunFolder, began: float) -> Session:
     """Resolves and plans a new run and takes its folder."""
     config, worker, plan = resolve(config, folder.path)
     folder.begin(config)
-    from fedpriv.data.picture import draw_label_distribution  # matplotlib: a second that `plan` need not wait
+    if config.dataset.name != "on_nodes":  # whose labels no server knows
+        from fedpriv.data.picture import draw_label_distribution  # matplotlib: a second that `plan` need not wait
 
-    draw_label_distribution(worker.data, folder.path / "labels.png")
+        draw_label_distribution(worker.data, folder.path / "labels.png")
     return Session(config, folder, worker, plan, began)
 
 

@@ -1,0 +1,1 @@
+"""Deployment: a rehearsal on one machine, container files, examples."""

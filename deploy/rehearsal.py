@@ -1,0 +1,262 @@
+"""A whole deployment on one machine: SuperLink and SuperNodes as processes on loopback, with TLS and node keys.
+
+`make deploy-demo` trains with it, and the tests attack it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedpriv.credentials import make_credentials
+from fedpriv.data_ledger import DataLedger
+from fedpriv.node import main as node_command
+from fedpriv.policy import read_policy
+from fedpriv.supernode import bundle_digest
+
+BIN = Path(sys.executable).parent
+CLASSES = tuple("0123456789")
+
+#: Three clients are too few to hide one of them: at a noise that still teaches something, three rounds cost a
+#: client-level epsilon of 747. The budget is that, and not one release more.
+MAX_EPSILON = 750.0
+
+POLICY = """\
+counter: {counter}
+budgets:
+  - {{unit: client, delta: 1.0e-5, max_epsilon: {max_epsilon}}}
+strategies: [fedcad]
+bundles: [{bundle}]
+limits:
+  min_noise_multiplier: 0.05
+  max_round_epsilon: 400.0
+  max_clip_norm: 5.0
+  max_sampling_rate: 0.2
+  max_batch_size: 64
+  max_local_steps: 100
+  max_rounds: 10
+"""
+
+
+class Failed(Exception):
+    """A step of the rehearsal did not do what it must; says which, with the last lines of its log."""
+
+
+class Rehearsal:
+    """A SuperLink and its nodes in ``folder``; a context manager that stops whatever it started.
+
+    app: the folder whose bundle the nodes approve. nodes: how many are prepared. max_epsilon: of every node's policy.
+    """
+
+    def __init__(self, folder: Path, app: Path, nodes: int = 3, max_epsilon: float = MAX_EPSILON) -> None:
+        self.folder, self.app, self.nodes = folder.resolve(), app.resolve(), nodes
+        self.port, *self.node_ports = free_ports(nodes + 1)
+        self.keys = self.folder / "credentials"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._environment = os.environ | {
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONPATH": str(self.app),
+            "OMP_NUM_THREADS": "1",
+        }
+        self._prepare(max_epsilon)
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self._running.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    # --- what every machine has --------------------------------------------------------------------------
+
+    def _prepare(self, max_epsilon: float) -> None:
+        make_credentials(self.keys, ["localhost", "127.0.0.1"], self.nodes, 2)
+        self.counts = write_pictures(self.folder, self.nodes)
+        digest = bundle_digest(self.app)
+        for number in range(self.nodes):
+            counter = self.folder / f"counters/{number}.json"
+            policy = POLICY.format(counter=counter, bundle=digest, max_epsilon=max_epsilon)
+            self.policy(number).write_text(policy)
+            options = (f"policy={self.policy(number)}", f"data={self.data(number)}")
+            if node_command(["init", *options, f"classes={','.join(CLASSES)}", "size=8", "channels=1"]):
+                raise Failed(f"node {number}: init")
+        config = self.folder / "flwr" / "config.toml"
+        config.parent.mkdir()
+        config.write_text(
+            '[superlink]\ndefault = "rehearsal"\n\n[superlink.rehearsal]\n'
+            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.keys / "ca/ca.crt"}"\n'
+        )
+
+    def data(self, number: int) -> Path:
+        return self.folder / f"node-{number}"
+
+    def policy(self, number: int) -> Path:
+        return self.folder / f"policy-{number}.yaml"
+
+    def ledger(self, number: int) -> DataLedger:
+        return DataLedger(self.data(number), Path(read_policy(self.policy(number)).counter))
+
+    # --- processes ---------------------------------------------------------------------------------------
+
+    def start_superlink(self) -> None:
+        """Returns once it answers; registers every node's key."""
+        server = self.keys / "server"
+        self._start(
+            "superlink",
+            [
+                str(BIN / "flower-superlink"),
+                *("--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.crt")),
+                *("--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"),
+                *("--host", "127.0.0.1", "--port", str(self.port)),
+                "--disable-runtime-dependency-installation",
+            ],
+        )
+        self._wait_for("superlink", self.port)
+        with ThreadPoolExecutor(self.nodes) as pool:
+            public = [str(self.keys / f"node-{number}" / "node.pub") for number in range(self.nodes)]
+            list(pool.map(lambda key: self.flwr("supernode", "register", key, "rehearsal"), public))
+
+    def start_node(self, number: int, keys: Path | None = None, name: str | None = None) -> str:
+        """Starts a node with its own or other credentials; returns its name here."""
+        name = name or f"node-{number}"
+        options = {
+            "policy": self.policy(number),
+            "data": self.data(number),
+            "superlink": f"127.0.0.1:{self.port}",
+            "credentials": keys or self.keys / f"node-{number}",
+            "client": number,
+            "port": self.node_ports[number] if keys is None else free_ports(1)[0],
+        }
+        self._start(name, [sys.executable, "-m", "fedpriv.node", "run", *(f"{k}={v}" for k, v in options.items())])
+        return name
+
+    def flwr(self, *arguments: str, timeout: float = 60) -> str:
+        """Runs Flower's command; its output. Raises `Failed`."""
+        done = subprocess.run(
+            [str(BIN / "flwr"), *arguments],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        output = done.stdout + done.stderr
+        if done.returncode != 0:
+            raise Failed(f"flwr {' '.join(arguments[:2])}: {output.strip()[-2000:]}")
+        return output
+
+    def overrides(self, run_dir: Path, *more: str) -> str:
+        """The options of a run on these nodes."""
+        counts = ",".join(map(str, self.counts))
+        own = (
+            "strategy=fedcad dataset=on_nodes model=linear",
+            f"dataset.classes=[{','.join(CLASSES)}] dataset.examples=[{counts}] dataset.size=8 dataset.channels=1",
+            f"dataset.test_root={self.folder / 'server'} run_dir={run_dir}",
+            f"num_clients={self.nodes} clients_per_round={self.nodes} num_rounds=3",
+            "local.batch_size=20 local.epochs=3 strategy.client.noise_multiplier=0.1 engine.round_timeout=120",
+        )
+        return " ".join((*own, *more))
+
+    def submit(self, overrides: str, app: Path | None = None) -> None:
+        """`flwr run`; returns at once."""
+        self.flwr("run", str(app or self.app), "rehearsal", "--run-config", f'overrides="{overrides}"')
+
+    def wait_for_summary(self, run_dir: Path, seconds: float) -> None:
+        """Until the run has written its summary. Raises `Failed`."""
+        self.wait_until(lambda: (run_dir / "summary.json").exists(), seconds, f"no summary in {run_dir}")
+
+    def wait_until(self, done: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        """Polls ``done``. Raises `Failed`, at once where the SuperLink or the run has ended without it."""
+        deadline, ended = time.monotonic() + seconds, False
+        while not done():
+            if ended or self.stopped("superlink") or time.monotonic() > deadline:
+                logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self._running)
+                raise Failed(f"{otherwise}; the logs end:\n{logs}\n{self.server_log()}")
+            ended = "Finished task" in self.log("superlink")  # looked at once more: it may have just been written
+            time.sleep(0.5)
+
+    def server_log(self) -> str:
+        """What the newest run's ServerApp printed."""
+        with suppress(Failed, subprocess.TimeoutExpired, IndexError):
+            newest = re.findall(r'"run-id": "?(\d+)', self.flwr("list", "rehearsal", "--format", "json"))[0]
+            return self.flwr("log", newest, "rehearsal", "--show")[-3000:]
+        return "(there is no log of a run)"
+
+    def log(self, name: str, characters: int = 3000) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-characters:]
+
+    def stopped(self, name: str) -> bool:
+        return self._running[name].poll() is not None
+
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self._running[name] = subprocess.Popen(
+                command, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _wait_for(self, name: str, port: int, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.stopped(name):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return
+            time.sleep(0.2)
+        raise Failed(f"{name} does not listen on port {port}:\n{self.log(name)}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at this moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def write_pictures(folder: Path, nodes: int) -> list[int]:
+    """The digits that ship with scikit-learn as picture files, folder/node-K/<class>/*.png for every node and
+    folder/server/<class>/*.png to test on. Returns the nodes' numbers of pictures.
+    """
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
+    owners = np.random.default_rng(0).integers(0, nodes + 1, len(labels))
+    for row, (image, label, owner) in enumerate(zip(images, labels, owners, strict=True)):
+        place = folder / ("server" if owner == nodes else f"node-{owner}") / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{row:04d}.png")
+    return [int((owners == number).sum()) for number in range(nodes)]
+
+
+def copy_of(app: Path, folder: Path) -> Path:
+    """The app's own files elsewhere, for a bundle that somebody changed."""
+    for part in ("fedpriv", "strategies", "clients", "conf"):
+        shutil.copytree(app / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(app / file, folder / file)
+    return folder
