@@ -34,7 +34,6 @@ from fedpriv.records import (
     read_instructions,
     refusal,
     reply_content,
-    run_name,
     statistics_content,
     unpack_vector,
 )
@@ -130,8 +129,7 @@ def _train(config: Config, message: Message, context: Context) -> Message:
         numpy_client = _client(config, context, _store(config, context))
         reply = _answer(numpy_client, instructions, exchange, message, simulation=config.privacy.rng == "seeded")
         return refusal(Refusal.LOST, message) if kind == "drop" else reply
-    with node.answering(config, run_name(instructions)) as gate:
-        gate.admit_options()
+    with node.answering(config, instructions) as gate:
         numpy_client = _client(gate.config, context, gate, gate.check)
         gate.admit(numpy_client)
         reply = _answer(numpy_client, instructions, exchange, message, simulation=False)

@@ -347,8 +347,8 @@ def _check_declared(config: Config) -> None:
         raise OptionError("dataset.examples", list(dataset.examples), words)
     if dataset.size is None:
         raise OptionError("dataset.size", "null", "on_nodes: all machines must know the side length of a picture")
-    if config.partition.name != "iid" or config.partition.test_fraction:
-        words = "on_nodes: every node has its own pictures; allowed: iid with partition.test_fraction=0"
+    if config.partition.name != "iid":
+        words = "on_nodes: nobody divides the pictures, every node has its own; leave it at iid"
         raise OptionError("partition", config.partition.name, words)
     if config.engine.faults:
         raise OptionError("engine.faults", "...", "faults are planned in simulation only")

@@ -23,7 +23,7 @@ from fedpriv.errors import OptionError, PolicyRefused
 from fedpriv.files import write_atomic
 from fedpriv.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.privacy.events import Entry
-from fedpriv.records import STATISTICS, TRAIN, Refusal
+from fedpriv.records import STATISTICS, TRAIN, Instructions, Refusal, run_name
 from fedpriv.state import read_memory, uncollected_entries, without_entries
 
 log = logging.getLogger("fedpriv")
@@ -50,16 +50,18 @@ class Node:
         return cls(client, Path(str(named[POLICY])), Path(str(named[DATA])))
 
     @contextmanager
-    def answering(self, config: Config, run: str) -> Iterator[Gate]:
-        """Around one message: the run's options held against the policy, the data folder held for this process.
+    def answering(self, config: Config, instructions: Instructions) -> Iterator[Gate]:
+        """Around one message: the data folder held for this process, the run's options held against the policy.
 
-        run: the server's name for its run. Raises `PolicyRefused`, `LedgerRefused`, `OptionError`.
+        Raises `PolicyRefused`, `LedgerRefused`, `OptionError`, `MalformedMessage`.
         """
         policy = read_policy(self.policy_file)
         if config.dataset.name != "on_nodes":
             raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own pictures, on_nodes")
         with DataLedger(self.data, Path(policy.counter)).held() as ledger:
-            yield Gate(self, policy, ledger, self.effective(config), run)
+            gate = Gate(self, policy, ledger, self.effective(config), run_name(instructions))
+            gate.admit_options()
+            yield gate
 
     def effective(self, config: Config) -> Config:
         """A run's configuration on this machine: own pictures, own cache, noise and samples that nobody can repeat."""
@@ -86,6 +88,7 @@ class Gate:
         # A run's state serves that run with those very options: noise in it is in units of their noise multiplier.
         key = hashlib.sha256(f"{run}/{config.digest()}".encode()).hexdigest()[:32]
         self._path = ledger.folder / "runs" / f"{key}.safetensors"
+        self._before = read_memory(self)
         self._client: Client | None = None
         self._booked = False
 
@@ -143,7 +146,6 @@ class Gate:
         """Raises `PolicyRefused` for an answer that is neither booked nor the repetition of one that was."""
         if self._booked or exchange not in (TRAIN, STATISTICS):  # keys are no release
             return
-        memory = read_memory(self)
-        kept = memory.answer if exchange == TRAIN else memory.waiting
+        kept = self._before.answer if exchange == TRAIN else self._before.waiting
         if kept is None or (kept.round, kept.attempt) != (server_round, attempt):
             raise PolicyRefused("the method released something that it did not book")

@@ -1,0 +1,139 @@
+"""A deployment in one process: real policies, folders, ledgers and messages, and no Flower runtime between them.
+
+Every message meets a fresh context, as from a SuperNode whose ClientApp is a new process each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from PIL import Image
+
+from fedpriv.app import client_app, server_app
+from fedpriv.data_ledger import DataLedger
+from fedpriv.engines.grid import RUN_ID, identify_server, stamp
+from fedpriv.node import main as node_command
+from fedpriv.policy import read_policy
+
+CLASSES = ("a", "b", "c")
+#: Of a policy for these tests; `Machines` fills in the counter.
+POLICY: dict[str, Any] = {
+    "budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 100.0}],
+    "strategies": ["fedcad", "fedldp"],
+    "bundles": [],
+    "limits": {
+        "min_noise_multiplier": 0.5,
+        "max_round_epsilon": 50.0,
+        "max_clip_norm": 5.0,
+        "max_sampling_rate": 0.6,
+        "max_batch_size": 8,
+        "max_local_steps": 10,
+        "max_rounds": 10,
+    },
+}
+#: A message from the server to a node; returns the answer, or None for one that is lost.
+Send = Callable[[int, Callable[[], Message]], Message | None]
+
+
+class Machines:
+    """``count`` nodes with 12 pictures of 4 x 4 each, and the server's test pictures, in ``folder``."""
+
+    def __init__(self, folder: Path, count: int = 3, policy: dict[str, Any] | None = None) -> None:
+        self.folder, self.count = folder, count
+        rng = np.random.default_rng(0)
+        for place in [self.data(number) for number in range(count)] + [folder / "server"]:
+            for label, name in enumerate(CLASSES):
+                (place / name).mkdir(parents=True)
+                for number in range(4):
+                    pixels = rng.integers(0, 60, (4, 4)) + 90 * label
+                    Image.fromarray(pixels.astype(np.uint8)).save(place / name / f"{number}.png")
+        for number in range(count):
+            self.write_policy(number, policy or POLICY)
+            assert self.command("init", number, f"classes={','.join(CLASSES)}", "size=4", "channels=1") == 0
+
+    def data(self, number: int) -> Path:
+        return self.folder / f"data-{number}"
+
+    def policy(self, number: int) -> Path:
+        return self.folder / f"policy-{number}.yaml"
+
+    def write_policy(self, number: int, policy: dict[str, Any]) -> None:
+        import yaml
+
+        counter = {"counter": str(self.folder / f"counters/{number}.json")}
+        self.policy(number).write_text(yaml.safe_dump(counter | policy))
+
+    def command(self, name: str, number: int, *options: str) -> int:
+        """`python -m fedpriv.node`."""
+        return node_command([name, f"policy={self.policy(number)}", f"data={self.data(number)}", *options])
+
+    def ledger(self, number: int) -> DataLedger:
+        return DataLedger(self.data(number), Path(read_policy(self.policy(number)).counter))
+
+    def booked(self, number: int) -> int:
+        """How many messages this node's ledger holds."""
+        with self.ledger(number).held() as ledger:
+            return len(ledger.releases())
+
+    def overrides(self, *more: str, run: str = "run") -> str:
+        own = (
+            "strategy=fedldp dataset=on_nodes model=linear dataset.size=4 dataset.channels=1",
+            f"dataset.classes=[{','.join(CLASSES)}] dataset.examples=[{','.join(['12'] * self.count)}]",
+            f"dataset.test_root={self.folder / 'server'} run_dir={self.folder / run}",
+            f"num_clients={self.count} clients_per_round={self.count} num_rounds=2",
+            "local.batch_size=4 strategy.client.noise_multiplier=2.0 engine.round_timeout=60",
+        )
+        return " ".join((*own, *more))
+
+    def serve(self, overrides: str, send: Send | None = None) -> Grid:
+        """One `flwr run`: the ServerApp on a grid of these nodes. Returns the grid, with what was answered."""
+        grid = Grid(self, overrides, send)
+        server_app(grid, context(0, {}, overrides))  # type: ignore[arg-type]
+        return grid
+
+
+class Grid:
+    """What a ServerApp sees of SuperNodes. answers: (node, reply) in the order of arrival."""
+
+    def __init__(self, machines: Machines, overrides: str, send: Send | None) -> None:
+        identify_server()
+        self.machines, self.overrides = machines, overrides
+        self.send = send or (lambda node, deliver: deliver())
+        self.answers: list[tuple[int, Message]] = []
+        self._ids = itertools.count(1)
+
+    def get_node_ids(self) -> list[int]:
+        return [700 + 11 * number for number in range(self.machines.count)]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        found = []
+        for message in messages:
+            number = (message.metadata.dst_node_id - 700) // 11
+            stamp(message, f"m{next(self._ids)}")
+            reply = self.send(number, lambda message=message, number=number: self.deliver(number, message))
+            if reply is not None:
+                self.answers.append((number, reply))
+                found.append(reply)
+        return found
+
+    def deliver(self, number: int, message: Message) -> Message:
+        """The node's answer, from a context that knows its node-config and nothing else."""
+        config = {
+            "partition-id": number,
+            "policy": str(self.machines.policy(number)),
+            "data": str(self.machines.data(number)),
+        }
+        reply = client_app(message, context(message.metadata.dst_node_id, config, self.overrides))
+        stamp(reply, f"r{next(self._ids)}")
+        return reply
+
+
+def context(node: int, config: dict[str, Any], overrides: str) -> Context:
+    return Context(
+        run_id=RUN_ID, node_id=node, node_config=config, state=RecordDict(), run_config={"overrides": overrides}
+    )

@@ -1,0 +1,359 @@
+"""Nodes with a policy: what they answer, what they refuse whatever a server asks, and what a restart leaves."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deployed import POLICY, Grid, Machines, context
+from flwr.app import Message
+
+from fedpriv.app import client_app
+from fedpriv.engines.grid import stamp
+from fedpriv.errors import RunFailed, RunFolderError
+from fedpriv.methods import METHODS
+from fedpriv.policy import read_policy
+from fedpriv.records import METRICS, RUN, Instructions, Refusal, pack_vector, train_content, unpack_vector
+from fedpriv.server import BudgetsSpent
+
+MACHINES = Callable[..., Machines]
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> MACHINES:
+    """``machines(count, {"limits": {...}, ...})``: nodes whose policy differs from `POLICY` in these entries."""
+
+    def make(count: int = 2, changes: dict[str, Any] | None = None) -> Machines:
+        policy = copy.deepcopy(POLICY)
+        for name, value in (changes or {}).items():
+            policy[name] = policy[name] | value if isinstance(value, dict) else value
+        return Machines(tmp_path, count, policy)
+
+    return make
+
+
+def codes(grid: Grid) -> list[str]:
+    """Of every answer to a train message: the refusal, or ``sent``."""
+    return [
+        Refusal(reply.error.code).name if reply.has_error() else "sent"
+        for _, reply in grid.answers
+        if reply.metadata.message_type == "train"
+    ]
+
+
+def refused(network: Machines, overrides: str) -> set[str]:
+    """The codes of a run that every node refuses; nothing is booked by it, and a code is all that leaves."""
+    before = [network.booked(number) for number in range(network.count)]
+    told: list[Message] = []
+
+    def listen(node: int, deliver: Callable[[], Message]) -> Message:
+        told.append(deliver())
+        return told[-1]
+
+    with pytest.raises((RunFailed, BudgetsSpent)):
+        network.serve(overrides, listen)
+    answers = [reply for reply in told if reply.metadata.message_type == "train"]
+    assert len(answers) == network.count and all(reply.has_error() for reply in answers)
+    assert [network.booked(number) for number in range(network.count)] == before
+    assert all(reply.error.reason == Refusal(reply.error.code).name.lower() for reply in answers)
+    return {Refusal(reply.error.code).name for reply in answers}
+
+
+# --- what goes well --------------------------------------------------------------------------------------
+
+
+def test_a_run_is_booked_by_every_node_before_it_leaves(machines: MACHINES) -> None:
+    network = machines(3)
+    seen: list[tuple[int, int]] = []
+
+    def listen(node: int, deliver: Callable[[], Message]) -> Message:
+        reply = deliver()
+        seen.append((node, network.booked(node)))
+        return reply
+
+    grid = network.serve(network.overrides(), listen)
+    assert codes(grid) == ["sent"] * 6
+    assert seen[3:] == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]
+    summary = json.loads((network.folder / "run" / "summary.json").read_text())
+    assert summary["privacy"]["verified_epsilon"] == pytest.approx(6.57297, abs=1e-4)
+
+
+def test_nothing_but_the_release_leaves_a_node(machines: MACHINES) -> None:
+    """No diagnostics, and the declared count: all replies have the same form, whatever the pictures are."""
+    network = machines(2)
+    grid = network.serve(network.overrides())
+    trained = [reply.content for _, reply in grid.answers if reply.metadata.message_type == "train"]
+    assert {tuple(content) for content in trained} == {("arrays", METRICS)}
+    assert {content[METRICS]["num-examples"] for content in trained} == {12}
+    rows = [json.loads(line) for line in (network.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["train_loss"] for row in rows] == [None, None]
+
+
+def test_noise_and_batches_are_not_repeatable(machines: MACHINES) -> None:
+    network = machines(2)
+    releases = [
+        unpack_vector(reply.content).tolist()
+        for run in ("one", "two")
+        for _, reply in network.serve(network.overrides("num_rounds=1", run=run)).answers
+        if reply.metadata.message_type == "train"
+    ]
+    assert len({tuple(release) for release in releases}) == 4
+
+
+#: Methods with a finite price under a client-level budget of the server's, and under an example-level one.
+CLIENT_LEVEL = {"adpfl", "coqfl", "cpsgd", "dpfedavg", "dpfedsnlc", "fedags", "fedcad", "fedldp", "ldpfl"}
+EXAMPLE_LEVEL = {"agn", "anr", "dpfl_agn", "dpsgd", "nbafl"}
+WITHOUT_PRICE = {"corrquant", "fedavg", "fedper", "fedprox", "fedvf", "lgfedavg", "pfl"}
+
+
+@pytest.mark.parametrize("strategy", sorted(METHODS))
+def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines: MACHINES) -> None:
+    assert set(METHODS) == CLIENT_LEVEL | EXAMPLE_LEVEL | WITHOUT_PRICE
+    unit = "example" if strategy in EXAMPLE_LEVEL else "client"
+    adjacency = "add-or-remove-one" if unit == "example" else "replace-one"
+    budget = {"unit": unit, "adjacency": adjacency, "delta": 1e-3, "max_epsilon": 1e6}
+    limits = {"max_round_epsilon": 1e5, "min_noise_multiplier": 1e-3, "max_clip_norm": 1e3}
+    lenient = {"budgets": [budget], "limits": limits, "strategies": [strategy], "accountant": "renyi", "order": 1.1}
+    network = machines(2, lenient)
+    own = [f"strategy={strategy}", "privacy.delta=0.001"]
+    text = network.overrides(*own).replace("model=linear", "model=mlp")
+    if strategy not in ("fedldp", "fedcad"):
+        text = text.replace("strategy.client.noise_multiplier=2.0", "")
+    if strategy in ("anr", "dpfl_agn", "adpfl", "pfl"):  # these want public pictures of the server's
+        text += " dataset.auxiliary=4"
+    if strategy in WITHOUT_PRICE:
+        with pytest.raises(RunFailed, match="policy"):
+            network.serve(text)
+        assert [network.booked(number) for number in range(2)] == [0, 0]
+        return
+    grid = network.serve(text)
+    assert set(codes(grid)) == {"sent"}
+    exchanges = 2 if strategy == "adpfl" else 1
+    assert [network.booked(number) for number in range(2)] == [2 * exchanges] * 2
+
+
+# --- a server that asks for too much ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "strategy.client.noise_multiplier=0",
+        "strategy.client.noise_multiplier=0.9",
+        "strategy.client.clip_norm=1e9",
+        "strategy=fedcad local.batch_size=8",  # q = 2/3
+        "strategy=fedcad local.batch_size=12",  # q = 1
+        "strategy=dpsgd",
+        "privacy.variant=published",
+        "local.epochs=100",
+        "local.steps=11",
+        "num_rounds=11",
+        "local.batch_size=9 local.sampler=shuffle",
+        "dataset.size=8",
+        "dataset.channels=3",
+        "dataset.classes=[a,c,b]",
+        "dataset.examples=[13,11]",
+        "strategy.server.clipping=quantile strategy.server.norm_bound=1e6",
+        "strategy.client.clip_norm=10",
+    ],
+)
+def test_more_than_the_policy_allows_is_refused(overrides: str, machines: MACHINES) -> None:
+    network = machines(2)
+    assert refused(network, network.overrides(overrides)) == {"POLICY"}
+
+
+def test_a_simulation_does_not_run_on_a_nodes_pictures(machines: MACHINES, tmp_path: Path) -> None:
+    """Options that would make noise repeatable reach no data, and their reason stays at home."""
+    network = machines(2)
+    options = "strategy=fedldp num_clients=2 clients_per_round=2 num_rounds=1"
+    assert refused(network, f"{options} run_dir={tmp_path / 'digits'}") == {"POLICY"}
+
+
+def test_a_machine_without_a_policy_answers_no_deployment(machines: MACHINES) -> None:
+    network = machines(2)
+    message = Message(train_content(pack_vector(np.zeros(51, np.float32)), Instructions(1)), 700, "train")
+    reply = client_app(message, context(700, {"partition-id": 0}, network.overrides()))
+    assert (reply.error.code, reply.error.reason) == (Refusal.POLICY, "policy")
+
+
+def test_the_budget_is_over_all_runs_on_the_data(machines: MACHINES) -> None:
+    """Two rounds cost 6.573, three 8.384: the second run gets one round of its two, the third gets none."""
+    budget = {"unit": "client", "delta": 1e-5, "max_epsilon": 8.4}
+    network = machines(2, {"budgets": [budget]})
+    assert codes(network.serve(network.overrides(run="one"))) == ["sent"] * 4
+    second = network.serve(network.overrides("strategy=fedcad", run="two"))
+    assert codes(second) == ["sent"] * 2 + ["BUDGET_SPENT"] * 2  # the round before is kept
+    assert [network.booked(number) for number in range(2)] == [3, 3]
+    assert codes(network.serve(network.overrides(run="three"))) == ["BUDGET_SPENT"] * 2
+    assert [network.booked(number) for number in range(2)] == [3, 3]
+    with network.ledger(0).held() as ledger:
+        (spent,) = read_policy(network.policy(0)).spent(ledger.releases()).values()
+    assert spent == pytest.approx(8.384, abs=1e-2)
+
+
+@pytest.fixture
+def asked(machines: MACHINES) -> tuple[Machines, Callable[..., Message]]:
+    """A node that has answered rounds 1 and 2 of a run, and whatever else a server may ask it in that run."""
+    network = machines(2)
+    grid = network.serve(network.overrides("strategy.server.clipping=quantile strategy.server.norm_bound=5"))
+    name = (network.folder / "run" / "run-name").read_text().strip()
+
+    def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
+        content = train_content(
+            pack_vector(np.zeros(51, np.float32)), Instructions(server_round, attempt, {RUN: name} | options)
+        )
+        message = Message(content, 700, "train", group_id="1")
+        stamp(message, "asked")
+        return grid.deliver(0, message)
+
+    return network, ask
+
+
+def test_a_request_made_again_gets_the_same_bytes_and_costs_nothing(
+    asked: tuple[Machines, Callable[..., Message]],
+) -> None:
+    network, ask = asked
+    twice = [unpack_vector(ask(2).content).tobytes() for _ in range(2)]
+    assert twice[0] == twice[1] and network.booked(0) == 2
+    assert not ask(3).has_error() and network.booked(0) == 3
+
+
+@pytest.mark.parametrize(
+    ("server_round", "options", "code"),
+    [
+        (1, {}, Refusal.STALE),
+        (3, {"clip_norm": 1e9}, Refusal.UNSAFE_CLIP_NORM),
+        (3, {"clip_norm": float("nan")}, Refusal.UNSAFE_CLIP_NORM),
+        (3, {"clip_norm": "5"}, Refusal.UNSAFE_CLIP_NORM),
+        (3, {RUN: "../../etc/passwd"}, Refusal.FAILED),
+        (3, {RUN: ""}, Refusal.FAILED),
+        (3, {"exchange": "statistics"}, Refusal.FAILED),
+        (3, {"exchange": "__init__"}, Refusal.FAILED),
+    ],
+)
+def test_hostile_messages_get_a_code(
+    server_round: int, options: dict[str, Any], code: Refusal, asked: tuple[Machines, Callable[..., Message]]
+) -> None:
+    network, ask = asked
+    reply = ask(server_round, **options)
+    assert (reply.error.code, reply.error.reason) == (code, code.name.lower())
+    assert network.booked(0) == 2
+
+
+def test_another_name_for_the_run_is_another_charge(asked: tuple[Machines, Callable[..., Message]]) -> None:
+    network, ask = asked
+    assert not ask(1, **{RUN: 32 * "0"}).has_error()
+    assert network.booked(0) == 3
+
+
+def test_a_method_that_does_not_book_is_not_heard(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = machines(2)
+    monkeypatch.setattr("clients.fedldp.FedLDPClient._entries", lambda *_: [])
+    assert refused(network, network.overrides()) == {"POLICY"}
+
+
+def test_changed_pictures_must_be_declared_again(machines: MACHINES) -> None:
+    network = machines(2)
+    for number in range(2):
+        (network.data(number) / "a" / "0.png").unlink()
+    assert refused(network, network.overrides(run="one")) == {"FAILED"}
+    for number in range(2):
+        assert network.command("declare", number) == 0
+    assert refused(network, network.overrides(run="two")) == {"POLICY"}  # the server has to declare the new number
+    now = network.overrides(run="three").replace("[12,12]", "[11,11]")
+    assert codes(network.serve(now)) == ["sent"] * 4
+
+
+def test_the_operator_sees_reasons_and_counts(
+    machines: MACHINES, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = machines(2)
+    refused(network, network.overrides("num_rounds=11"))
+    assert "num_rounds=11: at most 10" in caplog.text
+    capsys.readouterr()
+    assert network.command("status", 0) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "12 pictures declared, 0 messages left",
+        "client, replace-one, server, delta 1e-05: epsilon 0 of 100",
+        "refused: policy 1",
+    ]
+
+
+# --- faults ---------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_server_goes_on_and_its_clients_with_it(machines: MACHINES) -> None:
+    """Killed behind the messages of round 2: round 2 is asked anew with fresh noise, and both releases are booked."""
+    network = machines(2)
+    text = network.overrides("num_rounds=3 checkpoint.every=1")
+    calls = iter(range(100))
+
+    def killed(node: int, deliver: Callable[[], Message]) -> Message:
+        reply = deliver()
+        if next(calls) == 5:  # 2 queries, 2 of round 1, 2 of round 2
+            raise SystemExit(9)
+        return reply
+
+    with pytest.raises(SystemExit):
+        network.serve(text, killed)
+    assert [network.booked(number) for number in range(2)] == [2, 2]
+    assert codes(network.serve(text)) == ["sent"] * 4
+    assert [network.booked(number) for number in range(2)] == [4, 4]
+    rows = [json.loads(line) for line in (network.folder / "run" / "ledger.jsonl").read_text().splitlines()]
+    assert sorted((row["client"], row["round"], row["attempt"]) for row in rows) == [
+        (client, *place) for client in range(2) for place in ((1, 0), (2, 0), (2, 2), (3, 2))
+    ]
+
+
+def test_an_interrupted_run_with_other_options_is_left_alone(machines: MACHINES) -> None:
+    network = machines(2)
+
+    def killed(node: int, deliver: Callable[[], Message]) -> Message:
+        raise SystemExit(9)
+
+    with pytest.raises(SystemExit):
+        network.serve(network.overrides(), killed)
+    with pytest.raises(RunFolderError, match="other options"):
+        network.serve(network.overrides("local.lr=0.2"))
+
+
+def test_lost_replies_are_booked_on_both_sides(machines: MACHINES) -> None:
+    network = machines(3)
+    calls = iter(range(100))
+
+    def lossy(node: int, deliver: Callable[[], Message]) -> Message | None:
+        reply = deliver()
+        return None if node == 1 and next(calls) == 2 else reply  # in round 2
+
+    network.serve(network.overrides(), lossy)
+    rows = [json.loads(line) for line in (network.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["participants"], row["dropped"]) for row in rows] == [(3, 0), (2, 1)]
+    assert [network.booked(number) for number in range(3)] == [2, 2, 2]
+    ledger = (network.folder / "run" / "ledger.jsonl").read_text().splitlines()
+    assert len(ledger) == 6
+
+
+def test_clocks_decide_nothing(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = machines(2)
+    clock = iter([1e9, 5e9, 1.0, 3e9] * 1000)
+    monkeypatch.setattr("time.time", lambda: next(clock))
+    assert codes(network.serve(network.overrides())) == ["sent"] * 4
+
+
+def test_a_full_disk_lets_nothing_out(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = machines(2)
+
+    def full(self: Any, row: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpriv.data_ledger.JsonLines.append", full)
+        assert refused(network, network.overrides(run="one")) == {"FAILED"}
+    assert codes(network.serve(network.overrides(run="two"))) == ["sent"] * 4

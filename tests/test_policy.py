@@ -1,0 +1,230 @@
+"""policy.yaml: its schema, what a bound under one threat says under another, and its filters."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deployed import POLICY
+
+from fedpriv.compose import compose
+from fedpriv.errors import OptionError
+from fedpriv.node import TEMPLATE
+from fedpriv.node import main as node_command
+from fedpriv.policy import Booked, Policy, UnitBudget, objections, read_policy, too_dear
+from fedpriv.privacy.composition import compose as composed
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    Entry,
+    Event,
+    Gaussian,
+    NoBound,
+    PoissonGaussian,
+    RandomisedResponse,
+    Threat,
+)
+from fedpriv.worker import make_client
+
+EXAMPLE = Threat("example", "add-or-remove-one", "server")
+MEMBERS = Threat("client", "replace-one", "server+members")
+
+
+def policy_of(tmp_path: Path, **changes: Any) -> Policy:
+    raw = copy.deepcopy(POLICY) | {"counter": str(tmp_path / "counter.json")}
+    for name, value in changes.items():
+        raw[name] = raw[name] | value if isinstance(value, dict) else value
+    path = tmp_path / "policy.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return read_policy(path)
+
+
+def booked(*events: Event, shares_secrets: bool = False) -> Booked:
+    entries = tuple(Entry(1, 0, number, 0, event) for number, event in enumerate(events))
+    return Booked(entries, events[0].threat, shares_secrets)
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def test_the_template_is_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert node_command(["policy"]) == 0
+    (tmp_path / "policy.yaml").write_text(capsys.readouterr().out)
+    found = read_policy(tmp_path / "policy.yaml")
+    assert found.budgets[0].max_epsilon == 8.0 and found.bundles == () and found.variants == ("repaired",)
+    assert TEMPLATE.count("\n") < 25
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"budgets": []}, "budgets"),
+        ({"budgets": [{"unit": "hospital", "delta": 1e-5, "max_epsilon": 1.0}]}, "budgets.0.unit=hospital: allowed"),
+        ({"budgets": [{"unit": "client", "delta": 1.0, "max_epsilon": 1.0}]}, "budgets.0.delta=1.0: must be less"),
+        ({"budgets": [{"unit": "client", "delta": 1e-5}]}, "budgets.0.max_epsilon: the option has no value"),
+        ({"strategies": ["fedcat"]}, "strategies=fedcat: allowed: adpfl"),
+        ({"variants": ["as printed"]}, "variants.0=as printed: allowed"),
+        ({"bundles": ["sha"]}, "bundles.0=sha"),
+        ({"accountant": "renyi", "order": 1.23}, "order=1.23: allowed"),
+        ({"limits": {"max_sampling_rate": 1.5}}, "limits.max_sampling_rate=1.5: must be at most 1"),
+        ({"limits": {"max_clip": 1.5}}, "limits.max_clip=1.5: there is no such option here"),
+    ],
+)
+def test_a_mistake_names_file_entry_value_and_what_is_allowed(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError) as error:
+        policy_of(tmp_path, **change)
+    assert str(error.value).startswith(str(tmp_path / "policy.yaml")) and words in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "- 1", "a: [", "\x00", "counter: ${oc.env:HOME}"])
+def test_what_is_no_policy_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(content)
+    with pytest.raises(OptionError, match="policy"):
+        read_policy(tmp_path / "policy.yaml")
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_policy(tmp_path / "missing.yaml")
+
+
+# --- what is a bound where -----------------------------------------------------------------------------------
+
+
+def test_a_bound_for_the_whole_client_is_one_for_each_of_its_examples() -> None:
+    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=2.0)
+    for adjacency in ("replace-one", "zero-out", "add-or-remove-one"):
+        (found,) = booked(event).under(Threat("example", adjacency, "server"))
+        assert isinstance(found, Gaussian) and found.multiplier == 2.0
+
+
+@pytest.mark.parametrize(
+    ("event", "asked"),
+    [
+        (PoissonGaussian(threat=EXAMPLE, multiplier=1.0, sampling_rate=0.1), CLIENT_TO_SERVER),
+        (Gaussian(threat=EXAMPLE, multiplier=1.0), Threat("example", "replace-one", "server")),
+        (Gaussian(threat=Threat("client", "zero-out", "server"), multiplier=1.0), CLIENT_TO_SERVER),
+        (Gaussian(threat=Threat("client", "replace-one", "secure-sum"), multiplier=9.0), CLIENT_TO_SERVER),
+        (Gaussian(threat=Threat("client", "replace-one", "trusted-server"), multiplier=9.0), CLIENT_TO_SERVER),
+    ],
+)
+def test_what_promises_less_counts_as_no_promise(event: Event, asked: Threat) -> None:
+    (found,) = booked(event).under(asked)
+    assert isinstance(found, NoBound) and math.isinf(composed([found], 1e-5).epsilon)
+
+
+def test_other_clients_help_the_server_only_where_they_share_randomness() -> None:
+    alone = Gaussian(threat=CLIENT_TO_SERVER, multiplier=2.0)
+    assert isinstance(booked(alone).under(MEMBERS)[0], Gaussian)
+    assert isinstance(booked(alone, shares_secrets=True).under(MEMBERS)[0], NoBound)
+    together = (alone, Gaussian(threat=MEMBERS, multiplier=0.5))
+    (found,) = booked(*together, shares_secrets=True).under(MEMBERS)
+    assert isinstance(found, Gaussian) and found.multiplier == 0.5
+
+
+def test_a_second_account_of_the_same_release_is_not_added() -> None:
+    """cpSGD books what the server learns, and what a secure sum would show: one release, not two."""
+    both = booked(
+        Gaussian(threat=CLIENT_TO_SERVER, multiplier=2.0),
+        Gaussian(threat=Threat("client", "replace-one", "secure-sum"), multiplier=4.0),
+    )
+    assert len(both.under(CLIENT_TO_SERVER)) == 1
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------
+
+
+def test_the_budget_is_kept_to_the_last_release(tmp_path: Path) -> None:
+    """Against the closed form: as many releases as its epsilon allows, and not one more."""
+    policy = policy_of(tmp_path, budgets=[{"unit": "client", "delta": 1e-5, "max_epsilon": 20.0}])
+    one = booked(Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.5))
+    spent: list[Booked] = []
+    while policy.refusal(spent, one) is None:
+        spent.append(one)
+    totals = [
+        composed([Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.5, count=count)], 1e-5).epsilon
+        for count in (len(spent), len(spent) + 1)
+    ]
+    assert totals[0] <= 20.0 < totals[1]
+    assert policy.spent(spent) == {policy.budgets[0].name: pytest.approx(totals[0])}
+    assert "budget of 20" in str(policy.refusal(spent, one))
+
+
+def test_every_budget_counts(tmp_path: Path) -> None:
+    example = {"unit": "example", "adjacency": "add-or-remove-one", "delta": 1e-5, "max_epsilon": 4.5}
+    both = [{"unit": "client", "delta": 1e-5, "max_epsilon": 100.0}, example]
+    policy = policy_of(tmp_path, budgets=both)
+    one = booked(Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0))  # 4.377
+    assert policy.refusal([], one) is None
+    assert "example" in str(policy.refusal([one], one))
+
+
+def test_only_what_the_accountant_can_add_up_is_admitted(tmp_path: Path) -> None:
+    bits = booked(RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.1, dimension=10))
+    assert "budget" in str(policy_of(tmp_path).refusal([], bits))
+    renyi = policy_of(tmp_path, accountant="renyi")
+    assert renyi.refusal([], bits) is None
+
+
+def test_a_renyi_order_does_not_move_with_what_is_released(tmp_path: Path) -> None:
+    """Kinds of mechanism chosen after seeing outputs must not choose the order: admitted in one order of arrival is
+    admitted in the other.
+    """
+    policy = policy_of(tmp_path, accountant="renyi", limits={"min_noise_multiplier": 0.1})
+    gaussian = booked(Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0))
+    bits = booked(RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.5, dimension=8))
+    for count in range(0, 40, 3):
+        spent = [gaussian] * count + [bits] * count
+        assert (policy.refusal(spent, gaussian) is None) == (policy.refusal(spent[::-1], gaussian) is None)
+    found = {
+        policy._filter(budget)._order(policy._filter(budget)._renyi_limits(budget.delta), events)
+        for budget in policy.budgets
+        for events in ([gaussian.entries[0].event], [bits.entries[0].event])
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Gaussian(threat=CLIENT_TO_SERVER, multiplier=0.4), "min_noise_multiplier"),
+        (Gaussian(threat=CLIENT_TO_SERVER, multiplier=0.0), "min_noise_multiplier"),
+        (NoBound(threat=CLIENT_TO_SERVER, reason="sent as it is"), "sent as it is"),
+        (Gaussian(threat=CLIENT_TO_SERVER, multiplier=0.5, count=40), "max_round_epsilon"),
+    ],
+)
+def test_one_round_has_bounds_of_its_own(event: Event, words: str, tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, budgets=[{"unit": "client", "delta": 1e-5, "max_epsilon": 1e6}])
+    assert words in str(policy.refusal([], booked(event)))
+
+
+def test_a_sampling_rate_has_a_bound(tmp_path: Path) -> None:
+    budget = {"unit": "example", "adjacency": "add-or-remove-one", "delta": 1e-5, "max_epsilon": 1e6}
+    policy = policy_of(tmp_path, budgets=[budget], accountant="renyi")
+    event = PoissonGaussian(threat=EXAMPLE, multiplier=2.0, sampling_rate=0.7)
+    assert "sampling rate 0.7" in str(policy.refusal([], booked(event)))
+
+
+# --- a run's options -------------------------------------------------------------------------------------------
+
+
+def test_a_trusted_servers_noise_is_no_clients_promise(tmp_path: Path) -> None:
+    config = compose(["strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"])
+    budget = {"unit": "client", "delta": 1e-5, "max_epsilon": 1e6}
+    assert too_dear(policy_of(tmp_path, budgets=[budget]), make_client(config)) == [
+        "clients send what only a trusted server protects, and do not book it"
+    ]
+
+
+def test_objections_name_the_option_and_the_bound(tmp_path: Path) -> None:
+    config = compose(["strategy=fedldp", "local.batch_size=10", "num_rounds=12", "strategy.client.clip_norm=7"])
+    found = objections(policy_of(tmp_path), config, 12)
+    assert found == [
+        "num_rounds=12: at most 10",
+        "local.batch_size=10: at most 8",
+        "strategy.client.clip_norm=7: at most 5",
+        "local.batch_size=10 of 12: q at most 0.6",
+    ]
+    assert UnitBudget(unit="client", delta=1e-5, max_epsilon=1.0).threat == CLIENT_TO_SERVER
