@@ -73,6 +73,7 @@ class Rehearsal:
             "PYTHONPATH": str(self.app),
             "OMP_NUM_THREADS": "1",
         }
+        self._finished_before = 0
         self._prepare(max_epsilon)
 
     def __enter__(self) -> Rehearsal:
@@ -111,6 +112,10 @@ class Rehearsal:
 
     def data(self, number: int) -> Path:
         return self.folder / f"node-{number}"
+
+    def home(self, name: str) -> Path:
+        """Where a machine's Flower unpacks what it runs: none of them sees another's."""
+        return self.folder / f"flwr-{name}"
 
     def policy(self, number: int) -> Path:
         return self.folder / f"policy-{number}.yaml"
@@ -181,6 +186,7 @@ class Rehearsal:
 
     def submit(self, overrides: str, app: Path | None = None) -> None:
         """`flwr run`; returns at once."""
+        self._finished_before = self._finished()
         self.flwr("run", str(app or self.app), "rehearsal", "--run-config", f'overrides="{overrides}"')
 
     def wait_for_summary(self, run_dir: Path, seconds: float) -> None:
@@ -194,8 +200,12 @@ class Rehearsal:
             if ended or self.stopped("superlink") or time.monotonic() > deadline:
                 logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self._running)
                 raise Failed(f"{otherwise}; the logs end:\n{logs}\n{self.server_log()}")
-            ended = "Finished task" in self.log("superlink")  # looked at once more: it may have just been written
+            ended = self._finished() > self._finished_before  # looked at once more: it may have just been written
             time.sleep(0.5)
+
+    def _finished(self) -> int:
+        """How many ServerApps have ended."""
+        return self.log("superlink", 10**7).count("Finished task")
 
     def server_log(self) -> str:
         """What the newest run's ServerApp printed."""
@@ -210,10 +220,21 @@ class Rehearsal:
     def stopped(self, name: str) -> bool:
         return self._running[name].poll() is not None
 
+    def start_plain_node(self, name: str, *arguments: str) -> None:
+        """Flower's own SuperNode, without anything of ours."""
+        port = str(free_ports(1)[0])
+        link = ("--superlink", f"127.0.0.1:{self.port}", "--port", port, "--max-retries", "1")
+        self._start(name, [str(BIN / "flower-supernode"), *link, *arguments])
+
     def _start(self, name: str, command: Sequence[str]) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
             self._running[name] = subprocess.Popen(
-                command, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=self._environment | {"FLWR_HOME": str(self.home(name))},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _wait_for(self, name: str, port: int, seconds: float = 60) -> None:
