@@ -54,6 +54,15 @@ class Refusal(IntEnum):
     UNSAFE_CLIP_NORM = 106  # the server announced a clip norm outside the public bounds
 
 
+#: Beside the names of `Refusal`: the server could not use what came; the client gave a code from no list of ours.
+MALFORMED, OTHER = "malformed", "other"
+
+
+def refusal_name(code: int) -> str:
+    """A code as logs and metrics write it. Codes are a client's to choose, so what is unknown has one name."""
+    return Refusal(code).name.lower() if code in Refusal._value2member_map_ else OTHER
+
+
 class MalformedMessage(ValueError):
     """A message does not hold what it must; says which key."""
 

@@ -30,6 +30,7 @@ from fedpriv.errors import FedprivError, OptionError, RunFailed
 from fedpriv.models import Exchange
 from fedpriv.privacy.events import Entry, Event
 from fedpriv.records import (
+    MALFORMED,
     FloatVector,
     Instructions,
     MalformedMessage,
@@ -40,6 +41,7 @@ from fedpriv.records import (
     pack_vector,
     read_identity,
     read_reply,
+    refusal_name,
     train_content,
     unpack_vector,
 )
@@ -115,6 +117,7 @@ class Round:
     asked: list[int] = field(default_factory=list)  # in the exchange that is going on
     replies: list[Reply] = field(default_factory=list)  # without their releases
     errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
+    codes: dict[int, str] = field(default_factory=dict)  # client -> `refusal_name`, or MALFORMED
     lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
     stopped: list[int] = field(default_factory=list)  # budget spent
     ignored: int = 0  # replies from nobody we asked, and further replies of the same client
@@ -166,6 +169,8 @@ class FederatedStrategy(Strategy):
         self._nodes: dict[int, int] | None = None  # client -> node, on a grid that is not our own
         #: Called before the replies of a round are used that cannot be repeated bit for bit; session.py sets it.
         self.on_disturbance: Callable[[], None] = lambda: None
+        #: Called with every message that arrives; session.py sets it.
+        self.on_progress: Callable[[], None] = lambda: None
         #: Whether `privacy.max_epsilon` allows a release of the server's own; session.py sets it.
         self.admits: Callable[[Event], bool] = lambda event: True
 
@@ -398,6 +403,7 @@ class FederatedStrategy(Strategy):
         turns, answered = deque(sorted(asked)), set[int]()
         early: dict[int, Answer] = {}
         for message, client in self._with_clients(messages):
+            self.on_progress()
             if client not in asked or client in answered:
                 current.ignored += 1
                 continue
@@ -409,6 +415,7 @@ class FederatedStrategy(Strategy):
                     early[client] = read(message, client)
                 except MalformedMessage as error:
                     current.errors[client] = f"refused: {error}"
+                    current.codes[client] = MALFORMED
             while turns and turns[0] in answered:
                 if (turn := turns.popleft()) in early:
                     yield early.pop(turn)
@@ -419,6 +426,7 @@ class FederatedStrategy(Strategy):
 
     def _note_error(self, client: int, message: Message) -> None:
         current, code = self.current, message.error.code
+        current.codes[client] = refusal_name(code)
         if code == Refusal.BUDGET_SPENT:
             current.stopped.append(client)
         elif code != Refusal.LOST:
