@@ -158,7 +158,7 @@ class EvaluateConfig(Options):
 
 
 class CheckpointConfig(Options):
-    every: int = Field(ge=0, description="write a checkpoint every n rounds (0: never)")
+    every: int = Field(ge=0, description="write a checkpoint every n rounds (0: only where a signal stops the run)")
     keep: int = Field(ge=1, description="newest checkpoints that are kept")
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,7 +223,7 @@ def test_an_interruption_leaves_flowers_simulation(monkeypatch: pytest.MonkeyPat
     def serve(grid: object, context: object) -> None:
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr("flwr.simulation.run_simulation", runtime)
+    monkeypatch.setitem(sys.modules, "flwr.simulation", SimpleNamespace(run_simulation=runtime))  # the real one: 4 s
     with pytest.raises(Stopped):
         run_on_flower(compose(SMALL), serve)
 
@@ -250,7 +251,7 @@ def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inprocess", "ray"])
 def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Path):
-    options = (*SMALL[:-1], "num_rounds=60", "checkpoint.every=0", "evaluate.every=0", "engine.trainer=sequential")
+    options = (*SMALL[:-1], "num_rounds=40", "checkpoint.every=0", "evaluate.every=0", "engine.trainer=sequential")
     start_run(compose([*options, "engine=inprocess"]), tmp_path / "whole")
     with started(tmp_path, *options, f"engine={engine}", "engine.workers=1", "hydra.run.dir=run") as process:
         time.sleep(random.Random().uniform(0, 0.2))
@@ -275,6 +276,7 @@ def test_jobs_in_other_processes_stop_behind_their_rounds(tmp_path: Path):
     assert code == 143, err
     begun = sorted(path.parent for path in (tmp_path / "run").glob("*/config.yaml"))
     assert 1 <= len(begun) <= 2  # the third was not
-    for folder in begun:
-        assert checkpoints(folder) == [f"round-{len(rows_of(folder)):06d}"] or not rows_of(folder)
+    for folder in begun:  # the second may not have come to its first round
+        rounds = len(rows_of(folder)) if (folder / "metrics.jsonl").exists() else 0
+        assert checkpoints(folder) == ([f"round-{rounds:06d}"] if rounds else [])
         assert (folder / "failed.txt").read_text().startswith("exit code 143: stopped by SIGTERM; resume=")
