@@ -125,7 +125,7 @@ def test_a_run_is_scraped_and_logged(run: Run, tmp_path: Path, monkeypatch: pyte
 
 def test_the_result_does_not_depend_on_who_looks_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     heard: list[Monitor] = []
-    monkeypatch.setattr(Monitor, "heard", heard.append)
+    monkeypatch.setattr(Monitor, "heard", lambda self: heard.append(self))
     looked_on = run("operations.metrics_port=0", "operations.log_format=json", f"operations.log_file={tmp_path}/log")
     assert len(heard) >= 3 * (4 + 2)  # every reply is a sign of life
     assert result_of(looked_on) == result_of(run())

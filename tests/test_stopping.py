@@ -256,7 +256,7 @@ def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Pat
     with started(tmp_path, *options, f"engine={engine}", "engine.workers=1", "hydra.run.dir=run") as process:
         time.sleep(random.Random().uniform(0, 0.2))
         process.terminate()
-        code = process.wait(60)
+        code = process.wait(120)
     err = (tmp_path / "err").read_text()
     assert code == 143, err
     assert err.splitlines()[-1] == "fedpriv: stopped by SIGTERM; resume=run goes on from the last checkpoint"
@@ -271,7 +271,7 @@ def test_jobs_in_other_processes_stop_behind_their_rounds(tmp_path: Path):
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=run")
     with started(tmp_path, "-m", *SMALL, "num_rounds=500", "checkpoint.every=0", "seed=0,1,2", *launcher) as process:
         process.terminate()
-        code = process.wait(60)
+        code = process.wait(120)
     err = (tmp_path / "err").read_text()
     assert code == 143, err
     begun = sorted(path.parent for path in (tmp_path / "run").glob("*/config.yaml"))

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -28,9 +27,6 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, signum: int, *words: str) -> None:
         super().__init__(*words)
         self.signum = signum
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.signum, *self.args)
 
 
 def signal_of(stop: KeyboardInterrupt) -> int:
@@ -62,6 +58,7 @@ class Stop:
     def check(self) -> None:
         """Raises `Stopped` if somebody asked for it."""
         if (signum := self.requested) is not None:
+            self._cancel()
             raise Stopped(signum)
 
     @contextmanager
@@ -102,8 +99,7 @@ class Stop:
             yield
         finally:
             self._grace = None
-            if self._timer is not None:
-                self._timer.cancel()
+            self._cancel()
 
     @contextmanager
     def forwarded(self) -> Iterator[None]:
@@ -132,7 +128,13 @@ class Stop:
             self._timer.daemon = True
             self._timer.start()
         else:
+            self._cancel()
             raise Stopped(self._signum)
+
+    def _cancel(self) -> None:
+        """Whoever is ending already is not hurried."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _say(words: str) -> None:
