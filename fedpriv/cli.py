@@ -1,26 +1,31 @@
 """The command line: `python -m fedpriv option=value ...`.
 
 Everything is composed and checked once before Hydra starts, so that a mistake is one line and exit code 2.
-Exit codes: 0 done, 1 the run failed (what it had is kept), 2 a mistake in the call, 130 interrupted.
+Exit codes: 0 done, 1 the run failed (what it had is kept), 2 a mistake in the call, 130 interrupted (Ctrl-C),
+143 stopped (SIGTERM).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import FedprivError, OptionError, RunFailed
+from fedpriv.operations.stopping import Stopped, signal_of, stop
 
 if TYPE_CHECKING:
     from fedpriv.worker import Worker
 
-DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, MISTAKE = 0, 1, 2
+#: What a signal ended: so much more than its number (130, 143).
+SIGNALLED = 128
 
 #: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
 FAILURE_FILE = "failed.txt"
@@ -35,7 +40,8 @@ WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDI
 
 
 def main(arguments: Sequence[str]) -> int:
-    return guarded(lambda: _dispatch(list(arguments)))
+    with stop.handled():
+        return guarded(lambda: _dispatch(list(arguments)))
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -54,8 +60,8 @@ def outcome(work: Callable[[], int]) -> tuple[int, str]:
         return FAILED, str(error)
     except FedprivError as error:
         return MISTAKE, str(error)
-    except KeyboardInterrupt as stop:
-        return INTERRUPTED, str(stop) or "interrupted"
+    except KeyboardInterrupt as interruption:
+        return SIGNALLED + signal_of(interruption), str(interruption) or _how_it_stopped(interruption)
     except OSError as error:
         if error.errno in DISK_FULL:
             return FAILED, f"{error.filename or 'a file'}: {error.strerror}"
@@ -69,8 +75,9 @@ def running(folder: Path) -> Iterator[None]:
     """While a run is at work: an interruption and a full disk name the folder from which it goes on."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted{_how_to_go_on(folder)}") from None
+    except KeyboardInterrupt as interruption:
+        words = f"{_how_it_stopped(interruption)}{_how_to_go_on(folder)}"
+        raise Stopped(signal_of(interruption), words) from None
     except OSError as error:
         if error.errno in DISK_FULL or error.errno is None:
             where = f" ({error.filename})" if error.filename else ""
@@ -79,6 +86,11 @@ def running(folder: Path) -> Iterator[None]:
         raise
     finally:
         _remove_if_unused(folder)
+
+
+def _how_it_stopped(interruption: KeyboardInterrupt) -> str:
+    signum = signal_of(interruption)
+    return "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -173,11 +185,15 @@ def _run_hydra(arguments: list[str]) -> int:
     from fedpriv.compose import CONF
 
     _codes.clear()
+    elsewhere = any(o.startswith("hydra/launcher=") and o != "hydra/launcher=basic" for o in arguments)
     given = sys.argv
     sys.argv = [given[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print several lines and exit; `outcome` prints one
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+        with stop.forwarded() if elsewhere else nullcontext():
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+            if elsewhere:
+                stop.check()  # jobs in other processes have ended as if they had failed
     except HydraException as error:
         raise OptionError("hydra", "", " ".join(str(error).split())) from None
     finally:
@@ -212,6 +228,7 @@ def job(_: Any) -> None:
     def work() -> int:
         from fedpriv.compose import compose
 
+        stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
         if config.engine.name == "ray":  # its workers start while this process still imports torch
             from fedpriv.engines.ray_pool import prestart
@@ -228,8 +245,8 @@ def job(_: Any) -> None:
 
     with plain_output(f"{folder.name}: " if parallel else None):
         code, message = outcome(work)
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt(message)
+    if code > SIGNALLED and not parallel:
+        raise Stopped(code - SIGNALLED, message)
     if message:
         print(f"fedpriv: {folder.name + ': ' if sweep else ''}{message}", file=sys.stderr, flush=True)
     job_ended(code)
@@ -262,9 +279,13 @@ def shown(path: Path) -> str:
 def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: Sequence[str]) -> None:
     if not folder:
         raise OptionError(command, "", "must be the folder of a run")
-    others = [*flags, *(o for o in overrides if _split(o)[0] not in (command, "hydra.run.dir"))]
+    others = [*flags, *(o for o in overrides if _split(o)[0] not in (command, "hydra.run.dir") and not _operates(o))]
     if others:
         raise OptionError(*_split(others[0]), f"{command}= takes the run's own options")
+
+
+def _operates(override: str) -> bool:
+    return override.startswith("operations.")
 
 
 def _resume(folder: str, overrides: Sequence[str]) -> int:
@@ -272,15 +293,15 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
 
     path = Path(folder)
     with running(path):
-        summary = resume_run(path)
+        summary = resume_run(path, list(filter(_operates, overrides)))
     finish(summary, path)
     return DONE
 
 
 def _rerun(folder: str, overrides: Sequence[str]) -> int:
-    from fedpriv.run import config_for_rerun, start_run
+    from fedpriv.run import config_for_rerun, start_run, with_operations
 
-    config = config_for_rerun(Path(folder))
+    config = with_operations(config_for_rerun(Path(folder)), list(filter(_operates, overrides)))
     now = datetime.now()
     name = f"{now:%H-%M-%S}-{config.strategy.name}-{config.dataset.name}"
     chosen = [value for key, value in map(_split, overrides) if key == "hydra.run.dir"]

@@ -171,7 +171,7 @@ class EvaluateConfig(Options):
 
 
 class CheckpointConfig(Options):
-    every: int = Field(ge=0, description="write a checkpoint every n rounds (0: never)")
+    every: int = Field(ge=0, description="write a checkpoint every n rounds (0: only where a signal stops the run)")
     keep: int = Field(ge=1, description="newest checkpoints that are kept")
 
 
@@ -194,6 +194,26 @@ class AttackConfig(Options):
         default=None, ge=1, description="processes that train shadow models (null: half of the cores)"
     )
     seed: int = Field(default=0, ge=0, lt=2**31, description="draws targets and shadow models")
+
+
+class OperationsConfig(Options):
+    """What whoever runs the tool sees of it, and how it stops. Decides nothing of the result."""
+
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="serve /metrics, /healthz and /readyz here (null: no; 0: a free port)"
+    )
+    metrics_address: str = Field(default="127.0.0.1", min_length=1, description="address that these are served on")
+    log_format: Literal["plain", "json"] | None = Field(
+        default=None, description="events as lines of text or of JSON (null: progress only)"
+    )
+    log_file: str | None = Field(default=None, min_length=1, description="append these lines here (null: to stderr)")
+    log_level: Literal["info", "warning", "error"] = Field(default="info", description="least level of these lines")
+    stop_grace: float = Field(
+        default=20.0,
+        ge=0,
+        description="seconds that the first SIGTERM or Ctrl-C leaves a round to end; then a checkpoint is written, "
+        "also where checkpoint.every=0",
+    )
 
 
 # --- the method (its options: fedpriv/methods.py) -------------------------------------------------------
@@ -228,6 +248,7 @@ class Config(Options):
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
     attack: AttackConfig = Field(default_factory=AttackConfig)
+    operations: OperationsConfig = Field(default_factory=OperationsConfig)
     run_dir: str | None = Field(default=None, description="inside `flwr run`: folder for the run")
 
     @field_validator("dataset", mode="after")
@@ -253,10 +274,11 @@ class Config(Options):
         return self.model_dump(mode="json")
 
     def digest(self) -> str:
-        """SHA-256 of everything that decides the result (not of where files lie)."""
+        """SHA-256 of everything that decides the result (not of where files lie, nor of who looks on)."""
         content = self.to_dict()
         content.pop("run_dir")
         content.pop("attack")
+        content.pop("operations")
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -29,7 +29,7 @@ usage: python -m fedpriv [option=value ...]        one run; without options the 
        python -m fedpriv.credentials FOLDER         certificates and keys of a deployment (its own --help)
        python -m fedpriv.dme [n=10 epsilon=1 ...]   mean estimation by every quantiser (its own --help)
 flags: -m, --multirun   -h, --help   --version
-exit:  0 done, 1 the run failed, 2 a mistake in the call, 130 interrupted
+exit:  0 done, 1 the run failed, 2 a mistake in the call, 130 interrupted, 143 stopped by SIGTERM
 
 groups (group=choice, one file each in conf/):"""
 

@@ -59,6 +59,15 @@ class Refusal(IntEnum):
     BUNDLE = 109  # the node has not approved the app that the server sends
 
 
+#: Beside the names of `Refusal`: the server could not use what came; the client gave a code from no list of ours.
+MALFORMED, OTHER = "malformed", "other"
+
+
+def refusal_name(code: int) -> str:
+    """A code as logs and metrics write it. Codes are a client's to choose, so what is unknown has one name."""
+    return Refusal(code).name.lower() if code in Refusal._value2member_map_ else OTHER
+
+
 class MalformedMessage(ValueError):
     """A message does not hold what it must; says which key."""
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid
+from flwr.supercore.exit import add_exit_handler
 
-from fedpriv.compose import read_config
+from fedpriv.compose import from_dict, parse, read_config
 from fedpriv.config import Config
 from fedpriv.errors import OptionError, RunFolderError
 from fedpriv.files import locked
+from fedpriv.operations.monitor import Monitor, watched
+from fedpriv.operations.stopping import Stopped, stop
 from fedpriv.planning import make_plan
 from fedpriv.preparation import resolve
 from fedpriv.run_folder import RunFolder
@@ -29,10 +36,11 @@ def start_run(config: Config, path: Path) -> dict[str, Any]:
     folder = RunFolder(path)
     with locked(folder.path):
         folder.refuse_used()  # before any work
-        return _prepare(config, folder, began).run()
+        with watched(config, folder.path) as monitor:
+            return _prepare(config, folder, began, monitor).run()
 
 
-def _prepare(config: Config, folder: RunFolder, began: float) -> Session:
+def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor) -> Session:
     """Resolves and plans a new run and takes its folder."""
     config, worker, plan = resolve(config, folder.path)
     folder.begin(config)
@@ -40,51 +48,93 @@ def _prepare(config: Config, folder: RunFolder, began: float) -> Session:
         from fedpriv.data.picture import draw_label_distribution  # matplotlib: a second that `plan` need not wait
 
         draw_label_distribution(worker.data, folder.path / "labels.png")
-    return Session(config, folder, worker, plan, began)
+    return Session(config, folder, worker, plan, began, monitor)
 
 
-def resume_run(path: Path) -> dict[str, Any]:
-    """Goes on with an interrupted run from its newest checkpoint (or its start); ends as if nothing had happened."""
+def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
+    """Goes on with an interrupted run from its newest checkpoint (or its start); ends as if nothing had happened.
+
+    operations: overrides ``operations.*=...``, which decide nothing of the result.
+    """
     began = time.perf_counter()
     folder = RunFolder(path)
-    config = read_config(path)
+    config = with_operations(read_config(path), operations)
     with locked(folder.path):
         if folder.finished:
             raise RunFolderError(f"{folder.path}: this run has finished; rerun={folder.path} repeats it")
         config = config.model_copy(update={"run_dir": str(folder.path)})  # the folder may have been moved
-        worker = Worker(config)
-        return _returned(config, folder, worker, began).run()
+        with watched(config, folder.path) as monitor:
+            return _returned(config, folder, Worker(config), began, monitor).run()
 
 
-def _returned(config: Config, folder: RunFolder, worker: Worker, began: float) -> Session:
+def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, monitor: Monitor) -> Session:
     """An interrupted run at its newest checkpoint."""
-    return Session(config, folder, worker, make_plan(config, worker), began, folder.load_checkpoint(config), True)
+    checkpoint, plan = folder.load_checkpoint(config), make_plan(config, worker)
+    return Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
 
 
 def serve_flwr_run(grid: Grid, context: Context, config: Config) -> None:
     """The server half inside `flwr run`: the grid is Flower's, the folder comes from ``run_dir``.
 
     A folder that holds an interrupted run with the same options is taken up at its newest checkpoint, so whatever
-    restarts a server in mid-run says the same as it said first.
+    restarts a server in mid-run says the same as it said first. A signal first lets the round end, as anywhere; then
+    Flower ends the process as it does.
     """
     if config.run_dir is None:
         raise OptionError("run_dir", "null", "inside `flwr run` the overrides name the run's folder, an absolute path")
     began = time.perf_counter()
     folder = RunFolder(Path(config.run_dir))
-    with locked(folder.path):
-        session = _taken_up(config, folder, began) or _prepare(config, folder, began)
+    with ended_by_flower(config.operations.stop_grace), locked(folder.path), watched(config, folder.path) as monitor:
+        session = _taken_up(config, folder, began, monitor) or _prepare(config, folder, began, monitor)
         session.serve_and_finish(grid)
 
 
-def _taken_up(config: Config, folder: RunFolder, began: float) -> Session | None:
+def _taken_up(config: Config, folder: RunFolder, began: float, monitor: Monitor) -> Session | None:
     """The interrupted run in a folder; None where there is none. Raises `RunFolderError` for one of other options."""
     if folder.finished or not (folder.path / "config.yaml").exists():
         return None
-    kept = read_config(folder.path)
+    kept = read_config(folder.path).model_copy(update={"operations": config.operations})
     resolved, worker, _ = resolve(config, folder.path)
     if kept.digest() != resolved.digest():
         raise RunFolderError(f"{folder.path} holds an interrupted run with other options: name another run_dir")
-    return _returned(kept, folder, worker, began)
+    return _returned(kept, folder, worker, began, monitor)
+
+
+@contextmanager
+def ended_by_flower(grace: float) -> Iterator[None]:
+    """Work that a signal may stop gracefully within ``grace`` seconds, in a process whose handlers are Flower's.
+
+    On the main thread our handlers take their place, and theirs get the signal afterwards. Elsewhere theirs are called
+    first, and wait for us before anything is closed.
+    """
+    done = threading.Event()
+
+    def wait() -> None:
+        stop.request()
+        done.wait(grace)
+
+    if threading.current_thread() is not threading.main_thread():
+        add_exit_handler(wait, run_before_force_exit=True)
+    try:
+        with stop.handled(), stop.graceful(grace):
+            yield
+    except Stopped as stopped:
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(stopped.signum)
+        raise
+    finally:
+        done.set()
+
+
+def with_operations(config: Config, overrides: Sequence[str]) -> Config:
+    """The configuration with other options of operations. Raises `OptionError`."""
+    raw = config.to_dict()
+    for override in parse(overrides):
+        group, _, name = override.key_or_group.partition(".")
+        if group != "operations" or override.is_sweep_override():
+            raise OptionError(override.key_or_group, override.get_value_string(), "only operations.* can be changed")
+        raw["operations"][name] = override.value()
+    return from_dict(raw)
 
 
 def config_for_rerun(path: Path) -> Config:

@@ -30,6 +30,7 @@ from fedpriv.errors import FedprivError, OptionError, RunFailed
 from fedpriv.models import Exchange
 from fedpriv.privacy.events import Entry, Event
 from fedpriv.records import (
+    MALFORMED,
     RUN,
     FloatVector,
     Instructions,
@@ -41,6 +42,7 @@ from fedpriv.records import (
     pack_vector,
     read_identity,
     read_reply,
+    refusal_name,
     train_content,
     unpack_vector,
 )
@@ -117,6 +119,7 @@ class Round:
     asked: list[int] = field(default_factory=list)  # in the exchange that is going on
     replies: list[Reply] = field(default_factory=list)  # without their releases
     errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
+    codes: dict[int, str] = field(default_factory=dict)  # client -> `refusal_name`, or MALFORMED
     lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
     stopped: list[int] = field(default_factory=list)  # budget spent
     ignored: int = 0  # replies from nobody we asked, and further replies of the same client
@@ -170,6 +173,8 @@ class FederatedStrategy(Strategy):
         self.on_disturbance: Callable[[], None] = lambda: None
         #: Called with the clients of an exchange before they are asked; session.py sets it where it books for them.
         self.on_asking: Callable[[Sequence[int]], None] = lambda clients: None
+        #: Called with every message that arrives; session.py sets it.
+        self.on_progress: Callable[[], None] = lambda: None
         #: Whether `privacy.max_epsilon` allows a release of the server's own; session.py sets it.
         self.admits: Callable[[Event], bool] = lambda event: True
 
@@ -405,6 +410,7 @@ class FederatedStrategy(Strategy):
         turns, answered = deque(sorted(asked)), set[int]()
         early: dict[int, Answer] = {}
         for message, client in self._with_clients(messages):
+            self.on_progress()
             if client not in asked or client in answered:
                 current.ignored += 1
                 continue
@@ -416,6 +422,7 @@ class FederatedStrategy(Strategy):
                     early[client] = read(message, client)
                 except MalformedMessage as error:
                     current.errors[client] = f"refused: {error}"
+                    current.codes[client] = MALFORMED
             while turns and turns[0] in answered:
                 if (turn := turns.popleft()) in early:
                     yield early.pop(turn)
@@ -426,6 +433,7 @@ class FederatedStrategy(Strategy):
 
     def _note_error(self, client: int, message: Message) -> None:
         current, code = self.current, message.error.code
+        current.codes[client] = refusal_name(code)
         if code == Refusal.BUDGET_SPENT:
             current.stopped.append(client)
         elif code != Refusal.LOST:

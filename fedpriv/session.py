@@ -17,6 +17,8 @@ from fedpriv.client_accuracy import PERSONAL, round_figures, summary_figures
 from fedpriv.config import Config
 from fedpriv.errors import RunFailed
 from fedpriv.evaluation import Evaluator, Score
+from fedpriv.operations.monitor import Monitor
+from fedpriv.operations.stopping import stop
 from fedpriv.planned_accounts import PlannedAccounts
 from fedpriv.planning import Plan
 from fedpriv.preparation import make_strategy
@@ -28,7 +30,7 @@ from fedpriv.progress import RunProgress
 from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
 from fedpriv.server import BudgetsSpent, Round
-from fedpriv.state import between_rounds, charged
+from fedpriv.state import Book, between_rounds, charged
 from fedpriv.worker import Worker, adopt, make_client, partition_remarks
 
 #: An engine may retry a client once within a start (attempt + 1); the next start's numbers lie above.
@@ -45,10 +47,12 @@ class Session:
         worker: Worker,
         plan: Plan,
         began: float,
+        monitor: Monitor,
         checkpoint: Checkpoint | None = None,
         resumed: bool = False,
     ) -> None:
         self.config, self.folder, self.worker, self.plan, self.began = config, folder, worker, plan, began
+        self.monitor = monitor
         self.checkpoint = checkpoint
         self.memories: Any = None
         self.evaluate = Evaluator(worker)
@@ -97,17 +101,20 @@ class Session:
     # --- running -----------------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Runs on the configured engine and returns the summary."""
+        """Runs on the configured engine and returns the summary. Raises `Stopped` behind a round with a checkpoint
+        where a signal asked for it.
+        """
         name = self.config.engine.name
-        if name == "flower":
-            from fedpriv.engines.flower import run_on_flower
+        with stop.graceful(self.config.operations.stop_grace):
+            if name == "flower":
+                from fedpriv.engines.flower import run_on_flower
 
-            run_on_flower(self.config, lambda grid, context: self.serve_and_finish(grid))
-            return self.folder.read_summary() or {}
-        with self._own_grid(name) as grid:
-            server_app, _ = make_apps(self.config, lambda grid, context: self.serve(grid))
-            server_app(grid, grid.server_context())
-        return self.finish()
+                run_on_flower(self.config, lambda grid, context: self.serve_and_finish(grid))
+                return self.folder.read_summary() or {}
+            with self._own_grid(name) as grid:
+                server_app, _ = make_apps(self.config, lambda grid, context: self.serve(grid))
+                server_app(grid, grid.server_context())
+            return self.finish()
 
     def _own_grid(self, name: str) -> Any:
         adopt(self.config, self.worker)
@@ -132,7 +139,7 @@ class Session:
             from fedpriv.engines.flower import FileMemories
 
             self.memories = FileMemories(self.config)
-        self.strategy.on_disturbance = self.folder.mark_disturbed
+        self.strategy.on_disturbance, self.strategy.on_progress = self.folder.mark_disturbed, self.monitor.heard
         if hasattr(grid, "on_disturbance"):
             grid.on_disturbance = self.folder.mark_disturbed
         first = self.checkpoint.round + 1 if self.checkpoint else 1
@@ -145,6 +152,8 @@ class Session:
         theta = self.checkpoint.theta if self.checkpoint else self.worker.initial_parameters()
         self.theta = theta
         self.setup_seconds = time.perf_counter() - self.began
+        stop.check()
+        self.monitor.running(self.config, first - 1, self._epsilon_so_far())
         with RunProgress(self.config.strategy.name, self.config.num_rounds, first - 1) as self.progress:
             try:
                 self.strategy.start(
@@ -165,16 +174,17 @@ class Session:
                 self._report()
                 raise
             except KeyboardInterrupt:  # what has left in this round is booked; what can be repeated forgets it again
-                self._collect(self.strategy.current)
+                self._collect(self.strategy.current, self._book_what_is_new)
                 raise
+        self.monitor.finishing()
 
-    def _collect(self, current: Round) -> None:
+    def _collect(self, current: Round, book: Book | None = None) -> None:
         """Merges the round's ledger entries, also those of clients whose reply was lost."""
         began = time.perf_counter()
         entries, current.entries = current.entries, []  # an interruption collects once more
         if entries:
             self._book(entries)
-        self.memories.collect_entries(current.cohort, self._book)
+        self.memories.collect_entries(current.cohort, book or self._book)
         self.ledger_seconds += time.perf_counter() - began
 
     def _book_the_asked(self, clients: Sequence[int]) -> None:
@@ -182,7 +192,7 @@ class Session:
         self._book(self.memories.ask(clients, self.strategy.current.number, self.attempt))
 
     def _book_what_is_new(self, entries: list[Entry]) -> None:
-        """After a crash an entry can be in the ledger and still wait in its client's memory."""
+        """After a crash or an interruption an entry can be in the ledger and still wait in its client's memory."""
         known = {(entry.client, entry.sequence, entry.attempt) for entry in self.folder.ledger.read().entries}
         self._book([entry for entry in entries if (entry.client, entry.sequence, entry.attempt) not in known])
 
@@ -213,6 +223,7 @@ class Session:
         return budget.admits(self.history[EVERY_CLIENT], [event])
 
     def _end_round(self, current: Round) -> None:
+        self.monitor.heard()
         self.theta = current.theta
         self.stopped |= set(current.stopped)
         self._collect(current)
@@ -223,12 +234,17 @@ class Session:
         if score:
             self.best = max(score.accuracy, self.best or 0.0)
         epsilon = self._epsilon_so_far()
-        self.folder.metrics.append(metrics_row(current, score, epsilon))
+        row = metrics_row(current, score, epsilon)
+        self.folder.metrics.append(row)
+        self.monitor.metrics.clients_stopped(len(self.stopped))
+        self.monitor.round_ended(row, current.codes, current.ignored, epsilon)
         self.progress.round(current.number, score.accuracy if score else None, epsilon, current.seconds)
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
             self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
-        if config.checkpoint.every and current.number % config.checkpoint.every == 0 and not last:
+        due = config.checkpoint.every and current.number % config.checkpoint.every == 0
+        if not last and (due or stop.requested):
             self._save_checkpoint(current)
+            stop.check()
 
     def _evaluate(self, theta: FloatVector) -> Score:
         return self.evaluate(self.worker.whole_model(theta))
@@ -248,6 +264,7 @@ class Session:
             current.number, current.theta, self.strategy.state_dict(), between_rounds(self.memories.memories()), run
         )
         self.folder.save_checkpoint(checkpoint, self.config, self.config.checkpoint.keep)
+        self.monitor.checkpoint(current.number)
 
     # --- the end -----------------------------------------------------------------------------------------
 

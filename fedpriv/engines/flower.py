@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flwr.app import Context
+from flwr.serverapp import Grid
+
 from fedpriv.app import Serve, make_apps
 from fedpriv.config import Config
 from fedpriv.files import write_atomic
@@ -51,8 +54,16 @@ class FileMemories:
 def run_on_flower(config: Config, serve: Serve) -> None:
     """Runs the app on Flower's Simulation Runtime; returns when the server half has finished.
 
-    An exception of the server half is raised here.
+    An exception or an interruption of the server half is raised here.
     """
+    interruptions: list[KeyboardInterrupt] = []
+
+    def guarded(grid: Grid, context: Context) -> None:
+        try:
+            serve(grid, context)
+        except KeyboardInterrupt as stop:  # the runtime's thread would print it and say that all is well
+            interruptions.append(stop)
+
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     root = str(Path(__file__).resolve().parent.parent.parent)
     if root not in sys.path:
@@ -71,8 +82,10 @@ def run_on_flower(config: Config, serve: Serve) -> None:
             "logging_level": logging.ERROR,
         },
     }
-    server_app, client_app = make_apps(config, serve)
+    server_app, client_app = make_apps(config, guarded)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run_simulation(server_app, client_app, config.num_clients, backend_config=backend)
+    if interruptions:
+        raise interruptions[0]

@@ -27,6 +27,7 @@ from fedpriv.engines.agreement import facts
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.ray_pool import take_pool
 from fedpriv.errors import RunFailed
+from fedpriv.operations.stopping import stop
 from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 
 RETRIES = 1  # session.ATTEMPTS_PER_START leaves room for these attempt numbers
@@ -84,6 +85,7 @@ class RayGrid(LocalGrid):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.pool = take_pool(config.engine, config.clients_per_round)
+        stop.rearm()
         self.facts = facts(config)
         self.share: int | None = None  # of a round's messages, where their pieces are fixed
         self.window = 1  # messages that may be ahead of the reader

@@ -1,0 +1,168 @@
+"""Prometheus metrics of a run's server and of a node.
+
+Each has a registry of its own: several runs of one process (a sweep, tests) never meet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fedpriv.records import MALFORMED
+
+#: Upper ends of the histogram of round times, in seconds: from a small model in one process to a federation's.
+ROUND_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600)
+
+INFO = ("run", "strategy", "dataset", "model", "engine")
+STATES = ("starting", "running", "finishing", "stopped", "finished", "failed")
+
+
+class RunMetrics:
+    """What a run's server counts. All of it is public or the server's own: no figure of a single client, and none of
+    the diagnostics of a simulation.
+    """
+
+    def __init__(self, num_rounds: int, max_epsilon: float | None = None, target_epsilon: float | None = None) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+
+        def count(name: str, words: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(f"fedpriv_{name}", words, labels, registry=registry)
+
+        def gauge(name: str, words: str, labels: tuple[str, ...] = ()) -> Gauge:
+            return Gauge(f"fedpriv_{name}", words, labels, registry=registry)
+
+        def unknown(name: str, words: str) -> Gauge:
+            made = gauge(name, words)
+            made.set(math.nan)
+            return made
+
+        self._info = gauge("run", "1; what the run is", INFO)
+        self._state = gauge("run_state", "1 for the state the run is in", ("state",))
+        self.state("starting")
+        self._round = gauge("round", "Last complete round")
+        gauge("rounds_planned", "num_rounds").set(num_rounds)
+        self._rounds = count("rounds", "Rounds completed by this process")
+        self._participants = gauge("participants", "Clients whose reply was used, last round")
+        self._participations = count("participations", "Replies used")
+        self._dropped = count("dropped", "Clients that were asked and whose reply was not there or not used")
+        self._refusals = count("refusals", "Clients that sent a code in place of a reply", ("code",))
+        self._refused = count("replies_refused", "Replies that the server could not use")
+        self._ignored = count("replies_ignored", "Replies of nobody who was asked, and second replies")
+        self._received = count("received_bytes", "Bytes from clients")
+        self._sent = count("sent_bytes", "Bytes to clients")
+        self._accuracy = unknown("accuracy", "Of the global model on the server's test set, when last evaluated")
+        self._loss = unknown("loss", "Of the global model on the server's test set, when last evaluated")
+        self._seconds = Histogram(
+            "fedpriv_round_seconds", "Duration of a round", buckets=ROUND_SECONDS, registry=registry
+        )
+        self._last = unknown("last_round_timestamp_seconds", "When the last round ended")
+        self._epsilon = gauge("epsilon_spent", "Verified so far: the maximum over clients; +Inf without a bound")
+        self._stopped = gauge("clients_stopped", "Clients whose budget is spent")
+        if max_epsilon is not None:
+            gauge("epsilon_max", "privacy.max_epsilon").set(max_epsilon)
+        if target_epsilon is not None:
+            gauge("epsilon_target", "privacy.target_epsilon").set(target_epsilon)
+
+    def running(self, done: int, epsilon: float, **info: str) -> None:
+        """Rounds begin behind round ``done``, where epsilon was spent. info: `INFO`."""
+        self._info.labels(**info).set(1)
+        self._round.set(done)
+        self._epsilon.set(epsilon)
+
+    def state(self, state: str) -> None:
+        """One of `STATES`."""
+        for name in STATES:
+            self._state.labels(name).set(name == state)
+
+    def round_ended(self, row: Mapping[str, Any], codes: Mapping[str, int], ignored: int, epsilon: float) -> None:
+        """row: the round's line of metrics.jsonl. codes: how many clients gave each code (`MALFORMED`: the server
+        refused their reply). epsilon: at `privacy.delta`, the maximum over clients.
+        """
+        self._round.set(row["round"])
+        self._rounds.inc()
+        self._participants.set(row["participants"])
+        self._participations.inc(row["participants"])
+        self._dropped.inc(row["dropped"])
+        for code, number in codes.items():
+            if code == MALFORMED:
+                self._refused.inc(number)
+            else:
+                self._refusals.labels(code).inc(number)
+        self._ignored.inc(ignored)
+        self._received.inc(row["bytes_up"])
+        self._sent.inc(row["bytes_down"])
+        if row["accuracy"] is not None:
+            self._accuracy.set(row["accuracy"])
+            self._loss.set(row["loss"])
+        self._seconds.observe(row["seconds"])
+        self._last.set_to_current_time()
+        self._epsilon.set(epsilon)
+
+    def clients_stopped(self, number: int) -> None:
+        self._stopped.set(number)
+
+
+@dataclass(frozen=True)
+class NodeSnapshot:
+    """What a node's files say now. Epsilons are stated at the delta of their budget.
+
+    max_epsilon: None where a budget has no limit. last_release: Unix time in seconds, None: never.
+    """
+
+    releases: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict)  # code -> number
+    epsilon_spent: Mapping[str, float] = field(default_factory=dict)  # budget -> epsilon
+    max_epsilon: Mapping[str, float | None] = field(default_factory=dict)  # budget -> limit
+    last_release: float | None = None
+    ledger_entries: int = 0
+
+
+class NodeMetrics(Collector):
+    """A node's metrics, read anew for every scrape: messages are handled by processes that do not last, so only files
+    know. Where ``snapshot`` raises, `fedpriv_node_readable` is 0 and nothing else is said.
+
+    ``registry`` is what `serve_metrics` takes; it holds the long-lived process's own figures too.
+    """
+
+    def __init__(self, snapshot: Callable[[], NodeSnapshot]) -> None:
+        self._snapshot = snapshot
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.registry.register(self)
+
+    def describe(self) -> list[Metric]:
+        """Nothing is read before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            now = self._snapshot()
+        except Exception:  # a broken ledger must show as a broken ledger, not as an empty page
+            yield GaugeMetricFamily("fedpriv_node_readable", "Whether ledger and files could be read", value=0)
+            return
+        yield GaugeMetricFamily("fedpriv_node_readable", "Whether ledger and files could be read", value=1)
+        yield CounterMetricFamily("fedpriv_node_releases", "Releases that left this node", value=now.releases)
+        refusals = CounterMetricFamily("fedpriv_node_refusals", "Requests answered by a code", labels=["code"])
+        for code, number in sorted(now.refusals.items()):
+            refusals.add_metric([code], number)
+        yield refusals
+        spent = GaugeMetricFamily("fedpriv_node_epsilon_spent", "Of each budget", labels=["budget"])
+        for budget, epsilon in sorted(now.epsilon_spent.items()):
+            spent.add_metric([budget], epsilon)
+        yield spent
+        limits = GaugeMetricFamily("fedpriv_node_epsilon_max", "Limit of each budget that has one", labels=["budget"])
+        for budget, limit in sorted(now.max_epsilon.items()):
+            if limit is not None:
+                limits.add_metric([budget], limit)
+        yield limits
+        yield GaugeMetricFamily("fedpriv_node_ledger_entries", "Entries of the ledger", value=now.ledger_entries)
+        if now.last_release is not None:
+            words = "When the last release left"
+            yield GaugeMetricFamily("fedpriv_node_last_release_timestamp_seconds", words, value=now.last_release)

@@ -1,0 +1,146 @@
+"""A run as its operator sees it: one log line an event, metrics, and whether it is well."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config import Config
+from fedpriv.operations.logs import EventLog, configure_logging
+from fedpriv.operations.metrics import RunMetrics
+from fedpriv.operations.serving import MetricsServer, serve_metrics
+from fedpriv.operations.stopping import signal_of
+from fedpriv.records import MALFORMED
+
+#: Seconds beyond `engine.round_timeout` after which a silent run counts as stuck: the exchange must end at that time,
+#: and aggregation and evaluation follow.
+SLACK = 30.0
+
+
+class Monitor:
+    """What a session reports to. Its log is its own; ``server`` is there where metrics were asked for."""
+
+    def __init__(self, config: Config, name: str, log: EventLog) -> None:
+        privacy = config.privacy
+        self.metrics = RunMetrics(config.num_rounds, privacy.max_epsilon, privacy.target_epsilon)
+        self.server: MetricsServer | None = None
+        self.state = "starting"
+        self._name, self._log = name, log
+        self._round, self._rounds = 0, config.num_rounds
+        self._patience = config.engine.round_timeout + SLACK
+        self._reason = ""
+        self._began = self._heard = time.monotonic()
+
+    # --- what a session says -----------------------------------------------------------------------------
+
+    def running(self, config: Config, done: int, epsilon: float) -> None:
+        """Rounds begin behind round ``done``, where epsilon was spent; ``config`` says what ``auto`` became."""
+        parts = {name: getattr(config, name).name for name in ("strategy", "dataset", "model", "engine")}
+        self._round = done
+        self._enter("running")
+        self.metrics.running(done, epsilon, run=self._name, **parts)
+        sizes = {"num_rounds": config.num_rounds, "num_clients": config.num_clients}
+        fields: dict[str, Any] = {"round": done, "epsilon": epsilon, **parts, **sizes}
+        self._log.event("run_resumed" if done else "run_started", **fields)
+
+    def heard(self) -> None:
+        """Something arrived or was done."""
+        self._heard = time.monotonic()
+
+    def round_ended(self, row: Mapping[str, Any], codes: Mapping[int, str], ignored: int, epsilon: float) -> None:
+        """row: the round's line of metrics.jsonl. codes: client -> why there is no usable reply of it. epsilon: at
+        `privacy.delta`, the maximum over clients.
+        """
+        self.heard()
+        self._round = row["round"]
+        by_code = Counter(codes.values())
+        self.metrics.round_ended(row, by_code, ignored, epsilon)
+        for client, code in sorted(codes.items()):
+            self._log.event("client_refused", logging.WARNING, round=self._round, client=client, code=code)
+        self._log.event(
+            "round_ended",
+            round=self._round,
+            participants=row["participants"],
+            refused=sum(by_code.values()) - by_code[MALFORMED],
+            replies_refused=by_code[MALFORMED],
+            dropped=row["dropped"],
+            epsilon=epsilon,
+            accuracy=row["accuracy"],
+            seconds=round(row["seconds"], 6),
+            bytes_up=row["bytes_up"],
+            bytes_down=row["bytes_down"],
+        )
+
+    def checkpoint(self, number: int) -> None:
+        self._log.event("checkpoint_written", round=number)
+
+    def finishing(self) -> None:
+        """No further round comes: what follows has no time limit."""
+        self._enter("finishing")
+
+    # --- health ------------------------------------------------------------------------------------------
+
+    def healthy(self) -> tuple[bool, str]:
+        """Not after a failure, nor where rounds go on and nothing was heard for longer than an exchange may take."""
+        silent = time.monotonic() - self._heard
+        if self.state == "failed":
+            return False, f"failed: {self._reason}"
+        if self.state == "running" and silent > self._patience:
+            return False, f"round {self._round + 1}: nothing happened for {silent:.0f} s"
+        return True, f"{self.state}, {self._round} of {self._rounds} rounds"
+
+    def ready(self) -> tuple[bool, str]:
+        """While rounds go on."""
+        good, words = self.healthy()
+        return good and self.state == "running", words
+
+    # --- beginning and end -------------------------------------------------------------------------------
+
+    def serve(self, address: str, port: int) -> None:
+        self.server = serve_metrics(address, port, self.metrics.registry, self.healthy, self.ready)
+        self._log.event("metrics_served", address=address, port=self.server.port)
+
+    def ended(self, state: str, level: int = logging.INFO, **fields: Any) -> None:
+        self._reason = str(fields.get("reason", ""))
+        self._enter(state)
+        seconds = round(time.monotonic() - self._began, 3)
+        self._log.event(f"run_{state}", level, round=self._round, seconds=seconds, **fields)
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        self._log.close()
+
+    def _enter(self, state: str) -> None:
+        self.heard()
+        self.state = state
+        self.metrics.state(state)
+
+
+@contextmanager
+def watched(config: Config, folder: Path) -> Iterator[Monitor]:
+    """The monitor of the run in ``folder``, for as long as the run goes on in this process; how that ends is an event
+    too. Raises `OptionError` for a port that is taken or a log that cannot be written.
+    """
+    options, name = config.operations, folder.absolute().name
+    log = configure_logging(options.log_format, options.log_file, level=options.log_level, run=name)
+    monitor = Monitor(config, name, log)
+    try:
+        if options.metrics_port is not None:
+            monitor.serve(options.metrics_address, options.metrics_port)
+        yield monitor
+        monitor.ended("finished")
+    except KeyboardInterrupt as stop:
+        monitor.ended("stopped", logging.WARNING, signal=signal.Signals(signal_of(stop)).name)
+        raise
+    except BaseException as error:
+        monitor.ended("failed", logging.ERROR, error=type(error).__name__, reason=str(error))
+        raise
+    finally:
+        monitor.close()
