@@ -7,7 +7,6 @@ catches every exception, attaches diagnostics in simulation only, and executes p
 from __future__ import annotations
 
 import logging
-import shlex
 import traceback
 from collections.abc import Callable
 from functools import lru_cache
@@ -27,12 +26,14 @@ from fedpriv.records import (
     ROUND,
     STATISTICS,
     TRAIN,
+    MalformedMessage,
     Refusal,
     blobs_content,
     identity_content,
     read_instructions,
     refusal,
     reply_content,
+    shown,
     statistics_content,
     unpack_vector,
 )
@@ -113,10 +114,14 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     if kind == "raise" and instructions.attempt == 0:
         raise PlannedFault(f"engine.faults: client {client} raises in round {instructions.round}")
     identity, run_id = _identity(config, context)
-    numpy_client = worker_for(config).client(client, _store(config, context), identity, run_id)
+    worker = worker_for(config)
+    numpy_client = worker.client(client, _store(config, context), identity, run_id)
     if exchange not in numpy_client.exchanges:
-        raise ValueError(f"{config.strategy.name} has no exchange {exchange!r}")
-    parameters = [unpack_vector(message.content)] if exchange == numpy_client.trains_in else []
+        raise MalformedMessage(f"{config.strategy.name} has no exchange {shown(exchange)}")
+    parameters = []
+    if exchange == numpy_client.trains_in:
+        down = numpy_client.exchange(worker.model.layout, instructions.round).down
+        parameters = [unpack_vector(message.content, down.stop - down.start)]
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
     answer, num_examples, diagnostics = numpy_client.fit(parameters, call)
     if kind == "drop":
@@ -129,8 +134,8 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     release, *beside = answer
     statistics = dict(zip(names, beside[0].tolist(), strict=True)) if beside else {}
     simulation = config.privacy.rng == "seeded"
-    shown = diagnostics if simulation else None
-    return Message(reply_content(release, num_examples, shown, statistics), reply_to=message)
+    content = reply_content(release, num_examples, diagnostics if simulation else None, statistics)
+    return Message(content, reply_to=message)
 
 
 def planned_fault(config: Config, server_round: int, client: int, exchange: str) -> str | None:
@@ -174,9 +179,9 @@ def _store(config: Config, context: Context) -> MemoryStore:
 
 @lru_cache(maxsize=4)
 def _composed(overrides: str) -> Config:
-    from fedpriv.compose import compose_remote
+    from fedpriv.compose import compose_remote_text
 
-    config = compose_remote(shlex.split(overrides))
+    config = compose_remote_text(overrides)
     engine = config.engine.model_copy(update={"name": "flower"})
     return config.model_copy(update={"engine": engine})
 
