@@ -357,7 +357,7 @@ def _sized(content: RecordDict) -> RecordDict:
         for name, value in record.items():
             if len(name) > MOST_NAME:
                 raise MalformedMessage(f"{shown_text(key)}: a key of {len(name)} characters")
-            total += len(name) + _size(value, f"{shown_text(key)}.", name)
+            total += len(name) + _size(value, key, name)
         if total > MOST_BYTES:
             raise MalformedMessage(f"{shown_text(key)}: {total} bytes, at most {MOST_BYTES} are possible")
     return content
@@ -371,6 +371,7 @@ def _size(value: Any, record: str, name: str) -> int:
         return len(value) + sum(_size(one, record, name) for one in value)
     if isinstance(value, str | bytes):
         if len(value) > (MOST_TEXT if isinstance(value, str) else MOST_BLOB):
-            raise MalformedMessage(f"{record}{shown_text(name)}: {len(value)} characters or bytes are too long")
+            words = f"{len(value)} characters or bytes are too long"
+            raise MalformedMessage(f"{shown_text(record)}.{shown_text(name)}: {words}")
         return len(value)
     return 8

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from io import BytesIO
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from record_fuzz import SIZE, try_case
+from record_fuzz import SIZE, content, try_case
+from tripwires import armed
 
 from fedpriv.engines.grid import identify_server
 from fedpriv.errors import RunFailed
@@ -17,7 +19,6 @@ from fedpriv.records import (
     DIAGNOSTICS,
     VECTOR,
     MalformedMessage,
-    Reply,
     identity_content,
     read_reply,
     reply_content,
@@ -31,13 +32,10 @@ CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))
 
 def test_damaged_and_invented_messages_are_read_or_refused() -> None:
     read = refused = 0
-    for seed in range(CASES):
-        for found in try_case(seed):
-            read, refused = read + (found is not None), refused + (found is None)
-            if isinstance(found, Reply):
-                assert found.release.dtype == np.float32 and found.release.shape == (SIZE,)
-                assert np.isfinite(found.release).all()
-                assert all(isinstance(value, float) for value in found.diagnostics.values())
+    with armed():
+        for seed in range(CASES):
+            for found in try_case(content(random.Random(seed))):
+                read, refused = read + (found is not None), refused + (found is None)
     assert read > CASES // 4 and refused > CASES  # both happen, often
 
 
