@@ -15,7 +15,6 @@ from pathlib import Path
 
 import atheris
 from flwr.common.serde import recorddict_to_proto
-
 from fuzz_bytes import Choices
 from tripwires import armed
 

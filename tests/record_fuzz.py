@@ -61,8 +61,15 @@ ONE_BIT = LDPFL(
 )
 WHOLE_NUMBERS = CpSGD(
     _POPULATION,
-    **dict(rounds=3, epsilon=50.0, claimed_delta=1e-5, clip_norm=1.0, levels=8, trials=100, sensitivity="clip"),
-    **dict(variant="repaired", learning_rate=1.0),
+    rounds=3,
+    epsilon=50.0,
+    claimed_delta=1e-5,
+    clip_norm=1.0,
+    levels=8,
+    trials=100,
+    sensitivity="clip",
+    variant="repaired",
+    learning_rate=1.0,
 )
 for _strategy in (ONE_BIT, WHOLE_NUMBERS):
     _strategy.current = Round(1, np.zeros(SIZE, np.float32))

@@ -1,0 +1,65 @@
+"""Coverage-guided fuzzing, each fuzzer in a process of its own: libFuzzer ends the process that it runs in.
+
+Here for a few seconds, with a fixed seed; `make stress` runs them at length.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tripwires import Tripped, armed
+
+TESTS = Path(__file__).resolve().parent
+STRESS = "FEDPRIV_STRESS" in os.environ
+#: Inputs here, and in `make stress`.
+RUNS = {"fuzz_messages": (6000, 1_000_000), "fuzz_clients": (2000, 100_000), "fuzz_options": (800, 50_000)}
+
+
+@pytest.mark.parametrize("fuzzer", RUNS)
+def test_inputs_are_read_or_refused(fuzzer: str, tmp_path: Path) -> None:
+    runs = RUNS[fuzzer][STRESS]
+    command = [sys.executable, str(TESTS / f"{fuzzer}.py"), f"-runs={runs}", "-seed=1", f"-artifact_prefix={tmp_path}/"]
+    environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-8000:]
+    assert f"stat::number_of_executed_units: {runs}\n" in said
+    if STRESS:
+        print(fuzzer, *[line for line in said.splitlines() if "DONE" in line or line.startswith("stat::")], sep="\n  ")
+
+
+class Sent:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return str, ("unpickled",)
+
+
+PICKLED = pickle.dumps(Sent())
+
+
+@pytest.mark.parametrize(
+    "forbidden",
+    [
+        lambda: eval("1 + 1"),
+        lambda: exec("pass"),
+        lambda: __import__("ast").literal_eval("[1]"),
+        lambda: pickle.loads(PICKLED),
+        lambda: subprocess.run(["true"]),
+        lambda: os.system("true"),
+        lambda: Path(os.devnull).write_text("x"),
+        lambda: __import__("antigravity"),
+    ],
+)
+def test_the_wires_trip(forbidden: Callable[[], object]) -> None:
+    with pytest.raises(Tripped), armed():
+        forbidden()
+
+
+def test_the_wires_let_reading_pass() -> None:
+    with armed():
+        assert Path(__file__).read_text()
