@@ -33,6 +33,8 @@ def main() -> None:
             text = option_fuzz.text(rng).encode("utf-8", "surrogatepass")
             (Path(folder) / f"text{number}").write_bytes(b"\0" + text[:500])
             (Path(folder) / f"choices{number}").write_bytes(b"\xff" + rng.randbytes(60))
+        for number, line in enumerate(option_fuzz.FORBIDDEN):
+            (Path(folder) / f"line{number}").write_bytes(b"\0" + line.encode())
         limits = ["-timeout=30", "-malloc_limit_mb=256", "-rss_limit_mb=4096", "-max_len=9000", "-print_final_stats=1"]
         atheris.Setup([sys.argv[0], *limits, *sys.argv[1:], folder], one_input)
         atheris.Fuzz()

@@ -31,6 +31,14 @@ FORBIDDEN_KEYS = (
     *("strategy@x", "strategy@strategy.client", "experiment@_global_", "conf/strategy", "/strategy", "x", "", "${x}"),
     *COMMANDS,
 )
+#: What would be sound on the machine's own command line.
+FORBIDDEN = (
+    *("privacy.rng=secure", "privacy.rng=seeded", "dataset.root=/etc", "dataset.cache=/tmp", "dataset.download=true"),
+    *("strategy.client._target_=os.mkdir", "strategy.server={_target_:os.mkdir}", "+strategy.client._target_=os.mkdir"),
+    *("dataset.path=os.getcwd", "dataset=custom", "model=custom", "model.path=os.getcwd", "dataset=image_folder"),
+    *("engine.address=auto", "engine.faults=[{round:1,client:0,kind:drop}]", "dataset.split=/etc/passwd", "run_dir=x"),
+    *("hydra.run.dir=/tmp", "+experiment=fedcad_mnist", "~seed", "seed=1,2", "privacy.target_epsilon=1"),
+)
 PREFIXES = ("", "", "", "", "+", "++", "~", " ", "\n", "\0", "'", '"', "\\", "@", "/", "../")
 SECRETS = (
     f"${{oc.env:{SECRET_NAME}}}",
@@ -62,8 +70,10 @@ def text(rng: random.Random) -> str:
         kind = rng.random()
         if kind < 0.5:
             part = f"{rng.choice(KEYS)}={rng.choice(VALUES)}"
-        elif kind < 0.9:
+        elif kind < 0.87:
             part = f"{rng.choice(PREFIXES)}{rng.choice((*KEYS, *FORBIDDEN_KEYS))}={rng.choice(VALUES)}"
+        elif kind < 0.97:
+            part = rng.choice(FORBIDDEN)
         else:
             part = rng.choice((rng.choice(VALUES), f"{rng.choice(KEYS)}", "'", "=" * 3, "seed='1", "x" * 9000))
         if rng.random() < 0.1:  # a letter somewhere becomes another
@@ -95,6 +105,7 @@ def check(given: str) -> Config | None:
     assert all(raw["dataset"][key] == default[key] for key in ("root", "cache", "path", "split", "download")), given
     assert raw["model"].get("path") is None and raw["dataset"]["name"] not in ("custom", "image_folder")
     assert raw["privacy"]["rng"] == "seeded"
+    assert raw["privacy"]["target_epsilon"] is None or "experiment=" in given
     assert raw["engine"]["address"] is None and raw["engine"]["faults"] == DEFAULTS["engine"]["faults"]
     assert raw["run_dir"] is None or (raw["run_dir"].startswith("/") and raw["run_dir"].isprintable())
     return config

@@ -85,6 +85,8 @@ NUMBERS_RELEASE = WHOLE_NUMBERS.grid(0).pack(torch.arange(WHOLE_NUMBERS.grid(0).
 def valid(rng: random.Random) -> RecordDict:
     """What the project itself would send."""
     vector = np.arange(SIZE, dtype=np.float32)
+    if rng.random() < 0.1:
+        vector[rng.randrange(SIZE)] = rng.choice((np.nan, np.inf, -np.inf, 3e38))
     return rng.choice(
         (
             lambda: reply_content(vector, 10, {"train_loss": 0.5}, {TRAIN_LOSS: 0.25}),

@@ -18,7 +18,7 @@ from tripwires import Tripped, armed
 TESTS = Path(__file__).resolve().parent
 STRESS = "FEDPRIV_STRESS" in os.environ
 #: Inputs here, and in `make stress`.
-RUNS = {"fuzz_messages": (6000, 1_000_000), "fuzz_clients": (2000, 100_000), "fuzz_options": (800, 50_000)}
+RUNS = {"fuzz_messages": (6000, 1_000_000), "fuzz_clients": (2000, 100_000), "fuzz_options": (800, 20_000)}
 
 
 @pytest.mark.parametrize("fuzzer", RUNS)

@@ -55,6 +55,12 @@ def test_texts_that_look_like_options(text: str) -> None:
     option_fuzz.try_text(text)
 
 
+@pytest.mark.parametrize("line", option_fuzz.FORBIDDEN)
+def test_what_only_the_machines_own_user_may_set(line: str) -> None:
+    with pytest.raises(OptionError, match="outside the app"):
+        compose_remote([line])
+
+
 @pytest.mark.parametrize("secret", option_fuzz.SECRETS)
 @pytest.mark.parametrize("key", ["run_dir", "seed", "strategy.client.diff", "local.sampler", "strategy"])
 def test_no_spelling_of_an_interpolation_reads_the_environment(key: str, secret: str) -> None:
