@@ -30,7 +30,7 @@ test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 
 stress: install ## what `make test` samples, at length: a million damaged messages, a million found by coverage, options
 	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 $(PY) -m pytest -s --timeout=7200 \
-		tests/test_records.py tests/test_fuzz.py tests/test_remote_options.py $(ARGS)
+		tests/test_records.py tests/test_requests.py tests/test_fuzz.py tests/test_remote_options.py $(ARGS)
 
 lint: install ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .

@@ -127,8 +127,11 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     return method
 
 
+METHODS = group_choices(CONF / "strategy")
+
+
 def prepare_all() -> list[Method]:
-    return [prepare((name,)) for name in group_choices(CONF / "strategy")] + [prepare(form) for form in FURTHER]
+    return [prepare((name,)) for name in METHODS] + [prepare(form) for form in FURTHER]
 
 
 def content(rng: random.Random, size: int) -> RecordDict:
