@@ -22,6 +22,8 @@ from fedpriv.records import CENTRES, RADII, shown
 
 #: Against the server together with the other members of a pair or group, whose shared bits it then knows.
 WITH_MEMBERS = Threat("client", "replace-one", "server+members")
+#: Largest centre and radius that is accepted; 1 / MOST: smallest radius. Neither leaves float32, where values are held.
+MOST = 1e30
 
 
 def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:
@@ -79,7 +81,7 @@ class OneBitClient(Client):
         centres, radii = request.options.get(CENTRES), request.options.get(RADII)
         for found in (centres, radii):
             sound = isinstance(found, list) and len(found) == layers and all(map(_is_number, found))
-            if not sound or (found is radii and min(radii) <= 0):  # type: ignore[arg-type]
+            if not sound or (found is radii and min(radii) < 1 / MOST):  # type: ignore[arg-type]
                 raise UnsafeNoise(f"the server announces {shown(found)} for {layers} named blocks")
         self.centres, self.radii = list(centres), list(radii)  # type: ignore[arg-type]
 
@@ -161,7 +163,7 @@ class OneBitClient(Client):
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
 
 
 def as_bytes(blob: bytes) -> np.ndarray:
