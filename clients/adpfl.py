@@ -36,7 +36,7 @@ from fedpriv.personal import LastBlocksStay
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, Gaussian, NoBound, Threat
 from fedpriv.privacy.noise import NoiseSource, add_normal_each
-from fedpriv.records import CLIP_REPORTED_NORM, LEAST_NORM
+from fedpriv.records import CLIP_REPORTED_NORM, LEAST_NORM, shown
 from fedpriv.two_exchanges import TwoExchangeClient
 
 SECURE_SUM = Threat("client", "replace-one", "secure-sum")
@@ -89,7 +89,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         super().prepare(request)
         least = request.options.get(LEAST_NORM, 0.0)
         if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least < math.inf:
-            raise UnsafeClipNorm(f"the server announces the least norm {least!r}")
+            raise UnsafeClipNorm(f"the server announces the least norm {shown(least)}")
         self.least_norm = float(least)
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:

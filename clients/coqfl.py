@@ -42,7 +42,7 @@ from fedpriv.one_bit_client import WITH_MEMBERS, OneBitClient, as_bytes
 from fedpriv.privacy import claimed, laws
 from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse
 from fedpriv.privacy.noise import NoiseSource, encode_key
-from fedpriv.records import EXCHANGE, KEY_ATTEMPT, KEYS, MEMBERS, PUBLIC_KEYS, SEALED, SEEDS, SIGNATURES, TRAIN
+from fedpriv.records import EXCHANGE, KEY_ATTEMPT, KEYS, MEMBERS, PUBLIC_KEYS, SEALED, SEEDS, SIGNATURES, TRAIN, shown
 from fedpriv.shared_bits import KeyRefused, Session, first_of
 from fedpriv.state import ClientMemory, Waiting, read_memory
 
@@ -117,7 +117,7 @@ class CoQFLClient(OneBitClient):
         waiting = memory.waiting
         if waiting is None or waiting.round != request.round:
             raise StaleRequest(f"round {request.round}: a seed is asked for, but there is no key of this round")
-        session = self._session(request, int(request.options[KEY_ATTEMPT]))
+        session = self._session(request, _attempt(request))
         private, sealed = _private(waiting), []
         for member, key in self._peer_keys(request, session).items():
             try:
@@ -140,8 +140,7 @@ class CoQFLClient(OneBitClient):
 
     def _group_secret(self, request: Request, memory: ClientMemory) -> bytes:
         waiting, own = memory.waiting, self._site().client
-        attempt = request.options.get(KEY_ATTEMPT)
-        if waiting is None or (waiting.round, attempt) != (request.round, request.attempt):
+        if waiting is None or (waiting.round, _attempt(request)) != (request.round, request.attempt):
             raise KeyRefused("there is no key of this round and attempt")
         session = self._session(request, request.attempt)
         self.members, self.member = session.members, session.members.index(own)
@@ -162,7 +161,7 @@ class CoQFLClient(OneBitClient):
         own = self._site().client
         sound = isinstance(members, list) and all(type(member) is int for member in members)
         if not sound or own not in members or sorted(set(members)) != members:  # type: ignore[operator,arg-type]
-            raise KeyRefused(f"the server names the group {members!r}")
+            raise KeyRefused(f"the server names the group {shown(members)}")
         if not 2 <= len(members) <= self.group_size:  # type: ignore[arg-type]
             raise KeyRefused(f"the server names {len(members)} members, group_size is {self.group_size}")  # type: ignore[arg-type]
         return Session(self._site().run_id, request.round, attempt, tuple(members))  # type: ignore[arg-type]
@@ -308,6 +307,14 @@ def mean_variance(epsilon: float, bits: int, size: int, private_share: float) ->
 def _blob(value: Any) -> bytes:
     """What a server relays, where it is a byte string; empty otherwise."""
     return value if isinstance(value, bytes) else b""
+
+
+def _attempt(request: Request) -> int:
+    """Of the round whose keys were relayed. Raises `KeyRefused` where the server says none."""
+    attempt = request.options.get(KEY_ATTEMPT)
+    if not isinstance(attempt, int) or isinstance(attempt, bool):
+        raise KeyRefused(f"the server names the attempt {shown(attempt)}")
+    return attempt
 
 
 def _private(waiting: Waiting) -> bytes:

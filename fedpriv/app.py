@@ -7,7 +7,6 @@ catches every exception, attaches diagnostics in simulation only, and executes p
 from __future__ import annotations
 
 import logging
-import shlex
 import traceback
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -28,12 +27,14 @@ from fedpriv.records import (
     STATISTICS,
     TRAIN,
     Instructions,
+    MalformedMessage,
     Refusal,
     blobs_content,
     identity_content,
     read_instructions,
     refusal,
     reply_content,
+    shown,
     statistics_content,
     unpack_vector,
 )
@@ -127,12 +128,12 @@ def _train(config: Config, message: Message, context: Context) -> Message:
         if config.dataset.name == "on_nodes":
             raise PolicyRefused("node-config names no policy: this machine answers simulations only")
         numpy_client = _client(config, context, _store(config, context))
-        reply = _answer(numpy_client, instructions, exchange, message, simulation=config.privacy.rng == "seeded")
+        reply = _answer(config, numpy_client, instructions, exchange, message, config.privacy.rng == "seeded")
         return refusal(Refusal.LOST, message) if kind == "drop" else reply
     with node.answering(config, instructions) as gate:
         numpy_client = _client(gate.config, context, gate, gate.check)
         gate.admit(numpy_client)
-        reply = _answer(numpy_client, instructions, exchange, message, simulation=False)
+        reply = _answer(gate.config, numpy_client, instructions, exchange, message, simulation=False)
         gate.require_booked(exchange, instructions.round, instructions.attempt)
         return reply
 
@@ -148,12 +149,20 @@ def _client(
 
 
 def _answer(
-    numpy_client: Client, instructions: Instructions, exchange: str, message: Message, simulation: bool
+    config: Config,
+    numpy_client: Client,
+    instructions: Instructions,
+    exchange: str,
+    message: Message,
+    simulation: bool,
 ) -> Message:
     """One call of `fit`, and the reply with what it gave: releases, and in simulation diagnostics beside them."""
     if exchange not in numpy_client.exchanges:
-        raise ValueError(f"the method has no exchange {exchange!r}")
-    parameters = [unpack_vector(message.content)] if exchange == numpy_client.trains_in else []
+        raise MalformedMessage(f"the method has no exchange {shown(exchange)}")
+    parameters = []
+    if exchange == numpy_client.trains_in:
+        down = numpy_client.exchange(worker_for(config).model.layout, instructions.round).down
+        parameters = [unpack_vector(message.content, down.stop - down.start)]
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
     answer, num_examples, diagnostics = numpy_client.fit(parameters, call)
     names = numpy_client.statistic_names
@@ -163,8 +172,8 @@ def _answer(
         return Message(blobs_content(exchange, [array.tobytes() for array in answer]), reply_to=message)
     release, *beside = answer
     statistics = dict(zip(names, beside[0].tolist(), strict=True)) if beside else {}
-    shown = diagnostics if simulation else None
-    return Message(reply_content(release, num_examples, shown, statistics), reply_to=message)
+    content = reply_content(release, num_examples, diagnostics if simulation else None, statistics)
+    return Message(content, reply_to=message)
 
 
 def _node(context: Context) -> Node | None:
@@ -217,9 +226,9 @@ def _store(config: Config, context: Context) -> MemoryStore:
 
 @lru_cache(maxsize=4)
 def _composed(overrides: str) -> Config:
-    from fedpriv.compose import compose_remote
+    from fedpriv.compose import compose_remote_text
 
-    config = compose_remote(shlex.split(overrides))
+    config = compose_remote_text(overrides)
     engine: dict[str, Any] = {"name": "flower"}
     privacy: dict[str, Any] = {}
     if config.dataset.name == "on_nodes":  # real clients: nothing of theirs may be repeatable, nor measured on others

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -34,20 +35,26 @@ COMMANDS = ("resume", "rerun", "plan")
 #: code are not among them.
 REMOTE_GROUPS = ("strategy", "dataset", "partition", "model", "engine", "experiment", "scale")
 REMOTE_OPTIONS = re.compile(
-    r"seed|num_clients|clients_per_round|num_rounds|run_dir"
+    r"seed|num_clients|clients_per_round|num_rounds"
     r"|(local|evaluate|checkpoint)\.[a-z_]+"
     r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
     r"|model\.(hidden|second_hidden|groups)"
-    r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|test_root)"
+    r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
     r"|attack\.(keep_snapshots|snapshot_every)"
     r"|operations\.(log_format|log_level|metrics_port|stop_grace)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"
     r"|privacy\.(variant|delta|max_epsilon)"
-    r"|strategy\.(server|client)\.[a-z][a-z_]*"
+    r"|strategy\.(server|client)\.[a-z][a-z0-9_]*"
 )
-#: Options of a remote caller that are lists of such values.
-REMOTE_LISTS = ("dataset.classes", "dataset.examples")
-REMOTE_VALUES = (int, float, bool, str, QuotedString, type(None))
+#: The only values from outside that reach Hydra: numbers and names, or flat lists of them. Nothing in them can be
+#: escaped into an interpolation, a function, a sweep or a mapping.
+_PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
+REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
+#: Folders of the server's own machine, which no client's looks at.
+REMOTE_FOLDERS = ("run_dir", "dataset.test_root")
+#: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.
+REMOTE_FOLDER = re.compile(r"/[\w./+@%-]{0,1023}", re.ASCII)
+MOST_OVERRIDES, MOST_CHARACTERS = 128, 8192
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -64,21 +71,41 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     return validate(raw)
 
 
+def compose_remote_text(text: str) -> Config:
+    """As `compose_remote`, for overrides in one text, divided as a shell would."""
+    if len(text) > MOST_CHARACTERS:
+        raise OptionError("overrides", "", f"{len(text)} characters, at most {MOST_CHARACTERS} are allowed")
+    try:
+        overrides = shlex.split(text)
+    except ValueError as error:
+        raise OptionError("overrides", "", f"cannot be divided into options ({error})") from None
+    return compose_remote(overrides)
+
+
 def compose_remote(overrides: Sequence[str]) -> Config:
-    """As `compose`, for overrides that come from outside: only value options of an allow-list pass."""
-    for line, override in zip(overrides, parse(overrides), strict=True):
-        key, given = override.key_or_group, _split(line)[1]
+    """As `compose`, for overrides that come from outside: only value options of an allow-list pass, with plain values.
+
+    What does not pass is refused before Hydra sees it, so nothing of it is parsed, resolved or evaluated.
+    """
+    if len(overrides) > MOST_OVERRIDES or sum(map(len, overrides)) > MOST_CHARACTERS:
+        words = f"at most {MOST_OVERRIDES} options of {MOST_CHARACTERS} characters in all are allowed"
+        raise OptionError("overrides", "", words)
+    for key, given in map(_split, overrides):
         if key in REMOTE_GROUPS:
             allowed = given in group_choices(CONF / key) and given != "custom"
+        elif key in REMOTE_FOLDERS:
+            allowed = REMOTE_FOLDER.fullmatch(given) is not None
         else:
-            value = None if override.is_sweep_override() else override.value()
-            values = value if key in REMOTE_LISTS and isinstance(value, list) else [value]
-            plain = not override.is_sweep_override() and all(isinstance(item, REMOTE_VALUES) for item in values)
-            known = key in REMOTE_LISTS or REMOTE_OPTIONS.fullmatch(key) is not None
-            allowed = known and plain and "${" not in given
-        if not allowed or line != f"{key}={given}":
-            raise OptionError(key, given, "this cannot be set from outside the app")
+            allowed = REMOTE_OPTIONS.fullmatch(key) is not None and REMOTE_VALUE.fullmatch(given) is not None
+        if not allowed:
+            raise OptionError(_printable(key), _printable(given), "this cannot be set from outside the app")
     return compose(overrides)
+
+
+def _printable(text: str) -> str:
+    """For an error: without control characters, cut."""
+    cut = text[:60] + "..." if len(text) > 60 else text
+    return "".join(letter if letter.isprintable() else " " for letter in cut)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

@@ -232,9 +232,9 @@ class StrategyConfig(Options):
 
 class Config(Options):
     seed: int = Field(ge=0, lt=2**63)
-    num_clients: int = Field(ge=1, description="clients in all (N)")
+    num_clients: int = Field(ge=1, lt=2**31, description="clients in all (N)")
     clients_per_round: int = Field(ge=1, description="clients asked in a round (K)")
-    num_rounds: int = Field(ge=1, description="rounds (T)")
+    num_rounds: int = Field(ge=1, lt=2**31, description="rounds (T)")
     scale: Literal["literal", "small"] = Field(
         description="size of an experiment: the paper's, or minutes on two cores"
     )

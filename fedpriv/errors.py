@@ -15,7 +15,9 @@ class OptionError(FedprivError):
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         self.option, self.value, self.allowed = option, value, allowed
-        super().__init__(f"{option}{'' if value == '' else f'={value}'}: {allowed}")
+        given = str(value)
+        shown = f"{given[:500]}..." if len(given) > 500 else given
+        super().__init__(f"{option}{f'={shown}' if shown else ''}: {allowed}")
 
     def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
         return type(self), (self.option, self.value, self.allowed)

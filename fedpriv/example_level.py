@@ -29,7 +29,7 @@ from fedpriv.mechanisms.per_example import clip_factors
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
 from fedpriv.privacy.noise import NoiseSource, add_normal
-from fedpriv.records import SIGMA
+from fedpriv.records import SIGMA, shown
 
 EXAMPLE_TO_SERVER = Threat("example", "add-or-remove-one", "server")
 
@@ -179,7 +179,7 @@ class ExampleLevelClient(Client):
         announced = request.options.get(SIGMA, self.noise_multiplier)
         least = self.smallest_sigma(request.round)
         if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
-            raise UnsafeNoise(f"the server announces noise {announced!r}")
+            raise UnsafeNoise(f"the server announces noise {shown(announced)}")
         if announced < 0 or announced < least * (1 - 1e-9):
             raise UnsafeNoise(f"the server announces noise {announced:g}, this client releases with at least {least:g}")
         return float(announced)

@@ -13,7 +13,7 @@ from fedpriv.clip_statistics import Measured, clip_statistic
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.privacy.events import Event
 from fedpriv.privacy.noise import NoiseSource
-from fedpriv.records import CLIP_NORM
+from fedpriv.records import CLIP_NORM, shown
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class GaussianClient(Client):
         """Takes the announced C^t. Raises `UnsafeClipNorm` for anything outside the public bounds."""
         announced = request.options.get(CLIP_NORM, self.first_clip_norm)
         if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
-            raise UnsafeClipNorm(f"the server announces the clip norm {announced!r}")
+            raise UnsafeClipNorm(f"the server announces the clip norm {shown(announced)}")
         fixed = self.clipping == "fixed"
         least, most = (self.first_clip_norm,) * 2 if fixed else (self.floor, self.norm_bound)
         if not least * (1 - 1e-9) <= announced <= most * (1 + 1e-9):

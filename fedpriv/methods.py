@@ -149,7 +149,7 @@ class PrivateBitOptions(OneBitOptions):
 
 class SharedBitOptions(PrivateBitOptions):
     bits: int = Field(ge=0, le=16, description="M: shared bits per coordinate; 0: none, as LDP-FL")
-    group_size: int = Field(ge=2, description="g: clients that share; 2: antithetic pairs")
+    group_size: int = Field(ge=2, le=1024, description="g: clients that share; 2: antithetic pairs")
 
 
 class OneBitServerOptions(ServerOptions):

@@ -18,10 +18,12 @@ from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probabili
 from fedpriv.models import Exchange, Layout
 from fedpriv.privacy.events import Event, Threat
 from fedpriv.privacy.noise import NoiseSource
-from fedpriv.records import CENTRES, RADII
+from fedpriv.records import CENTRES, RADII, shown
 
 #: Against the server together with the other members of a pair or group, whose shared bits it then knows.
 WITH_MEMBERS = Threat("client", "replace-one", "server+members")
+#: Largest centre and radius that is accepted; 1 / MOST: smallest radius. Neither leaves float32, where values are held.
+MOST = 1e30
 
 
 def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:
@@ -78,9 +80,9 @@ class OneBitClient(Client):
             return
         centres, radii = request.options.get(CENTRES), request.options.get(RADII)
         for found in (centres, radii):
-            sound = isinstance(found, list) and len(found) == layers and all(map(math.isfinite, found))
-            if not sound or (found is radii and min(radii) <= 0):  # type: ignore[arg-type]
-                raise UnsafeNoise(f"the server announces {found!r} for {layers} named blocks")
+            sound = isinstance(found, list) and len(found) == layers and all(map(_is_number, found))
+            if not sound or (found is radii and min(radii) < 1 / MOST):  # type: ignore[arg-type]
+                raise UnsafeNoise(f"the server announces {shown(found)} for {layers} named blocks")
         self.centres, self.radii = list(centres), list(radii)  # type: ignore[arg-type]
 
     def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
@@ -158,6 +160,10 @@ class OneBitClient(Client):
         """Every coordinate at the same end of its interval: the bits as numbers."""
         found = self.release(torch.full(shape, length * self._first_radius()), state, noise)
         return replace(found, value=found.value.float())
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
 
 
 def as_bytes(blob: bytes) -> np.ndarray:

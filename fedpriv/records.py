@@ -1,13 +1,15 @@
 """Every key that appears in a message, and the only code that puts values into messages or takes them out.
 
-Parameters and updates travel as one flat float32 vector. What arrives is checked here (shape, dtype, finite),
-because a message comes from another machine.
+Parameters and updates travel as one flat float32 vector. What arrives is checked here (size, shape, dtype, finite),
+because a message comes from another machine: a client's from the server as much as the server's from a client. Sizes
+are checked before anything is copied; nothing is evaluated, and no text of a message is repeated in full.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -42,6 +44,19 @@ TRAIN_LOSS = "train-loss"  # a release beside the gradient: what loss-weighted a
 LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
 LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
+
+
+#: What a message may hold at most, beside its one array: more than any of ours does.
+MOST_RECORDS = 8
+MOST_KEYS = 1024  # of a record
+MOST_NAME = 128  # characters of a key
+MOST_TEXT = 1024  # characters of a text
+MOST_BLOB = 4096  # bytes of a byte string: a key, a signature, a sealed seed
+MOST_BYTES = 2**23  # of a record in all; a list of a million clients
+MOST_ROUND = 2**31 - 1  # round or attempt
+#: Bytes per coordinate of the model that a release in another form than float32 may have.
+MOST_PER_COORDINATE = 16
+MOST_REASON = 500  # characters of a client's reason that are kept
 
 
 class Refusal(IntEnum):
@@ -132,42 +147,43 @@ def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> FloatVector:
     """The flat vector of a message (or of its ArrayRecord); raises `MalformedMessage` unless it is float32 [size]."""
-    vector = unpack_array(record)
-    if vector.dtype != np.float32 or vector.ndim != 1:
+    vector = _array(record)
+    if vector.dtype != np.float32:
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}")
     if size is not None and vector.size != size:
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}")
-    return vector
+    return vector.copy()
 
 
-def unpack_array(record: RecordDict | ArrayRecord) -> NDArray[Any]:
-    """The one array of a message. Raises `MalformedMessage`."""
-    arrays = record if isinstance(record, ArrayRecord) else _get(record, ARRAYS, ArrayRecord)
-    if list(arrays.keys()) != [VECTOR]:
+def unpack_array(record: RecordDict | ArrayRecord, most_bytes: int | None = None) -> NDArray[Any]:
+    """The one array of a message, float32 [n] or uint8 [n], of ``most_bytes`` at most. Raises `MalformedMessage`."""
+    array = _array(record)
+    if most_bytes is not None and array.nbytes > most_bytes:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {array.nbytes} bytes, at most {most_bytes} are possible")
+    return array.copy()
+
+
+#: What ``np.save`` writes before the numbers of an array that we send. Every other form is refused unread: numpy's own
+#: reader would hand the text to Python's parser.
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00(..)\{'descr': '(<f4|\|u1)', 'fortran_order': False, 'shape': \((\d{1,15}),\), \} *\n",
+    re.DOTALL,
+)
+
+
+def _array(record: RecordDict | ArrayRecord) -> NDArray[Any]:
+    """As `unpack_array`, but a view of the message's own bytes: nothing is copied."""
+    arrays = record if isinstance(record, ArrayRecord) else _get(_sized(record), ARRAYS, ArrayRecord)
+    if len(arrays) != 1 or VECTOR not in arrays:
         raise MalformedMessage(f"{ARRAYS}: expected the one array {VECTOR!r}")
-    try:
-        return _decode(arrays[VECTOR].data)
-    except Exception:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded") from None
-
-
-def _decode(npy: bytes) -> NDArray[Any]:
-    """The array in a message's ``.npy`` bytes: numpy's own reader, whose headers are parsed once per shape.
-
-    Raises ValueError for anything else, pickled objects among it.
-    """
-    end = 10 + int.from_bytes(npy[8:10], "little")  # version 1: magic, version, two bytes of header length
-    dtype, shape = _header(npy[:end])
-    return np.frombuffer(npy, dtype, offset=end).reshape(shape).copy()
-
-
-@lru_cache(maxsize=64)
-def _header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    file = BytesIO(start)
-    if np.lib.format.read_magic(file) != (1, 0):  # type: ignore[no-untyped-call]
-        raise ValueError("not a .npy array of version 1.0")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    return dtype, shape
+    data = arrays[VECTOR].data
+    header = _HEADER.match(data)
+    if header is None or int.from_bytes(header[1], "little") != header.end() - 10:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded, expected float32 or uint8 [d]")
+    dtype, count = np.dtype(header[2].decode()), int(header[3])
+    if len(data) - header.end() != count * dtype.itemsize:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded, {count} values of {dtype} are other bytes")
+    return np.frombuffer(data, dtype, offset=header.end())
 
 
 def train_content(arrays: ArrayRecord | None, instructions: Instructions) -> RecordDict:
@@ -180,11 +196,11 @@ def train_content(arrays: ArrayRecord | None, instructions: Instructions) -> Rec
 
 def read_instructions(content: RecordDict) -> Instructions:
     """Raises `MalformedMessage` where round or attempt are missing or not whole numbers."""
-    config = dict(_get(content, CONFIG, ConfigRecord))
+    config = dict(_get(_sized(content), CONFIG, ConfigRecord))
     number, attempt = config.pop(ROUND, None), config.pop(ATTEMPT, None)
     for key, value in ((ROUND, number), (ATTEMPT, attempt)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise MalformedMessage(f"{CONFIG}.{key}: expected a whole number, got {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_ROUND:
+            raise MalformedMessage(f"{CONFIG}.{key}: expected a whole number, got {shown(value)}")
     return Instructions(int(number), int(attempt), config)  # type: ignore[call-overload,arg-type]
 
 
@@ -230,8 +246,9 @@ def read_reply(
     if decode is None:
         release = unpack_vector(content, size)
     else:
+        array = unpack_array(content, MOST_PER_COORDINATE * size)
         try:
-            release = decode(client, unpack_array(content))
+            release = decode(client, array)
         except ValueError as error:
             raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}") from None
     if not np.isfinite(release).all():
@@ -250,9 +267,10 @@ def statistics_content(statistics: Mapping[str, float]) -> RecordDict:
 
 def read_report(message: Message, client: int, names: Sequence[str]) -> Report:
     """The statistics of ``client``; raises `MalformedMessage` for a missing one, NaN or infinite values."""
-    found = {name: _finite(message.content, name, STATISTICS) for name in names}
-    _get(message.content, STATISTICS, MetricRecord)
-    return Report(client, found, num_bytes(message.content))
+    content = _sized(message.content)
+    found = {name: _finite(content, name, STATISTICS) for name in names}
+    _get(content, STATISTICS, MetricRecord)
+    return Report(client, found, num_bytes(content))
 
 
 def blobs_content(exchange: str, blobs: Sequence[bytes]) -> RecordDict:
@@ -260,9 +278,11 @@ def blobs_content(exchange: str, blobs: Sequence[bytes]) -> RecordDict:
     return RecordDict({exchange: ConfigRecord({str(index): blob for index, blob in enumerate(blobs)})})
 
 
-def read_blobs(message: Message, exchange: str) -> tuple[bytes, ...]:
-    """The byte strings of an exchange, in order. Raises `MalformedMessage`."""
-    record = _get(message.content, exchange, ConfigRecord)
+def read_blobs(message: Message, exchange: str, most: int = MOST_KEYS) -> tuple[bytes, ...]:
+    """The byte strings of an exchange, in order, ``most`` of them at most. Raises `MalformedMessage`."""
+    record = _get(_sized(message.content), exchange, ConfigRecord)
+    if len(record) > most:
+        raise MalformedMessage(f"{exchange}: {len(record)} byte strings, at most {most} are possible")
     found = tuple(record.get(str(index)) for index in range(len(record)))
     if not all(isinstance(blob, bytes) for blob in found):
         raise MalformedMessage(f"{exchange}: expected byte strings numbered from 0")
@@ -272,7 +292,7 @@ def read_blobs(message: Message, exchange: str) -> tuple[bytes, ...]:
 def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
     value = _get(content, record, MetricRecord).get(name)
     if not isinstance(value, float) or not math.isfinite(value):
-        raise MalformedMessage(f"{record}.{name}: expected a finite number, got {value!r}")
+        raise MalformedMessage(f"{record}.{name}: expected a finite number, got {shown(value)}")
     return value
 
 
@@ -281,7 +301,7 @@ def _numbers(content: RecordDict, record: str) -> dict[str, float]:
     found = dict(_get(content, record, MetricRecord))
     for name, value in found.items():
         if not isinstance(value, int | float):
-            raise MalformedMessage(f"{record}.{name}: expected a number, got {value!r}")
+            raise MalformedMessage(f"{record}.{shown_text(name)}: expected a number, got {shown(value)}")
     return {name: float(value) for name, value in found.items()}
 
 
@@ -291,15 +311,36 @@ def identity_content(client: int) -> RecordDict:
 
 
 def read_identity(message: Message) -> int:
-    value = _get(message.content, METRICS, MetricRecord).get(CLIENT)
+    """Which partition a node says it is. Raises `MalformedMessage`."""
+    value = _get(_sized(message.content), METRICS, MetricRecord).get(CLIENT)
     if not isinstance(value, int) or value < 0:
-        raise MalformedMessage(f"{METRICS}.{CLIENT}: expected a whole number, got {value!r}")
+        raise MalformedMessage(f"{METRICS}.{CLIENT}: expected a whole number, got {shown(value)}")
     return value
 
 
 def refusal(code: Refusal, message: Message, reason: str | None = None) -> Message:
     """An error reply; ``reason`` is for simulation only, where the experimenter owns both sides."""
     return Message(Error(code=int(code), reason=reason or code.name.lower()), reply_to=message)
+
+
+def reason_of(message: Message) -> str:
+    """Why a client sent no content, in its own words: one line, cut."""
+    return shown_text(str(message.error.reason), MOST_REASON)
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+def shown(value: object) -> str:
+    """A value that came in a message, for an error: its repr, cut."""
+    return _short.repr(value)
+
+
+def shown_text(text: str, most: int = 60) -> str:
+    """A text that came in a message, for an error: one line without control characters, cut."""
+    cut = text[:most] + "..." if len(text) > most else text
+    return "".join(letter if letter.isprintable() else " " for letter in cut)
 
 
 def num_bytes(content: RecordDict) -> int:
@@ -318,3 +359,40 @@ def _get(content: RecordDict, key: str, kind: type[Any]) -> Any:
     if not isinstance(record, kind):
         raise MalformedMessage(f"{key}: missing or of the wrong kind")
     return record
+
+
+def _sized(content: RecordDict) -> RecordDict:
+    """The content itself. Raises `MalformedMessage` where it holds more than a message may; the size of the array that
+    is read is checked by whoever knows the model.
+    """
+    if len(content) > MOST_RECORDS:
+        raise MalformedMessage(f"{len(content)} records, at most {MOST_RECORDS} are possible")
+    for key, record in content.items():
+        if isinstance(record, ArrayRecord):
+            if key != ARRAYS:
+                raise MalformedMessage(f"{shown_text(key)}: no arrays are expected here")
+            continue
+        if len(record) > MOST_KEYS:
+            raise MalformedMessage(f"{shown_text(key)}: {len(record)} keys, at most {MOST_KEYS} are possible")
+        total = 0
+        for name, value in record.items():
+            if len(name) > MOST_NAME:
+                raise MalformedMessage(f"{shown_text(key)}: a key of {len(name)} characters")
+            total += len(name) + _size(value, key, name)
+        if total > MOST_BYTES:
+            raise MalformedMessage(f"{shown_text(key)}: {total} bytes, at most {MOST_BYTES} are possible")
+    return content
+
+
+def _size(value: Any, record: str, name: str) -> int:
+    """Bytes of a value. Raises `MalformedMessage` for a text or a byte string that is too long."""
+    if isinstance(value, list):
+        if not value or not isinstance(value[0], str | bytes):  # all of one type: Flower checks that
+            return 8 * len(value)
+        return len(value) + sum(_size(one, record, name) for one in value)
+    if isinstance(value, str | bytes):
+        if len(value) > (MOST_TEXT if isinstance(value, str) else MOST_BLOB):
+            words = f"{len(value)} characters or bytes are too long"
+            raise MalformedMessage(f"{shown_text(record)}.{shown_text(name)}: {words}")
+        return len(value)
+    return 8

@@ -42,6 +42,7 @@ from fedpriv.records import (
     pack_vector,
     read_identity,
     read_reply,
+    reason_of,
     refusal_name,
     train_content,
     unpack_vector,
@@ -437,7 +438,7 @@ class FederatedStrategy(Strategy):
         if code == Refusal.BUDGET_SPENT:
             current.stopped.append(client)
         elif code != Refusal.LOST:
-            current.errors[client] = str(message.error.reason)
+            current.errors[client] = reason_of(message)
         if code == Refusal.WORKER_LOST:
             self.on_disturbance()
 

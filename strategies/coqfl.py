@@ -64,7 +64,7 @@ class CoQFL(OneBitServer):
             sealed = self._collect(grid, SEEDS, leaders)
             for group in groups:
                 for member, seed_of in zip(group[1:], sealed.get(group[0], ()), strict=False):
-                    told[member] |= {SEALED: seed_of}
+                    told[member] |= {SEALED: seed_of} if seed_of else {}
         wanted = sum(len(group) for group in groups)
         self.current.figures |= {"groups": len(groups), "keys_missing": wanted - len(keys)}
         return self.messages(grid, cohort, down, options, told)
@@ -74,7 +74,7 @@ class CoQFL(OneBitServer):
         messages = self.messages(grid, sorted(own), None, {EXCHANGE: exchange}, own)
 
         def read(message: Message, client: int) -> tuple[int, tuple[bytes, ...]]:
-            return client, read_blobs(message, exchange)
+            return client, read_blobs(message, exchange, most=max(2, self.group_size - 1))
 
         found = dict(self.ask(grid, messages, read))
         self.current.bytes_up += sum(len(blob) for blobs in found.values() for blob in blobs)

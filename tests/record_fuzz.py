@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto
+from flwr.proto.recorddict_pb2 import RecordDict as Wire
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedpriv.records import (
     ARRAYS,
@@ -18,11 +23,17 @@ from fedpriv.records import (
     DIAGNOSTICS,
     KEYS,
     METRICS,
+    MOST_BLOB,
+    MOST_KEYS,
+    MOST_NAME,
+    MOST_TEXT,
     STATISTICS,
     TRAIN_LOSS,
     VECTOR,
     Instructions,
     MalformedMessage,
+    Reply,
+    Report,
     blobs_content,
     identity_content,
     pack_vector,
@@ -36,17 +47,46 @@ from fedpriv.records import (
     train_content,
     unpack_vector,
 )
+from fedpriv.server import Population, Round
+from strategies.cpsgd import CpSGD
+from strategies.ldpfl import LDPFL
 
 SIZE = 5
 RECORDS = (ARRAYS, CONFIG, METRICS, DIAGNOSTICS, STATISTICS, KEYS, "other")
 DTYPES = ("<f4", "<f8", "<i8", "|b1", "|O", "<U3", "|V4", ">f4", "<c8", "[('a', '<f4')]", "<M8[s]", "nonsense", "")
+
+_POPULATION = Population(0, 4, 2, lambda client: 10, layers=(slice(0, 3), slice(3, SIZE)))
+ONE_BIT = LDPFL(
+    _POPULATION, epsilon=1.0, encode="update", radius=0.5, radius_floor=0.1, clip_factor=1.0, weighting="uniform"
+)
+WHOLE_NUMBERS = CpSGD(
+    _POPULATION,
+    rounds=3,
+    epsilon=50.0,
+    claimed_delta=1e-5,
+    clip_norm=1.0,
+    levels=8,
+    trials=100,
+    sensitivity="clip",
+    variant="repaired",
+    learning_rate=1.0,
+)
+for _strategy in (ONE_BIT, WHOLE_NUMBERS):
+    _strategy.current = Round(1, np.zeros(SIZE, np.float32))
+
 FLOATS = (0.0, -1.5, 1e308, -1e308, 5e-324, float("nan"), float("inf"), float("-inf"))
 INTEGERS = (0, -1, 1, 7, 2**31, 2**63 - 1, -(2**63))
+
+
+ONE_BIT_RELEASE = np.array([0b10110], np.uint8)
+NUMBERS_RELEASE = WHOLE_NUMBERS.grid(0).pack(torch.arange(WHOLE_NUMBERS.grid(0).padded))
 
 
 def valid(rng: random.Random) -> RecordDict:
     """What the project itself would send."""
     vector = np.arange(SIZE, dtype=np.float32)
+    if rng.random() < 0.1:
+        vector[rng.randrange(SIZE)] = rng.choice((np.nan, np.inf, -np.inf, 3e38))
     return rng.choice(
         (
             lambda: reply_content(vector, 10, {"train_loss": 0.5}, {TRAIN_LOSS: 0.25}),
@@ -54,6 +94,8 @@ def valid(rng: random.Random) -> RecordDict:
             lambda: train_content(pack_vector(vector), Instructions(3, 1, {"noise_multiplier": 0.5})),
             lambda: statistics_content({TRAIN_LOSS: 0.5}),
             lambda: blobs_content(KEYS, [b"key", b"signature"]),
+            lambda: reply_content(ONE_BIT_RELEASE, 10, None),  # type: ignore[arg-type]
+            lambda: reply_content(NUMBERS_RELEASE, 10, None),  # type: ignore[arg-type]
             lambda: identity_content(4),
         )
     )()
@@ -96,12 +138,28 @@ def damaged(rng: random.Random, good: Array) -> Array:
 
 def record(rng: random.Random) -> ArrayRecord | ConfigRecord | MetricRecord:
     kind = rng.randrange(3)
+    if rng.random() < 0.01:
+        return rng.choice(OVERSIZED)
     if kind == 0:
         return ArrayRecord({rng.choice((VECTOR, "other", str(n))): array(rng) for n in range(rng.randrange(3))})
     names = ("round", "attempt", "client", "num-examples", TRAIN_LOSS, "0", "1", "train_loss")
     if kind == 1:
         return ConfigRecord({rng.choice(names): config_value(rng) for _ in range(rng.randrange(4))})
     return MetricRecord({rng.choice(names): metric_value(rng) for _ in range(rng.randrange(4))})
+
+
+#: Just beyond one of the limits, and far beyond.
+OVERSIZED = [
+    record
+    for factor in (1, 30)
+    for record in (
+        MetricRecord({str(n): 0.5 for n in range(MOST_KEYS * factor + 1)}),
+        MetricRecord({"n" * (MOST_NAME * factor + 1): 0.5}),
+        ConfigRecord({"round": 1, "attempt": 0, "text": "t" * (MOST_TEXT * factor + 1)}),
+        ConfigRecord({"0": b"b" * (MOST_BLOB * factor + 1)}),
+        ConfigRecord({"round": 1, "attempt": 0, "list": [1.0] * (2**16 * factor)}),
+    )
+]
 
 
 def content(rng: random.Random) -> RecordDict:
@@ -123,20 +181,69 @@ def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     yield lambda: read_instructions(case)
     yield lambda: unpack_vector(case, SIZE)
     yield lambda: read_reply(message, 0, SIZE, 10)
+    yield lambda: read_reply(message, 0, SIZE, 10, decode=ONE_BIT.decoded)
+    yield lambda: read_reply(message, 0, SIZE, 10, decode=WHOLE_NUMBERS.decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, (TRAIN_LOSS,))
     yield lambda: read_report(message, 0, (TRAIN_LOSS,))
     yield lambda: read_blobs(message, KEYS)
     yield lambda: read_identity(message)
 
 
-def try_case(seed: int) -> list[Any]:
-    """What the readers made of case ``seed``: a value, or None where they refused it. Anything but the declared error
-    is raised.
+def try_case(case: RecordDict) -> list[Any]:
+    """What the readers made of a case: a value, or None where they refused it. Anything but the declared error, a value
+    that is none and an error that repeats more than a line of the message are raised.
     """
     found = []
-    for read in readers(content(random.Random(seed))):
+    for read in readers(case):
         try:
             found.append(read())
-        except MalformedMessage:
+        except MalformedMessage as error:
             found.append(None)
+            assert len(str(error)) <= 400 and str(error).isprintable(), error
+        else:
+            check(found[-1])
     return found
+
+
+def check(found: Any) -> None:
+    """A value is what its reader promises."""
+    if isinstance(found, Reply):
+        assert found.release.dtype == np.float32 and found.release.shape == (SIZE,)
+        assert np.isfinite(found.release).all() and found.release.flags.writeable
+        assert all(isinstance(value, float) for value in found.diagnostics.values())
+        assert len(found.diagnostics) <= MOST_KEYS
+    if isinstance(found, Reply | Report):
+        assert all(np.isfinite(value) for value in found.statistics.values())
+    if isinstance(found, Instructions):
+        assert 0 <= found.round < 2**31 and 0 <= found.attempt < 2**31
+        assert all(len(value) <= MOST_BLOB for value in found.options.values() if isinstance(value, str | bytes))
+    if isinstance(found, tuple):
+        assert len(found) <= MOST_KEYS and all(len(blob) <= MOST_BLOB for blob in found)
+
+
+# --- as bytes --------------------------------------------------------------------------------------------
+
+
+def from_wire(data: bytes) -> RecordDict | None:
+    """The content in the bytes of a Flower message; None where Flower itself refuses them."""
+    try:
+        return recorddict_from_proto(Wire.FromString(data))
+    except Exception:
+        return None
+
+
+def from_objects(rng: random.Random) -> RecordDict | None:
+    """A content after one of the objects in which Flower stores it was damaged; None where Flower refuses that."""
+    whole = valid(rng)
+    objects = {name: found.deflate() for name, found in get_all_nested_objects(whole).items()}
+    name = rng.choice(list(objects))
+    data = bytearray(objects[name])
+    for _ in range(rng.randrange(1, 4)):
+        place = rng.randrange(len(data) + 1)
+        data[place : place + rng.choice((0, 1, 1, 8))] = rng.randbytes(rng.choice((0, 1, 1, 8)))
+    objects[name] = bytes(data)
+    try:
+        found = inflate_object_from_contents(whole.object_id, objects)
+    except Exception:
+        return None
+    return found if isinstance(found, RecordDict) else None

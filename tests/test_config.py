@@ -191,6 +191,8 @@ def test_the_agn_experiments_take_the_other_partitions_that_they_name(classes: i
         "privacy.rng=seeded",
         "seed=1,2",
         "seed=${oc.env:HOME}",
+        "run_dir=$\\{oc.env\\:HOME\\}",
+        "seed=int('3')",
         "resume=/tmp",
         "rerun=/tmp",
         "conf/strategy=fedavg",

@@ -180,6 +180,14 @@ def test_a_missing_leader_leaves_its_group_with_own_noise(run: Run) -> None:
     assert "planned" in rows[0]["errors"]["0"] or "raises" in rows[0]["errors"]["0"]
 
 
+def test_a_member_without_a_key_leaves_the_rest_of_its_group_alone(run: Run) -> None:
+    """Its leader has no seed for it, which is an empty answer, not the end of the run."""
+    fault = "engine.faults=[{round:1,client:2,exchange:keys,kind:drop}]"
+    rows = rows_of(run("strategy=coqfl", "strategy.client.group_size=4", fault))
+    assert [row["participants"] for row in rows] == [4, 4, 4]
+    assert [row["figures"]["fallbacks"] for row in rows] == [1, 0, 0]
+
+
 @pytest.mark.parametrize(("clients", "size"), [(5, 2), (7, 4)])
 def test_left_over_clients_are_realised_cheaper(clients: int, size: int, run: Run) -> None:
     options = (f"num_clients={clients}", f"clients_per_round={clients}", f"strategy.client.group_size={size}")

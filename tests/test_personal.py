@@ -219,7 +219,7 @@ def test_a_vector_of_another_size_is_refused_on_both_sides(talks: dict[str, Conv
             wrong = Message(message.content.copy(), grid.node_of_client[0], "train", group_id="1")
             wrong.content["arrays"] = pack_vector(np.zeros(size, np.float32))
             (reply,) = grid.send_and_receive([wrong])
-            assert reply.error.code == Refusal.FAILED and "came down, expected 4160" in reply.error.reason
+            assert reply.error.code == Refusal.FAILED and f"expected {HIDDEN} values, got {size}" in reply.error.reason
     with pytest.raises(MalformedMessage, match="expected 650 values, got 4160"):
         unpack_vector(talk.grid.seen[0][1].content, 650)
 

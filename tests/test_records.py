@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
+import tracemalloc
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from record_fuzz import SIZE, try_case
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from record_fuzz import SIZE, content, try_case
+from tripwires import armed
 
 from fedpriv.engines.grid import identify_server
 from fedpriv.errors import RunFailed
 from fedpriv.records import (
+    CONFIG,
     DIAGNOSTICS,
+    KEYS,
+    METRICS,
+    MOST_BLOB,
+    MOST_BYTES,
+    MOST_KEYS,
+    MOST_NAME,
+    MOST_REASON,
+    MOST_RECORDS,
+    MOST_ROUND,
+    MOST_TEXT,
     VECTOR,
+    Instructions,
     MalformedMessage,
-    Reply,
+    blobs_content,
     identity_content,
+    pack_vector,
+    read_blobs,
+    read_identity,
+    read_instructions,
     read_reply,
+    read_report,
+    reason_of,
     reply_content,
+    train_content,
     unpack_vector,
 )
 from fedpriv.server import ask_partitions
@@ -31,13 +54,10 @@ CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))
 
 def test_damaged_and_invented_messages_are_read_or_refused() -> None:
     read = refused = 0
-    for seed in range(CASES):
-        for found in try_case(seed):
-            read, refused = read + (found is not None), refused + (found is None)
-            if isinstance(found, Reply):
-                assert found.release.dtype == np.float32 and found.release.shape == (SIZE,)
-                assert np.isfinite(found.release).all()
-                assert all(isinstance(value, float) for value in found.diagnostics.values())
+    with armed():
+        for seed in range(CASES):
+            for found in try_case(content(random.Random(seed))):
+                read, refused = read + (found is not None), refused + (found is None)
     assert read > CASES // 4 and refused > CASES  # both happen, often
 
 
@@ -86,6 +106,75 @@ def test_a_diagnostic_that_is_no_number_is_refused(value: list[float]) -> None:
     content[DIAGNOSTICS] = MetricRecord({"train_loss": value})
     with pytest.raises(MalformedMessage, match=r"diagnostics\.train_loss"):
         read_reply(message(content), 0, SIZE, 1)
+
+
+TOO_MUCH = [
+    (RecordDict({str(n): MetricRecord() for n in range(MOST_RECORDS + 1)}), "9 records, at most 8"),
+    (RecordDict({METRICS: MetricRecord({str(n): 1 for n in range(MOST_KEYS + 1)})}), "metrics: 1025 keys"),
+    (RecordDict({METRICS: MetricRecord({"n" * (MOST_NAME + 1): 1})}), "metrics: a key of 129 characters"),
+    (RecordDict({METRICS: MetricRecord({"n": [1.0] * (MOST_BYTES // 8 + 1)})}), "metrics: 8388617 bytes, at most"),
+    (RecordDict({CONFIG: ConfigRecord({"n": "t" * (MOST_TEXT + 1)})}), r"config\.n: 1025 characters or bytes"),
+    (RecordDict({CONFIG: ConfigRecord({"n": b"t" * (MOST_BLOB + 1)})}), r"config\.n: 4097 characters or bytes"),
+    (RecordDict({CONFIG: ConfigRecord({"n": [b"", b"t" * 5000]})}), r"config\.n: 5000 characters or bytes"),
+    (RecordDict({"more": pack_vector(np.zeros(SIZE, np.float32))}), "more: no arrays"),
+    (RecordDict({"k\n" * 500: ConfigRecord({"n": "t" * 2000})}), "k k k k"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), TOO_MUCH, ids=[words[:12] for _, words in TOO_MUCH])
+def test_more_than_a_message_may_hold_is_refused_by_every_reader_in_one_line(content: RecordDict, words: str) -> None:
+    readers = (
+        lambda: read_reply(message(content), 0, SIZE, 1),
+        lambda: read_report(message(content), 0, ()),
+        lambda: read_blobs(message(content), KEYS),
+        lambda: read_identity(message(content)),
+        lambda: read_instructions(content),
+        lambda: unpack_vector(content, SIZE),
+    )
+    for read in readers:
+        with pytest.raises(MalformedMessage, match=words) as refused:
+            read()
+        assert len(str(refused.value)) < 200 and str(refused.value).isprintable()
+
+
+def test_what_is_just_allowed_passes() -> None:
+    options = {f"o{n}": 1 for n in range(MOST_KEYS - 5)} | {"list": [1] * 1_000_000, "text": "t" * MOST_TEXT}
+    content = train_content(None, Instructions(MOST_ROUND, MOST_ROUND, options | {"n" * MOST_NAME: b"b" * MOST_BLOB}))
+    assert read_instructions(content).round == MOST_ROUND
+
+
+def test_an_array_beyond_the_model_is_refused_before_it_is_copied() -> None:
+    """A hundred times the model, in either form."""
+    for dtype in (np.float32, np.uint8):
+        content = reply_content(np.zeros(25_000_000, dtype), 1, None)
+        tracemalloc.start()
+        with pytest.raises(MalformedMessage, match=r"expected 5 values|expected float32|at most 80 are possible"):
+            read_reply(message(content), 0, SIZE, 1)
+        with pytest.raises(MalformedMessage, match="at most 80 are possible"):
+            read_reply(message(content), 0, SIZE, 1, decode=lambda client, array: array)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("number", [-1, MOST_ROUND + 1, 2**63, True, 1.0, "1"])
+def test_a_round_is_a_number_of_a_round(number: Any) -> None:
+    for key in ("round", "attempt"):
+        content = RecordDict({CONFIG: ConfigRecord({"round": 1, "attempt": 0} | {key: number})})
+        with pytest.raises(MalformedMessage, match=rf"config\.{key}: expected a whole number"):
+            read_instructions(content)
+
+
+def test_byte_strings_beyond_the_number_asked_for_are_refused() -> None:
+    assert read_blobs(message(blobs_content(KEYS, [b"a", b"b"])), KEYS, most=2) == (b"a", b"b")
+    with pytest.raises(MalformedMessage, match="keys: 3 byte strings, at most 2"):
+        read_blobs(message(blobs_content(KEYS, [b"a", b"b", b"c"])), KEYS, most=2)
+
+
+def test_a_clients_reason_is_kept_as_one_line() -> None:
+    """It goes into logs and files of the server, and onto its terminal."""
+    hostile = "\x1b[2J" + "line\n" * 10**6
+    found = reason_of(Message(Error(code=100, reason=hostile), reply_to=message(RecordDict())))
+    assert found.startswith(" [2Jline line ") and len(found) == MOST_REASON + 3
 
 
 def message(content: RecordDict) -> Message:

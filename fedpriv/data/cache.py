@@ -114,8 +114,8 @@ def load_arrays(source: Source, folder: Path) -> PictureArrays:
     found = entry(folder / "pictures", identity, write)
     try:
         about = json.loads((found / "about.json").read_text())
-        images = np.load(found / "images.npy", mmap_mode="r")
-        labels = np.load(found / "labels.npy")
+        images = np.load(found / "images.npy", mmap_mode="r", allow_pickle=False)
+        labels = np.load(found / "labels.npy", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise damaged(found, error) from error
     return PictureArrays(tuple(about["classes"]), images, labels, about["num_train"])

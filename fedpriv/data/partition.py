@@ -58,7 +58,7 @@ def partition_clients(
 
     found = entry(cache / "partitions", identity, write)
     try:
-        with np.load(found / "partition.npz") as stored:
+        with np.load(found / "partition.npz", allow_pickle=False) as stored:
             return Partition(**stored)
     except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise damaged(found, error) from error

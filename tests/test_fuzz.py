@@ -1,0 +1,76 @@
+"""Coverage-guided fuzzing, each fuzzer in a process of its own: libFuzzer ends the process that it runs in.
+
+Here for a few seconds, with a fixed seed; `make stress` runs them at length.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tripwires import Tripped, armed
+
+TESTS = Path(__file__).resolve().parent
+STRESS = "FEDPRIV_STRESS" in os.environ
+#: Inputs here and in `make stress`. What test_requests.py samples here is found by coverage there alone.
+RUNS = (
+    {"fuzz_messages": 1_000_000, "fuzz_clients": 100_000, "fuzz_options": 20_000}
+    if STRESS
+    else {"fuzz_messages": 5000, "fuzz_options": 800}
+)
+
+
+@pytest.mark.parametrize("fuzzer", RUNS)
+def test_inputs_are_read_or_refused(fuzzer: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(TESTS / f"{fuzzer}.py"),
+        f"-runs={RUNS[fuzzer]}",
+        "-seed=1",
+        f"-artifact_prefix={tmp_path}/",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-8000:]
+    tried = re.search(r"stat::number_of_executed_units: (\d+)", said)
+    assert tried is not None and int(tried[1]) >= RUNS[fuzzer]
+    if STRESS:
+        print(fuzzer, *[line for line in said.splitlines() if "DONE" in line or line.startswith("stat::")], sep="\n  ")
+
+
+class Sent:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return str, ("unpickled",)
+
+
+PICKLED = pickle.dumps(Sent())
+
+
+@pytest.mark.parametrize(
+    "forbidden",
+    [
+        lambda: eval("1 + 1"),
+        lambda: exec("pass"),
+        lambda: __import__("ast").literal_eval("[1]"),
+        lambda: pickle.loads(PICKLED),
+        lambda: subprocess.run(["true"]),
+        lambda: os.system("true"),
+        lambda: Path(os.devnull).write_text("x"),
+        lambda: __import__("antigravity"),
+    ],
+)
+def test_the_wires_trip(forbidden: Callable[[], object]) -> None:
+    with pytest.raises(Tripped), armed():
+        forbidden()
+
+
+def test_the_wires_let_reading_pass() -> None:
+    with armed():
+        assert Path(__file__).read_text()
