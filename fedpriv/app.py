@@ -1,7 +1,7 @@
 """The Flower app: ServerApp, ClientApp, and the adapter between messages and NumPyClient calls.
 
 The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
-catches every exception, attaches diagnostics in simulation only, and executes planned faults.
+catches every exception, attaches diagnostics in simulation only, and lets planned faults happen there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv.client import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
+from fedpriv.client import BudgetSpent, Client, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.config import Config
 from fedpriv.errors import OptionError
 from fedpriv.records import (
@@ -27,6 +27,7 @@ from fedpriv.records import (
     ROUND,
     STATISTICS,
     TRAIN,
+    Instructions,
     Refusal,
     blobs_content,
     identity_content,
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedpriv")
 
 Serve = Callable[[Grid, Context], None]
-
-
-class PlannedFault(Exception):
-    """A fault of kind ``raise`` from `engine.faults`."""
 
 
 def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
@@ -109,19 +106,28 @@ def _guarded(
 def _train(config: Config, message: Message, context: Context) -> Message:
     client, instructions = _partition(context), read_instructions(message.content)
     exchange = str(instructions.options.get(EXCHANGE, TRAIN))
-    kind = planned_fault(config, instructions.round, client, exchange)
-    if kind == "raise" and instructions.attempt == 0:
-        raise PlannedFault(f"engine.faults: client {client} raises in round {instructions.round}")
-    identity, run_id = _identity(config, context)
-    numpy_client = worker_for(config).client(client, _store(config, context), identity, run_id)
-    if exchange not in numpy_client.exchanges:
+
+    def answer(asked: Instructions, change: Callable[[Client], None]) -> Message:
+        identity, run_id = _identity(config, context)
+        numpy_client = worker_for(config).client(client, _store(config, context), identity, run_id)
+        change(numpy_client)
+        return _answer(config, message, numpy_client, asked, exchange)
+
+    if not config.engine.faults:
+        return answer(instructions, lambda client: None)
+    from fedpriv.faults import with_faults  # in simulations that plan some
+
+    return with_faults(config, client, exchange, message, instructions, answer)
+
+
+def _answer(config: Config, message: Message, client: Client, instructions: Instructions, exchange: str) -> Message:
+    """The reply of a client's half to one exchange of a round."""
+    if exchange not in client.exchanges:
         raise ValueError(f"{config.strategy.name} has no exchange {exchange!r}")
-    parameters = [unpack_vector(message.content)] if exchange == numpy_client.trains_in else []
+    parameters = [unpack_vector(message.content)] if exchange == client.trains_in else []
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
-    answer, num_examples, diagnostics = numpy_client.fit(parameters, call)
-    if kind == "drop":
-        return refusal(Refusal.LOST, message)
-    names = numpy_client.statistic_names
+    answer, num_examples, diagnostics = client.fit(parameters, call)
+    names = client.statistic_names
     if exchange == STATISTICS:
         return Message(statistics_content(dict(zip(names, answer[0].tolist(), strict=True))), reply_to=message)
     if exchange != TRAIN:
@@ -131,14 +137,6 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     simulation = config.privacy.rng == "seeded"
     shown = diagnostics if simulation else None
     return Message(reply_content(release, num_examples, shown, statistics), reply_to=message)
-
-
-def planned_fault(config: Config, server_round: int, client: int, exchange: str) -> str | None:
-    """The kind of fault that `engine.faults` plans here, if any."""
-    for fault in config.engine.faults:
-        if (fault.round, fault.client, fault.exchange) == (server_round, client, exchange):
-            return fault.kind
-    return None
 
 
 def _partition(context: Context) -> int:

@@ -52,10 +52,22 @@ class Refusal(IntEnum):
     STALE = 104  # an older round than the last one answered
     UNSAFE_NOISE = 105  # the server asked for less noise than the client's guarantee counts on
     UNSAFE_CLIP_NORM = 106  # the server announced a clip norm outside the public bounds
+    LATE = 107  # planned by engine.faults: the reply comes behind the deadline
+
+
+#: Why a server refuses a reply: it cannot be read, is larger than any reply can be, has another shape than asked for,
+#: holds NaN or infinite numbers, belongs to another round or exchange, comes again, or comes from nobody who was asked.
+REFUSED = ("corrupt", "oversized", "wrong_shape", "not_finite", "stale", "duplicate", "unasked")
+#: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).
+ATTEMPTS_PER_START = 2
 
 
 class MalformedMessage(ValueError):
-    """A message does not hold what it must; says which key."""
+    """A message does not hold what it must; says which key. kind: what is wrong, for counting (`REFUSED`)."""
+
+    def __init__(self, words: str, kind: str = "corrupt") -> None:
+        super().__init__(words)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -120,9 +132,10 @@ def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> 
     """The flat vector of a message (or of its ArrayRecord); raises `MalformedMessage` unless it is float32 [size]."""
     vector = unpack_array(record)
     if vector.dtype != np.float32 or vector.ndim != 1:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}")
+        words = f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}"
+        raise MalformedMessage(words, "wrong_shape")
     if size is not None and vector.size != size:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}")
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}", "wrong_shape")
     return vector
 
 
@@ -211,9 +224,9 @@ def read_reply(
         try:
             release = decode(client, unpack_array(content))
         except ValueError as error:
-            raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}") from None
+            raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}", "wrong_shape") from None
     if not np.isfinite(release).all():
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite")
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite", "not_finite")
     diagnostics = {}
     if DIAGNOSTICS in content:
         diagnostics = _numbers(content, DIAGNOSTICS)
@@ -243,14 +256,15 @@ def read_blobs(message: Message, exchange: str) -> tuple[bytes, ...]:
     record = _get(message.content, exchange, ConfigRecord)
     found = tuple(record.get(str(index)) for index in range(len(record)))
     if not all(isinstance(blob, bytes) for blob in found):
-        raise MalformedMessage(f"{exchange}: expected byte strings numbered from 0")
+        raise MalformedMessage(f"{exchange}: expected byte strings numbered from 0", "wrong_shape")
     return found
 
 
 def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
     value = _get(content, record, MetricRecord).get(name)
     if not isinstance(value, float) or not math.isfinite(value):
-        raise MalformedMessage(f"{record}.{name}: expected a finite number, got {value!r}")
+        kind = "not_finite" if isinstance(value, float) else "wrong_shape"
+        raise MalformedMessage(f"{record}.{name}: expected a finite number, got {value!r}", kind)
     return value
 
 
@@ -261,6 +275,34 @@ def _numbers(content: RecordDict, record: str) -> dict[str, float]:
         if not isinstance(value, int | float):
             raise MalformedMessage(f"{record}.{name}: expected a number, got {value!r}")
     return {name: float(value) for name, value in found.items()}
+
+
+def label(server_round: int, attempt: int, exchange: str) -> str:
+    """What a train message and its reply bear outside their content (Flower's ``group_id``, which a reply copies): the
+    round, the server's attempt at it, and the exchange.
+    """
+    return f"{server_round}/{attempt}/{exchange}"
+
+
+def read_label(text: str) -> tuple[int, int, str]:
+    """(round, attempt, exchange) of a `label` of our own."""
+    server_round, attempt, exchange = text.split("/")
+    return int(server_round), int(attempt), exchange
+
+
+def most_bytes(size: int) -> int:
+    """More than any reply about ``size`` coordinates has: the widest, cpSGD's at most levels, has 14 bytes each."""
+    return 16 * size + 2**16
+
+
+def check_size(content: RecordDict, size: int) -> None:
+    """Raises `MalformedMessage` for a content beyond `most_bytes`, before anything of it is decoded."""
+    try:
+        found = sum(record.count_bytes() for record in content.values())
+    except (ValueError, IndexError) as error:
+        raise MalformedMessage(f"a record cannot be counted: {error}") from None
+    if found > most_bytes(size):
+        raise MalformedMessage(f"{found} bytes, at most {most_bytes(size)} are expected", "oversized")
 
 
 def identity_content(client: int) -> RecordDict:
