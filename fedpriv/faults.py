@@ -9,7 +9,7 @@
 | non_finite_update | its pictures are NaN, and so is its update | yes, as a noised zero |
 | drop | the reply is lost | yes |
 | slow | the reply comes behind the deadline; the simulation does not wait for it | yes |
-| corrupt, oversized, wrong_shape, nan | the reply is damaged on its way | yes |
+| corrupt, oversized, wrong_shape, not_finite | the reply is damaged on its way | yes |
 | stale | the reply names an earlier round | yes |
 | replayed | in the reply's place comes one of an earlier round | no |
 | duplicate | the reply comes twice (Flower's own runtime lets only one through) | yes |
@@ -58,7 +58,7 @@ from fedpriv.worker import client_class, num_parameters
 
 #: Behind these, a client is not heard of again in the round.
 GONE = ("drop_before", "drop", "slow")
-DAMAGE = ("corrupt", "oversized", "wrong_shape", "nan")
+DAMAGE = ("corrupt", "oversized", "wrong_shape", "not_finite")
 #: Seconds of a jump of the wall clock; Flower's runtime drops messages that seem twelve hours old.
 JUMP = 6 * 3600.0
 
@@ -188,7 +188,7 @@ def _damaged_array(kind: str, content: RecordDict) -> ArrayRecord:
     good = unpack_array(content)
     if kind == "wrong_shape":
         return pack_vector(good[:-1])
-    if kind == "nan":
+    if kind == "not_finite":
         return pack_vector(np.full(good.shape, np.nan, np.float32))
     whole: Any = content[ARRAYS][VECTOR]  # type: ignore[call-overload, index]
     half = Array(dtype=whole.dtype, shape=whole.shape, stype=whole.stype, data=whole.data[: len(whole.data) // 2])
@@ -199,8 +199,8 @@ def _damaged_record(kind: str, record: Any) -> ArrayRecord | ConfigRecord | Metr
     """Of statistics or of byte strings."""
     if kind == "corrupt":
         return ArrayRecord()
-    if kind == "nan":
-        return type(record)(dict.fromkeys(record, float("nan")))  # type: ignore[no-any-return]
+    if kind == "not_finite":
+        return type(record)(dict.fromkeys(record, float("not_finite")))  # type: ignore[no-any-return]
     return MetricRecord() if isinstance(record, MetricRecord) else ConfigRecord({"1": b""})
 
 

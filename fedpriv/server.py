@@ -421,12 +421,16 @@ class FederatedStrategy(Strategy):
         replies are late, while nobody waits for the clients of any other grid.
         """
         current, asked = self.current, set(self.current.asked)
-        turns, answered = deque(sorted(asked)), set[int]()
+        turns, answered, ours = deque(sorted(asked)), set[int](), self._nodes is None
         early: dict[int, Answer] = {}
+        silent = set(asked)
         for message, client in self._with_clients(messages):
+            if ours:  # there a client has one reply, the right one or another
+                silent.discard(client)
             if (wrong := self._why_ignored(message, client, asked, answered)) is not None:
                 current.refused[wrong] += 1
                 continue
+            silent.discard(client)
             answered.add(client)
             if message.has_error():
                 self._note_error(client, message)
@@ -442,11 +446,11 @@ class FederatedStrategy(Strategy):
             while enough is None and turns and turns[0] in answered:
                 if (turn := turns.popleft()) in early:
                     yield early.pop(turn)
-            if enough is not None and len(early) >= enough and self._nodes is not None:
+            if enough is not None and len(early) >= enough and not ours:
                 break
         yield from (early.pop(client) for client in turns if client in early)  # behind somebody who stayed silent
         current.stopped.sort()
-        if asked - answered:  # the clock, not the seed, decided who is in this round
+        if silent:  # the clock, not the seed, decided who is in this round
             self.on_disturbance()
 
     def _why_ignored(self, message: Message, client: int, asked: set[int], answered: set[int]) -> str | None:
