@@ -260,7 +260,7 @@ def test_ray_has_the_same_faults(cluster: str, run: Run):
     drawn = f"engine.faults={{rate: 0.8, kinds: [{', '.join(PLANNED)}]}}"
     here = run(*ADAPTIVE, drawn)
     assert {kind for row in rows_of(here) for kind in row["refused"]} >= {"duplicate", "stale"}
-    there = run(*ADAPTIVE, drawn, "engine=ray", f"engine.address={cluster}", "engine.workers=2")
+    there = run(*ADAPTIVE, drawn, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
     assert result_of(there) == result_of(here)
 
 
@@ -274,7 +274,7 @@ def test_a_client_killed_on_ray_is_asked_again_as_a_simulated_one_is(cluster: st
 
 @pytest.mark.slow
 def test_on_ray_slow_clients_cost_no_more_than_the_deadline(cluster: str):
-    slow = ("local.epochs=1000000", f"engine.address={cluster}", "engine.workers=2", "engine.trainer=sequential")
+    slow = ("local.epochs=1000000", f"engine.address={cluster}", "engine.workers=1", "engine.trainer=sequential")
     config, _, _ = resolve(compose([*SMALL, "engine=ray", *slow]), None)
     with RayGrid(config) as grid:
         while grid.joining:

@@ -307,3 +307,28 @@ def test_ctrl_c_of_the_real_process_is_130_and_a_message(tmp_path: Path):
     assert process.returncode == 130
     assert err == "fedpriv: interrupted; resume=run goes on from the last checkpoint\n"
     assert out.startswith("round 1/5000  accuracy ")
+
+
+@pytest.mark.slow
+def test_the_real_process_killed_at_random_moments_ends_bit_identical(tmp_path: Path):
+    """kill -9 while rounds run, also such in which clients drop out and replies are refused; then resume, and again."""
+    faults = "engine.faults={rate: 0.2, kinds: [drop_before, drop, slow, corrupt, stale, duplicate]}"
+    options = (*OPTIONS, "num_rounds=120", "checkpoint.every=7", "evaluate.every=0", faults)
+    folder, rng = tmp_path / "run", np.random.default_rng(3)
+    moments = sorted(rng.integers(5, 100, 2).tolist())
+    for start, moment in enumerate([*moments, None]):
+        what = [f"resume={folder}"] if start else [*options, f"hydra.run.dir={folder}"]
+        process = subprocess.Popen([sys.executable, "-m", "fedpriv", *what], cwd=tmp_path, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while moment is not None and time.monotonic() < deadline and process.poll() is None:
+            rows = folder / "metrics.jsonl"
+            if rows.exists() and rows.read_bytes().count(b"\n") >= moment:
+                break
+            time.sleep(0.002)
+        if moment is not None:
+            process.kill()
+        assert process.wait(timeout=120) == (0 if moment is None else -signal.SIGKILL)
+    start_run(compose(options), tmp_path / "whole")
+    assert result_of(folder) == result_of(tmp_path / "whole")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert {kind for row in rows for kind in row["refused"]} == {"corrupt", "duplicate", "stale"}
