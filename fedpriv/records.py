@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import lru_cache
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -57,17 +57,17 @@ class Refusal(IntEnum):
 
 #: Why a server refuses a reply: it cannot be read, is larger than any reply can be, has another shape than asked for,
 #: holds NaN or infinite numbers, belongs to another round or exchange, comes again, or comes from nobody who was asked.
-REFUSED = ("corrupt", "oversized", "wrong_shape", "not_finite", "stale", "duplicate", "unasked")
+Refused = Literal["corrupt", "oversized", "wrong_shape", "not_finite", "stale", "duplicate", "unasked"]
 #: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).
 ATTEMPTS_PER_START = 2
 
 
 class MalformedMessage(ValueError):
-    """A message does not hold what it must; says which key. kind: what is wrong, for counting (`REFUSED`)."""
+    """A message does not hold what it must; says which key. kind: what is wrong, for counting."""
 
-    def __init__(self, words: str, kind: str = "corrupt") -> None:
+    def __init__(self, words: str, kind: Refused = "corrupt") -> None:
         super().__init__(words)
-        self.kind = kind
+        self.kind: Refused = kind
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def read_blobs(message: Message, exchange: str) -> tuple[bytes, ...]:
 def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
     value = _get(content, record, MetricRecord).get(name)
     if not isinstance(value, float) or not math.isfinite(value):
-        kind = "not_finite" if isinstance(value, float) else "wrong_shape"
+        kind: Refused = "not_finite" if isinstance(value, float) else "wrong_shape"
         raise MalformedMessage(f"{record}.{name}: expected a finite number, got {value!r}", kind)
     return value
 

@@ -37,6 +37,7 @@ from fedpriv.records import (
     MalformedMessage,
     Options,
     Refusal,
+    Refused,
     Reply,
     check_size,
     label,
@@ -126,7 +127,7 @@ class Round:
     lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
     stopped: list[int] = field(default_factory=list)  # budget spent
     late: list[int] = field(default_factory=list)  # of the lost: their replies came when the round was closed
-    refused: Counter[str] = field(default_factory=Counter)  # replies by what was wrong with them (`records.REFUSED`)
+    refused: Counter[Refused] = field(default_factory=Counter)  # replies by what was wrong with them
     label: str = ""  # what the messages of the exchange that is going on bear, and their replies
     bytes_down: int = 0
     bytes_up: int = 0
@@ -453,7 +454,7 @@ class FederatedStrategy(Strategy):
         if silent:  # the clock, not the seed, decided who is in this round
             self.on_disturbance()
 
-    def _why_ignored(self, message: Message, client: int, asked: set[int], answered: set[int]) -> str | None:
+    def _why_ignored(self, message: Message, client: int, asked: set[int], answered: set[int]) -> Refused | None:
         """What is wrong with a reply that does not take its client's turn, so that the right one still can."""
         if message.metadata.group_id != self.current.label:
             return "stale"

@@ -22,10 +22,11 @@ from fedpriv.compose import compose
 from fedpriv.config import Config, FaultKind, FaultPlan
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.errors import OptionError
 from fedpriv.faults import drawn, planned
 from fedpriv.methods import METHODS
 from fedpriv.planning import schedule
-from fedpriv.records import REFUSED, Instructions, Reply, label, pack_vector, train_content
+from fedpriv.records import Instructions, Refused, Reply, label, pack_vector, train_content
 from fedpriv.run import start_run
 from fedpriv.run_folder import RunFolder
 from fedpriv.server import FIRST_NODE
@@ -180,7 +181,9 @@ KINDS: dict[str, tuple[int, bool, str | None, str | None]] = {
 
 
 def test_each_kind_does_what_it_says(quick: Callable[..., Path]) -> None:
-    assert tuple(KINDS) == get_args(FaultKind) and {kinds[2] for kinds in KINDS.values()} - {None} < set(REFUSED)
+    assert tuple(KINDS) == get_args(FaultKind) and {kinds[2] for kinds in KINDS.values()} - {None} < set(
+        get_args(Refused)
+    )
     faults = ", ".join(f"{{round: 2, client: {client}, kind: {kind}}}" for client, kind in enumerate(KINDS))
     size = (f"num_clients={len(KINDS)}", f"clients_per_round={len(KINDS)}", "dataset.train_examples=225")
     folder = quick(*size, "strategy=fedldp", f"engine.faults=[{faults}]")
@@ -280,6 +283,22 @@ def test_a_plan_counts_all_who_will_be_asked() -> None:
     assert sum(schedule(compose([*TINY, *OVER]))) == 6 * ROUNDS
 
 
+@pytest.mark.parametrize("method", ["adpfl", "coqfl", "cpsgd"])
+def test_over_selection_with_several_exchanges_or_a_sum(method: str, quick: Callable[..., Path]) -> None:
+    folder = quick(*OVER, f"strategy={method}", "engine.faults={rate: 0.2, kinds: [drop_before, drop, stale]}")
+    assert all(row["participants"] <= 4 for row in rows_of(folder))
+    assert sum(row["participants"] + row["dropped"] for row in rows_of(folder)) == 6 * ROUNDS
+
+
+def test_a_guarantee_that_rests_on_who_is_drawn_refuses_over_selection(
+    quick: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a method of the user's own, which the schema does not know."""
+    monkeypatch.setattr(server_module.FederatedStrategy, "secret_cohorts", True)
+    with pytest.raises(OptionError, match=r"over_selection=1.5: the guarantee rests on who is drawn"):
+        quick(*OVER)
+
+
 # --- time --------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +326,21 @@ def test_in_one_process_a_slow_client_is_late_and_nobody_begins_after_it(monkeyp
         assert [reply.metadata.src_node_id - FIRST_NODE for reply in replies] == [0, 1]
         assert trained == [0.0, 1.0, 2.0]
         assert [entry.client for entry in grid.collect_entries(range(5))] == [0, 1, 2]
+
+
+def test_what_a_late_client_books_behind_the_last_round_is_in_the_ledger(
+    quick: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Flower's runtime a client may still be at work when its round is closed."""
+    real, calls = LocalGrid.collect_entries, itertools.count()
+
+    def before_client_0_has_finished(grid: LocalGrid, clients: Any, *book: Any) -> Any:
+        first = next(calls) == 0
+        return real(grid, [client for client in clients if client or not first], *book)
+
+    monkeypatch.setattr(LocalGrid, "collect_entries", before_client_0_has_finished)
+    folder = quick("strategy=fedldp", "num_rounds=1", "engine.faults=[{round: 1, client: 0, kind: slow}]")
+    assert sorted(booked(folder).items()) == [((1, client), 1) for client in range(CLIENTS)]
 
 
 def test_a_run_does_not_ask_the_wall_clock(quick: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
