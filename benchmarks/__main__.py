@@ -1,12 +1,12 @@
 """`make bench`: one table of ratios, each from rounds that alternate in one run on one machine.
 
-    python -m benchmarks [rounds=21] [jobs=cnn,linear] [parts=engines,first,scaling,shares] [out=benchmarks/results]
+    python -m benchmarks [rounds=21] [jobs=cnn,linear] [parts=engines,first,scaling,shares,server] [out=FOLDER]
 
 engines: a bare PyTorch loop, our engines and Flower's own runtime; first: until a fresh process's first round has
 ended; scaling: larger cohorts, populations and models;
 gpu (where asked): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
-shares: which part of a round goes where, for several methods. size=test shrinks everything, to see that it works.
-Writes speed.json and speed.png into ``out``.
+shares: which part of a round goes where, for several methods; server: what 1,000 replies cost the server.
+size=test shrinks everything, to see that it works. Writes speed.json and speed.png into ``out`` (benchmarks/results).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.bench_server import server
 from benchmarks.job import JOBS, Job
 from benchmarks.shares import PARTS, shares
 from benchmarks.speed import RESULTS, engines, first_rounds, on_device, scaling
@@ -30,7 +31,7 @@ from benchmarks.statistics import Figure, machine, shown
 OPTIONS = {
     "rounds": "21",
     "jobs": "cnn,linear",
-    "parts": "engines,first,scaling,shares",
+    "parts": "engines,first,scaling,shares,server",
     "out": str(RESULTS),
     "size": "",
 }
@@ -56,6 +57,9 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
         for strategy in list(STRATEGIES)[: 2 if small else None]:
             print(f"--- shares of a round: {strategy}", flush=True)
             yield f"share of a round, {strategy}", shares(job, strategy, max(2, rounds), STRATEGIES[strategy])
+    if "server" in parts:
+        print("--- server", flush=True)
+        yield from server(rounds, small)
     if "scaling" in parts:
         print("--- scaling", flush=True)
         yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())

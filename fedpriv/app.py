@@ -1,7 +1,7 @@
 """The Flower app: ServerApp, ClientApp, and the adapter between messages and NumPyClient calls.
 
 The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
-catches every exception, attaches diagnostics in simulation only, and executes planned faults.
+catches every exception, attaches diagnostics in simulation only, and lets planned faults happen there.
 """
 
 from __future__ import annotations
@@ -60,10 +60,6 @@ CODES: dict[type[Exception], Refusal] = {
 Serve = Callable[[Grid, Context], None]
 
 
-class PlannedFault(Exception):
-    """A fault of kind ``raise`` from `engine.faults`."""
-
-
 def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
     """A ClientApp whose messages reach the configured method's client half."""
     app = ClientApp()
@@ -120,22 +116,27 @@ def _guarded(
 def _train(config: Config, message: Message, context: Context) -> Message:
     instructions = read_instructions(message.content)
     exchange = str(instructions.options.get(EXCHANGE, TRAIN))
-    kind = planned_fault(config, instructions.round, _partition(context), exchange)
-    if kind == "raise" and instructions.attempt == 0:
-        raise PlannedFault(f"engine.faults: client {_partition(context)} raises in round {instructions.round}")
     node = _node(context)
-    if node is None:
-        if config.dataset.name == "on_nodes":
-            raise PolicyRefused("node-config names no policy: this machine answers simulations only")
+    if node is not None:
+        with node.answering(config, instructions) as gate:
+            numpy_client = _client(gate.config, context, gate, gate.check)
+            gate.admit(numpy_client)
+            reply = _answer(gate.config, message, numpy_client, instructions, exchange, simulation=False)
+            gate.require_booked(exchange, instructions.round, instructions.attempt)
+            return reply
+    if config.dataset.name == "on_nodes":
+        raise PolicyRefused("node-config names no policy: this machine answers simulations only")
+
+    def answer(asked: Instructions, change: Callable[[Client], None]) -> Message:
         numpy_client = _client(config, context, _store(config, context))
-        reply = _answer(config, numpy_client, instructions, exchange, message, config.privacy.rng == "seeded")
-        return refusal(Refusal.LOST, message) if kind == "drop" else reply
-    with node.answering(config, instructions) as gate:
-        numpy_client = _client(gate.config, context, gate, gate.check)
-        gate.admit(numpy_client)
-        reply = _answer(gate.config, numpy_client, instructions, exchange, message, simulation=False)
-        gate.require_booked(exchange, instructions.round, instructions.attempt)
-        return reply
+        change(numpy_client)
+        return _answer(config, message, numpy_client, asked, exchange, config.privacy.rng == "seeded")
+
+    if not config.engine.faults:
+        return answer(instructions, lambda client: None)
+    from fedpriv.faults import with_faults  # in simulations that plan some
+
+    return with_faults(config, _partition(context), exchange, message, instructions, answer)
 
 
 def _client(
@@ -149,23 +150,18 @@ def _client(
 
 
 def _answer(
-    config: Config,
-    numpy_client: Client,
-    instructions: Instructions,
-    exchange: str,
-    message: Message,
-    simulation: bool,
+    config: Config, message: Message, client: Client, instructions: Instructions, exchange: str, simulation: bool
 ) -> Message:
-    """One call of `fit`, and the reply with what it gave: releases, and in simulation diagnostics beside them."""
-    if exchange not in numpy_client.exchanges:
-        raise MalformedMessage(f"the method has no exchange {shown(exchange)}")
+    """The reply of a client's half to one exchange of a round; in simulation with diagnostics beside its release."""
+    if exchange not in client.exchanges:
+        raise MalformedMessage(f"{config.strategy.name} has no exchange {shown(exchange)}")
     parameters = []
-    if exchange == numpy_client.trains_in:
-        down = numpy_client.exchange(worker_for(config).model.layout, instructions.round).down
+    if exchange == client.trains_in:
+        down = client.exchange(worker_for(config).model.layout, instructions.round).down
         parameters = [unpack_vector(message.content, down.stop - down.start)]
     call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
-    answer, num_examples, diagnostics = numpy_client.fit(parameters, call)
-    names = numpy_client.statistic_names
+    answer, num_examples, diagnostics = client.fit(parameters, call)
+    names = client.statistic_names
     if exchange == STATISTICS:
         return Message(statistics_content(dict(zip(names, answer[0].tolist(), strict=True))), reply_to=message)
     if exchange != TRAIN:
@@ -183,14 +179,6 @@ def _node(context: Context) -> Node | None:
     from fedpriv.deployment import Node  # the accountants: seconds that a simulation need not wait
 
     return Node.of(context)
-
-
-def planned_fault(config: Config, server_round: int, client: int, exchange: str) -> str | None:
-    """The kind of fault that `engine.faults` plans here, if any."""
-    for fault in config.engine.faults:
-        if (fault.round, fault.client, fault.exchange) == (server_round, client, exchange):
-            return fault.kind
-    return None
 
 
 def _partition(context: Context) -> int:

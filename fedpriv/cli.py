@@ -332,7 +332,7 @@ def _plan(overrides: Sequence[str]) -> int:
     threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
-        "rounds": f"{config.num_rounds}, {config.clients_per_round} of {config.num_clients} clients each; "
+        "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
         f"a client takes part {min(plan.participations)} to {max(plan.participations)} times",
         "parameters": _parameters(worker),
         "claimed epsilon": claimed,

@@ -35,7 +35,7 @@ COMMANDS = ("resume", "rerun", "plan")
 #: code are not among them.
 REMOTE_GROUPS = ("strategy", "dataset", "partition", "model", "engine", "experiment", "scale")
 REMOTE_OPTIONS = re.compile(
-    r"seed|num_clients|clients_per_round|num_rounds"
+    r"seed|num_clients|clients_per_round|over_selection|num_rounds"
     r"|(local|evaluate|checkpoint)\.[a-z_]+"
     r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
     r"|model\.(hidden|second_hidden|groups)"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator
 
 from fedpriv.errors import OptionError
 from fedpriv.methods import METHODS, check_halves
@@ -124,13 +125,49 @@ class LocalConfig(Options):
     sampler: Literal["shuffle", "poisson"] = Field(description="how batches are drawn")
 
 
+#: What can be planned to go wrong; `fedpriv.faults` says what each of them does.
+FaultKind = Literal[
+    "drop_before",
+    "raise",
+    "kill",
+    "disk_full",
+    "non_finite_update",
+    "drop",
+    "slow",
+    "corrupt",
+    "oversized",
+    "wrong_shape",
+    "not_finite",
+    "replayed",
+    "stale",
+    "duplicate",
+    "clock_jump",
+]
+
+
 class Fault(Options):
     """One planned fault: what goes wrong, for whom and when."""
 
     round: int = Field(ge=1)
     client: int = Field(ge=0)
     exchange: Literal["train", "statistics", "keys", "seeds"] = "train"
-    kind: Literal["drop", "raise"]
+    kind: FaultKind
+
+
+class FaultPlan(Options):
+    """Faults drawn from (seed, round, client), the same on every engine."""
+
+    rate: float = Field(ge=0, le=1)
+    kinds: tuple[FaultKind, ...] = Field(default=("drop_before", "raise", "drop"), min_length=1)
+
+
+def _form_of_faults(given: Any) -> str:
+    return "plan" if isinstance(given, dict | FaultPlan) else "list"
+
+
+Faults = Annotated[
+    Annotated[tuple[Fault, ...], Tag("list")] | Annotated[FaultPlan, Tag("plan")], Discriminator(_form_of_faults)
+]
 
 
 class EngineConfig(Options):
@@ -151,7 +188,11 @@ class EngineConfig(Options):
     client_memory_mib: float = Field(
         default=1024.0, gt=0, description="inprocess, ray: clients' own states beyond this are on disk between rounds"
     )
-    faults: tuple[Fault, ...] = Field(default=(), description="planned faults: (round, client, exchange, kind)")
+    faults: Faults = Field(
+        default=(),
+        description="planned faults: [{round, client, exchange, kind}, ...], or {rate, kinds} drawn by the seed for "
+        f"each client of each round; kinds: {', '.join(get_args(FaultKind))}",
+    )
 
 
 class PrivacyConfig(Options):
@@ -234,6 +275,9 @@ class Config(Options):
     seed: int = Field(ge=0, lt=2**63)
     num_clients: int = Field(ge=1, lt=2**31, description="clients in all (N)")
     clients_per_round: int = Field(ge=1, description="clients asked in a round (K)")
+    over_selection: float = Field(
+        default=1.0, ge=1, description="a round asks this times K clients, and closes at K usable replies"
+    )
     num_rounds: int = Field(ge=1, lt=2**31, description="rounds (T)")
     scale: Literal["literal", "small"] = Field(
         description="size of an experiment: the paper's, or minutes on two cores"
@@ -261,6 +305,11 @@ class Config(Options):
         if dataset.split is not None and dataset.train_examples is not None:
             raise OptionError("dataset.train_examples", dataset.train_examples, "dataset.split says which ones already")
         return dataset
+
+    @property
+    def clients_asked(self) -> int:
+        """Clients asked in a round: clients_per_round, and as many more as `over_selection` says."""
+        return min(self.num_clients, math.ceil(round(self.over_selection * self.clients_per_round, 9)))
 
     def server_options(self) -> dict[str, Any]:
         """Options of the server half without its ``_target_``."""
@@ -303,11 +352,18 @@ LISTS = (("engine", "faults"), ("dataset", "classes"), ("dataset", "examples"))
 
 
 def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
+    """YAML and JSON know no tuples; the schema does."""
     for group, name in LISTS:
         options = raw.get(group)
         if isinstance(options, dict) and isinstance(options.get(name), list):
             raw = {**raw, group: {**options, name: tuple(options[name])}}
-    return raw
+    engine = raw.get("engine")
+    if not isinstance(engine, dict):
+        return raw
+    faults = engine.get("faults")
+    if isinstance(faults, dict) and isinstance(faults.get("kinds"), list):
+        faults = {**faults, "kinds": tuple(faults["kinds"])}
+    return {**raw, "engine": {**engine, "faults": () if faults is None else faults}}
 
 
 def _check_method(config: Config) -> None:
@@ -350,6 +406,7 @@ def _check_across_options(config: Config) -> None:
     _check_faults(config)
     if config.dataset.name == "on_nodes":
         _check_declared(config)
+    _check_over_selection(config)
     if config.dataset.name in KNOWN_SETS and config.dataset.split is None:
         examples, classes = KNOWN_SETS[config.dataset.name]
         wanted = config.dataset.train_examples or examples
@@ -377,7 +434,12 @@ def _check_declared(config: Config) -> None:
 
 
 def _check_faults(config: Config) -> None:
-    """A planned fault that can never happen is a mistake of the plan."""
+    """A planned fault that can never happen is a mistake of the plan, and one outside simulation is a danger."""
+    if config.engine.faults and config.privacy.rng != "seeded":
+        words = "faults are planned in simulations alone: seeded, or engine.faults=[]"
+        raise OptionError("privacy.rng", config.privacy.rng, words)
+    if isinstance(config.engine.faults, FaultPlan):
+        return
     for number, fault in enumerate(config.engine.faults):
         limits = {"client": config.num_clients - 1, "round": config.num_rounds}
         for name, limit in limits.items():
@@ -385,6 +447,16 @@ def _check_faults(config: Config) -> None:
                 raise OptionError(
                     f"engine.faults.{number}.{name}", getattr(fault, name), f"at most {limit}, or it never happens"
                 )
+
+
+def _check_over_selection(config: Config) -> None:
+    """Who is among the first K is no random sample of the clients, and no guarantee may count on one."""
+    if config.over_selection > 1 and config.strategy.server.get("client_sampling", "fixed") == "poisson":
+        words = "a round that closes at the first replies is no Poisson sample (strategy.server.client_sampling): 1"
+        raise OptionError("over_selection", config.over_selection, words)
+    if config.over_selection > 1 and config.clients_asked == config.clients_per_round:
+        words = f"num_clients={config.num_clients} leaves nobody else to ask beside clients_per_round: 1"
+        raise OptionError("over_selection", config.over_selection, words)
 
 
 def _check_partition(config: Config, examples: int, classes: int) -> None:
@@ -420,8 +492,10 @@ def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> 
 
 
 def _is_union_tag(part: Any, path: Iterable[Any]) -> bool:
-    """pydantic puts the partition's name between ``partition`` and the key."""
+    """pydantic puts the partition's name between ``partition`` and the key, and the form of faults behind them."""
     path = list(path)
+    if part in ("list", "plan"):
+        return path[:2] == ["engine", "faults"]
     return len(path) > 1 and path[0] == "partition" and path.index(part) == 1 and part == path[1] and len(path) > 2
 
 
@@ -459,6 +533,7 @@ _IN_WORDS = {
     "bool_type": "must be true or false",
     "string_type": "must be a text",
     "tuple_type": "must be a list",
+    "too_short": "must not be empty",
     "dict_type": "must be a mapping, {option: value, ...}",
     "model_type": "must be a mapping, {option: value, ...}",
     "model_attributes_type": "must be a mapping, {option: value, ...}",

@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,13 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
+    """A picture of matplotlib's, as `write_atomic` writes files; options as its ``savefig`` has them."""
+    picture = BytesIO()
+    figure.savefig(picture, format="png", **options)
+    write_atomic(path, picture.getvalue(), durable=False)
 
 
 class JsonLines:

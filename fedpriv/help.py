@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -94,8 +94,12 @@ def _type_in_words(field: FieldInfo) -> str:
 
 
 def _kind(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
         return "|".join(str(value) for value in get_args(kind))
     if get_origin(kind) is tuple:
         return "list"
+    if isinstance(kind, type) and issubclass(kind, Options):
+        return "mapping"
     return "null" if kind is type(None) else str(kind.__name__)

@@ -47,7 +47,7 @@ class Plan:
 def schedule(config: Config) -> list[int]:
     """How often each client is asked."""
     sampling = config.strategy.server.get("client_sampling", "fixed")
-    return participations(config.seed, config.num_rounds, config.num_clients, config.clients_per_round, sampling)
+    return participations(config.seed, config.num_rounds, config.num_clients, config.clients_asked, sampling)
 
 
 def make_plan(config: Config, worker: Worker) -> Plan:
@@ -89,7 +89,7 @@ def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
 
 def cohort_sizes(config: Config) -> list[int]:
     """How many clients are asked in each round."""
-    size, numbers = config.clients_per_round, range(1, config.num_rounds + 1)
+    size, numbers = config.clients_asked, range(1, config.num_rounds + 1)
     if config.strategy.server.get("client_sampling", "fixed") == "fixed":
         return [size] * config.num_rounds
     return [len(draw_cohort(config.seed, number, config.num_clients, size, "poisson")) for number in numbers]

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.config import Config
+from fedpriv.config import Config, FaultPlan
 from fedpriv.data import FederatedData
 from fedpriv.distillation import DistillationOptions, Distiller
 from fedpriv.distilling_server import Distil, DistillingServer
@@ -70,9 +70,13 @@ def make_strategy(config: Config, worker: Worker, attempt: int = 0, run: str = "
         attempt,
         (lambda number: client.exchange(layout, number).seen_from(start)) if client.keeps_layers else None,
         tuple(slice(block.start, block.stop) for block in layout.blocks),
+        config.clients_asked,
         run,
     )
     strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
+    if strategy.secret_cohorts and population.over_selects:
+        words = "the guarantee rests on who is drawn, and the first to reply are no random sample: 1"
+        raise OptionError("over_selection", config.over_selection, words)
     if strategy.needs_public_loss:
         public = Evaluator(worker, auxiliary=True)
         strategy.public_loss = lambda theta: public(worker.whole_model(theta)).loss
@@ -96,8 +100,8 @@ def _distil(strategy: DistillingServer, worker: Worker) -> Distil:
 
 def check_faults(config: Config) -> None:
     """A fault planned for an exchange that the method does not have would never happen."""
-    known = client_class(config).exchanges
-    for number, fault in enumerate(config.engine.faults):
+    known, faults = client_class(config).exchanges, config.engine.faults
+    for number, fault in enumerate(() if isinstance(faults, FaultPlan) else faults):
         if fault.exchange not in known:
             words = f"{config.strategy.name} has: {', '.join(known)}"
             raise OptionError(f"engine.faults.{number}.exchange", fault.exchange, words)

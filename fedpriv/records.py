@@ -16,7 +16,7 @@ from enum import IntEnum
 from functools import lru_cache
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -72,8 +72,14 @@ class Refusal(IntEnum):
     POLICY = 107  # the node's policy.yaml does not allow what the run asks for
     LEDGER = 108  # the data folder's ledger is missing, older than its counter, or in use
     BUNDLE = 109  # the node has not approved the app that the server sends
+    LATE = 110  # planned by engine.faults: the reply comes behind the deadline
 
 
+#: Why a server refuses a reply: it cannot be read, is larger than any reply can be, has another shape than asked for,
+#: holds NaN or infinite numbers, belongs to another round or exchange, comes again, or comes from nobody who was asked.
+Refused = Literal["corrupt", "oversized", "wrong_shape", "not_finite", "stale", "duplicate", "unasked"]
+#: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).
+ATTEMPTS_PER_START = 2
 #: Beside the names of `Refusal`: the server could not use what came; the client gave a code from no list of ours.
 MALFORMED, OTHER = "malformed", "other"
 
@@ -84,7 +90,11 @@ def refusal_name(code: int) -> str:
 
 
 class MalformedMessage(ValueError):
-    """A message does not hold what it must; says which key."""
+    """A message does not hold what it must; says which key. kind: what is wrong, for counting."""
+
+    def __init__(self, words: str, kind: Refused = "corrupt") -> None:
+        super().__init__(words)
+        self.kind: Refused = kind
 
 
 @dataclass(frozen=True)
@@ -149,9 +159,10 @@ def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> 
     """The flat vector of a message (or of its ArrayRecord); raises `MalformedMessage` unless it is float32 [size]."""
     vector = _array(record)
     if vector.dtype != np.float32:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}")
+        words = f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}"
+        raise MalformedMessage(words, "wrong_shape")
     if size is not None and vector.size != size:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}")
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}", "wrong_shape")
     return vector.copy()
 
 
@@ -159,7 +170,9 @@ def unpack_array(record: RecordDict | ArrayRecord, most_bytes: int | None = None
     """The one array of a message, float32 [n] or uint8 [n], of ``most_bytes`` at most. Raises `MalformedMessage`."""
     array = _array(record)
     if most_bytes is not None and array.nbytes > most_bytes:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {array.nbytes} bytes, at most {most_bytes} are possible")
+        raise MalformedMessage(
+            f"{ARRAYS}.{VECTOR}: {array.nbytes} bytes, at most {most_bytes} are possible", "oversized"
+        )
     return array.copy()
 
 
@@ -250,9 +263,9 @@ def read_reply(
         try:
             release = decode(client, array)
         except ValueError as error:
-            raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}") from None
+            raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}", "wrong_shape") from None
     if not np.isfinite(release).all():
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite")
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite", "not_finite")
     diagnostics = {}
     if DIAGNOSTICS in content:
         diagnostics = _numbers(content, DIAGNOSTICS)
@@ -282,17 +295,18 @@ def read_blobs(message: Message, exchange: str, most: int = MOST_KEYS) -> tuple[
     """The byte strings of an exchange, in order, ``most`` of them at most. Raises `MalformedMessage`."""
     record = _get(_sized(message.content), exchange, ConfigRecord)
     if len(record) > most:
-        raise MalformedMessage(f"{exchange}: {len(record)} byte strings, at most {most} are possible")
+        raise MalformedMessage(f"{exchange}: {len(record)} byte strings, at most {most} are possible", "oversized")
     found = tuple(record.get(str(index)) for index in range(len(record)))
     if not all(isinstance(blob, bytes) for blob in found):
-        raise MalformedMessage(f"{exchange}: expected byte strings numbered from 0")
+        raise MalformedMessage(f"{exchange}: expected byte strings numbered from 0", "wrong_shape")
     return found
 
 
 def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
     value = _get(content, record, MetricRecord).get(name)
     if not isinstance(value, float) or not math.isfinite(value):
-        raise MalformedMessage(f"{record}.{name}: expected a finite number, got {shown(value)}")
+        kind: Refused = "not_finite" if isinstance(value, float) else "wrong_shape"
+        raise MalformedMessage(f"{record}.{name}: expected a finite number, got {shown(value)}", kind)
     return value
 
 
@@ -303,6 +317,34 @@ def _numbers(content: RecordDict, record: str) -> dict[str, float]:
         if not isinstance(value, int | float):
             raise MalformedMessage(f"{record}.{shown_text(name)}: expected a number, got {shown(value)}")
     return {name: float(value) for name, value in found.items()}
+
+
+def label(server_round: int, attempt: int, exchange: str) -> str:
+    """What a train message and its reply bear outside their content (Flower's ``group_id``, which a reply copies): the
+    round, the server's attempt at it, and the exchange.
+    """
+    return f"{server_round}/{attempt}/{exchange}"
+
+
+def read_label(text: str) -> tuple[int, int, str]:
+    """(round, attempt, exchange) of a `label` of our own."""
+    server_round, attempt, exchange = text.split("/")
+    return int(server_round), int(attempt), exchange
+
+
+def most_bytes(size: int) -> int:
+    """More than any reply about ``size`` coordinates has: the widest, cpSGD's at most levels, has 14 bytes each."""
+    return 16 * size + 2**16
+
+
+def check_size(content: RecordDict, size: int) -> None:
+    """Raises `MalformedMessage` for a content beyond `most_bytes`, before anything of it is decoded."""
+    try:
+        found = sum(record.count_bytes() for record in content.values())
+    except (ValueError, IndexError) as error:
+        raise MalformedMessage(f"a record cannot be counted: {error}") from None
+    if found > most_bytes(size):
+        raise MalformedMessage(f"{found} bytes, at most {most_bytes(size)} are expected", "oversized")
 
 
 def identity_content(client: int) -> RecordDict:
@@ -366,21 +408,23 @@ def _sized(content: RecordDict) -> RecordDict:
     is read is checked by whoever knows the model.
     """
     if len(content) > MOST_RECORDS:
-        raise MalformedMessage(f"{len(content)} records, at most {MOST_RECORDS} are possible")
+        raise MalformedMessage(f"{len(content)} records, at most {MOST_RECORDS} are possible", "oversized")
     for key, record in content.items():
         if isinstance(record, ArrayRecord):
             if key != ARRAYS:
                 raise MalformedMessage(f"{shown_text(key)}: no arrays are expected here")
             continue
         if len(record) > MOST_KEYS:
-            raise MalformedMessage(f"{shown_text(key)}: {len(record)} keys, at most {MOST_KEYS} are possible")
+            raise MalformedMessage(
+                f"{shown_text(key)}: {len(record)} keys, at most {MOST_KEYS} are possible", "oversized"
+            )
         total = 0
         for name, value in record.items():
             if len(name) > MOST_NAME:
-                raise MalformedMessage(f"{shown_text(key)}: a key of {len(name)} characters")
+                raise MalformedMessage(f"{shown_text(key)}: a key of {len(name)} characters", "oversized")
             total += len(name) + _size(value, key, name)
         if total > MOST_BYTES:
-            raise MalformedMessage(f"{shown_text(key)}: {total} bytes, at most {MOST_BYTES} are possible")
+            raise MalformedMessage(f"{shown_text(key)}: {total} bytes, at most {MOST_BYTES} are possible", "oversized")
     return content
 
 

@@ -12,42 +12,46 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from fedpriv.errors import FedprivError, OptionError, RunFailed
+from fedpriv.errors import FedprivError, RunFailed
+from fedpriv.foreign_grid import as_they_come, ask_partitions
 from fedpriv.models import Exchange
 from fedpriv.privacy.events import Entry, Event
 from fedpriv.records import (
+    EXCHANGE,
     MALFORMED,
     RUN,
+    TRAIN,
     FloatVector,
     Instructions,
     MalformedMessage,
     Options,
     Refusal,
+    Refused,
     Reply,
+    check_size,
+    label,
     num_bytes,
     pack_vector,
-    read_identity,
     read_reply,
     reason_of,
     refusal_name,
     train_content,
     unpack_vector,
 )
-from fedpriv.seeds import draw_cohort
+from fedpriv.seeds import draw_cohort, generator
 
 #: What one exchange makes of a reply.
 Answer = TypeVar("Answer")
@@ -107,7 +111,12 @@ class Population:
     attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
     exchange: Callable[[int], Exchange] | None = None
     layers: tuple[slice, ...] = ()  # of theta, one for each named block
+    clients_asked: int = 0  # above clients_per_round: the round closes at that many usable replies; 0: as many
     run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
+
+    @property
+    def over_selects(self) -> bool:
+        return self.clients_asked > self.clients_per_round
 
 
 @dataclass
@@ -123,7 +132,9 @@ class Round:
     codes: dict[int, str] = field(default_factory=dict)  # client -> `refusal_name`, or MALFORMED
     lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
     stopped: list[int] = field(default_factory=list)  # budget spent
-    ignored: int = 0  # replies from nobody we asked, and further replies of the same client
+    late: list[int] = field(default_factory=list)  # of the lost: their replies came when the round was closed
+    refused: Counter[Refused] = field(default_factory=Counter)  # replies by what was wrong with them
+    label: str = ""  # what the messages of the exchange that is going on bear, and their replies
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
@@ -258,7 +269,7 @@ class FederatedStrategy(Strategy):
             secrets.randbits(128) if secret else self.population.seed,
             server_round,
             self.population.num_clients,
-            self.population.clients_per_round,
+            max(self.population.clients_asked, self.population.clients_per_round),
             self.client_sampling,
         )
         self.current = Round(server_round, unpack_vector(arrays), cohort)
@@ -276,23 +287,27 @@ class FederatedStrategy(Strategy):
         all others share one content, which nobody writes to.
         """
         number, nodes, messages = self.current.number, self.nodes(grid), []
+        current, exchange = self.current, str(options.get(EXCHANGE, TRAIN))
+        current.asked, current.label = list(clients), label(number, self.population.attempt, exchange)
         if self.population.run:
             options = options | {RUN: self.population.run}
         self.on_asking(clients)
+        if self.population.over_selects:  # on our own grids, which keep the order, chance says who comes first
+            order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
+            clients = [clients[place] for place in order]
         same = train_content(arrays, Instructions(number, self.population.attempt, options))
         for client in clients:
             content = same
             if client in own:
                 content = train_content(arrays, Instructions(number, self.population.attempt, options | own[client]))
-            messages.append(Message(content, nodes[client], "train", group_id=str(number)))
-        self.current.asked = list(clients)
+            messages.append(Message(content, nodes[client], "train", group_id=current.label))
         sizes = [num_bytes(message.content) for message in (messages if own else messages[:1])]
-        self.current.bytes_down += sum(sizes) if own else sum(sizes) * len(messages)
+        current.bytes_down += sum(sizes) if own else sum(sizes) * len(messages)
         return messages
 
     def ask(self, grid: Grid, messages: Sequence[Message], read: Callable[[Message, int], Answer]) -> list[Answer]:
         """A further exchange within `configure_train`: the usable answers, sorted by client."""
-        return list(self._usable(grid.send_and_receive(messages, timeout=self.population.round_timeout), read))
+        return list(self._usable(self.receive(grid, messages, self.population.round_timeout), read))
 
     def require(self, usable: int) -> None:
         """Ends the run where fewer than ``min_replies`` clients can still take part in the round."""
@@ -361,7 +376,7 @@ class FederatedStrategy(Strategy):
         for server_round in range(first_round, num_rounds + 1):
             began = time.perf_counter()
             messages = self.configure_train(server_round, arrays, config, grid)
-            replies = grid.send_and_receive(messages, timeout=timeout)
+            replies = self.receive(grid, messages, timeout)
             new_arrays, _ = self.aggregate_train(server_round, replies)
             arrays = result.arrays = new_arrays or arrays
             self.current.seconds = time.perf_counter() - began
@@ -372,6 +387,13 @@ class FederatedStrategy(Strategy):
         return result
 
     # --- nodes and replies -------------------------------------------------------------------------------
+
+    @staticmethod
+    def receive(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
+        """The replies of one exchange, none later than ``timeout`` seconds of the monotonic clock."""
+        if hasattr(grid, "node_of_client"):
+            return grid.send_and_receive(messages, timeout=timeout)
+        return as_they_come(grid, messages, timeout)
 
     def nodes(self, grid: Grid) -> Any:
         """client -> node. Our own grids number nodes by partition; any other grid is waited for and asked once."""
@@ -394,7 +416,8 @@ class FederatedStrategy(Strategy):
             return reply
 
         current.replies = []
-        for reply in self._usable(messages, read):
+        enough = self.population.clients_per_round if self.population.over_selects else None
+        for reply in self._usable(messages, read, enough):
             current.replies.append(replace(reply, release=FORGOTTEN))
             yield reply
         replied = {reply.client for reply in current.replies}
@@ -402,41 +425,65 @@ class FederatedStrategy(Strategy):
         if current.cohort and len(replied) < self.min_replies and not self.steps_when_empty:
             self._give_up(len(replied))
 
-    def _usable(self, messages: Iterable[Message], read: Callable[[Message, int], Answer]) -> Iterator[Answer]:
+    def _usable(
+        self, messages: Iterable[Message], read: Callable[[Message, int], Answer], enough: int | None = None
+    ) -> Iterator[Answer]:
         """What ``read`` makes of the replies of one exchange, sorted by client; it refuses by `MalformedMessage`.
 
-        A reply waits here for those of smaller clients. On our own grids none has to: they deliver in order.
+        A reply waits here for those of smaller clients. On our own grids none has to: they deliver in order. Where the
+        first so many are ``enough``, these wait for each other; our own grids still let all others train, and their
+        replies are late, while nobody waits for the clients of any other grid.
         """
         current, asked = self.current, set(self.current.asked)
-        turns, answered = deque(sorted(asked)), set[int]()
+        turns, answered, ours = deque(sorted(asked)), set[int](), self._nodes is None
         early: dict[int, Answer] = {}
+        silent = set(asked)
         for message, client in self._with_clients(messages):
             self.on_progress()
-            if client not in asked or client in answered:
-                current.ignored += 1
+            if ours:  # there a client has one reply, the right one or another
+                silent.discard(client)
+            if (wrong := self._why_ignored(message, client, asked, answered)) is not None:
+                current.refused[wrong] += 1
                 continue
+            silent.discard(client)
             answered.add(client)
             if message.has_error():
                 self._note_error(client, message)
+            elif enough is not None and len(early) >= enough:
+                current.late.append(client)
             else:
                 try:
+                    check_size(message.content, current.theta.size)
                     early[client] = read(message, client)
                 except MalformedMessage as error:
                     current.errors[client] = f"refused: {error}"
                     current.codes[client] = MALFORMED
-            while turns and turns[0] in answered:
+                    current.refused[error.kind] += 1
+            while enough is None and turns and turns[0] in answered:
                 if (turn := turns.popleft()) in early:
                     yield early.pop(turn)
+            if enough is not None and len(early) >= enough and not ours:
+                break
         yield from (early.pop(client) for client in turns if client in early)  # behind somebody who stayed silent
         current.stopped.sort()
-        if asked - answered:  # the clock, not the seed, decided who is in this round
+        if silent:  # the clock, not the seed, decided who is in this round
             self.on_disturbance()
+
+    def _why_ignored(self, message: Message, client: int, asked: set[int], answered: set[int]) -> Refused | None:
+        """What is wrong with a reply that does not take its client's turn, so that the right one still can."""
+        if message.metadata.group_id != self.current.label:
+            return "stale"
+        if client not in asked:
+            return "unasked"
+        return "duplicate" if client in answered else None
 
     def _note_error(self, client: int, message: Message) -> None:
         current, code = self.current, message.error.code
         current.codes[client] = refusal_name(code)
         if code == Refusal.BUDGET_SPENT:
             current.stopped.append(client)
+        elif code == Refusal.LATE:
+            current.late.append(client)
         elif code != Refusal.LOST:
             current.errors[client] = reason_of(message)
         if code == Refusal.WORKER_LOST:
@@ -466,27 +513,3 @@ class FederatedStrategy(Strategy):
 
 #: On our own grids node = FIRST_NODE + client (Flower reserves 0 and 1 for itself).
 FIRST_NODE = 2
-
-
-def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
-    """Waits until ``num_clients`` nodes are there and asks each for its partition id: client -> node.
-
-    Raises `OptionError` with both numbers when their count stays different.
-    """
-    deadline = time.monotonic() + min(timeout, 120.0)
-    nodes = sorted(grid.get_node_ids())
-    while len(nodes) < num_clients and time.monotonic() < deadline:
-        time.sleep(0.2)
-        nodes = sorted(grid.get_node_ids())
-    if len(nodes) != num_clients:
-        raise OptionError("num_clients", num_clients, f"the federation has {len(nodes)} nodes; both must be equal")
-    messages = [Message(RecordDict(), node, "query") for node in nodes]
-    answers = list(grid.send_and_receive(messages, timeout=timeout))
-    found: dict[int, int] = {}
-    for answer in answers:
-        with suppress(MalformedMessage):  # then nobody has said that number
-            if answer.has_content():
-                found[read_identity(answer)] = answer.metadata.src_node_id
-    if sorted(found) != list(range(num_clients)):
-        raise RunFailed(f"{num_clients} nodes were asked for their partition, the answers were {sorted(found)}")
-    return found

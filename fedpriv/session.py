@@ -27,14 +27,11 @@ from fedpriv.privacy.composition import Budget, Verified, compose_clients, threa
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
 from fedpriv.privacy.histories import History, make_history
 from fedpriv.progress import RunProgress
-from fedpriv.records import LOCAL_ACCURACY, FloatVector, pack_vector
+from fedpriv.records import ATTEMPTS_PER_START, LOCAL_ACCURACY, FloatVector, pack_vector
 from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
 from fedpriv.server import BudgetsSpent, Round
 from fedpriv.state import Book, between_rounds, charged
-from fedpriv.worker import Worker, adopt, make_client, partition_remarks
-
-#: An engine may retry a client once within a start (attempt + 1); the next start's numbers lie above.
-ATTEMPTS_PER_START = 2
+from fedpriv.worker import Worker, adopt, client_class, make_client, partition_remarks
 
 
 class Session:
@@ -61,6 +58,7 @@ class Session:
         self.ledger_seconds = 0.0
         self.note: str | None = None
         self.stopped: set[int] = set()
+        self.overdue: set[int] = set()  # clients that have not been heard of since they were asked
         self.history: dict[int, list[Event]] = defaultdict(list)
         self.threat = make_client(config).threat
         self.totals: dict[int, History] = {}
@@ -157,13 +155,14 @@ class Session:
         with RunProgress(self.config.strategy.name, self.config.num_rounds, first - 1) as self.progress:
             try:
                 self.strategy.start(
-                    grid,
+                    self._with_faults(grid),
                     pack_vector(theta),
                     self.config.num_rounds,
                     timeout=self.config.engine.round_timeout,
                     first_round=first,
                     on_round=self._end_round,
                 )
+                self.memories.collect_entries(sorted(self.overdue), self._book)
             except BudgetsSpent as spent:
                 self.note = str(spent)
                 self._collect(self.strategy.current)
@@ -178,13 +177,23 @@ class Session:
                 raise
         self.monitor.finishing()
 
+    def _with_faults(self, grid: Grid) -> Grid:
+        if not self.config.engine.faults:
+            return grid
+        from fedpriv.faults import doubling  # in simulations that plan some
+
+        return doubling(grid, self.config, client_class(self.config).exchanges)
+
     def _collect(self, current: Round, book: Book | None = None) -> None:
-        """Merges the round's ledger entries, also those of clients whose reply was lost."""
+        """Merges the round's ledger entries, also those of clients whose reply was lost; and of earlier rounds, of
+        clients that were still at work when these were closed.
+        """
         began = time.perf_counter()
         entries, current.entries = current.entries, []  # an interruption collects once more
         if entries:
             self._book(entries)
-        self.memories.collect_entries(current.cohort, book or self._book)
+        self.memories.collect_entries(sorted({*current.cohort, *self.overdue}), book or self._book)
+        self.overdue = (self.overdue | set(current.lost)) - {reply.client for reply in current.replies}
         self.ledger_seconds += time.perf_counter() - began
 
     def _book_the_asked(self, clients: Sequence[int]) -> None:
@@ -237,7 +246,8 @@ class Session:
         row = metrics_row(current, score, epsilon)
         self.folder.metrics.append(row)
         self.monitor.metrics.clients_stopped(len(self.stopped))
-        self.monitor.round_ended(row, current.codes, current.ignored, epsilon)
+        ignored = sum(current.refused[kind] for kind in ("stale", "duplicate", "unasked"))
+        self.monitor.round_ended(row, current.codes, ignored, epsilon)
         self.progress.round(current.number, score.accuracy if score else None, epsilon, current.seconds)
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
             self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
@@ -409,6 +419,8 @@ def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str
         ),
         "participants": len(current.replies),
         "dropped": len(current.lost),
+        "late": len(current.late),
+        "refused": dict(sorted(current.refused.items())),
         "stopped": len(current.stopped),
         "seconds": current.seconds,
         "timings": current.timings,

@@ -97,6 +97,7 @@ def metrics(rounds: int, accuracy: float, *, seed: int = 0, noise: float | None 
                 "train_loss": float(2.2 * (1 - now) + 0.03 * draw.normal()),
                 "participants": 10,
                 "dropped": int(i == 3),
+                "refused": {"stale": 2, "wrong_shape": 1} if i == 3 else {},
                 "stopped": 0,
                 "seconds": 0.9,
                 "bytes_up": 3208080,

@@ -17,12 +17,15 @@ from benchmarks.statistics import median_interval
 
 
 def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
-    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear", "parts=engines,scaling,shares"]) == 0
+    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear", "parts=engines,scaling,shares,server"]) == 0
     results = json.loads((tmp_path / "speed.json").read_text())
     assert {"cores", "load", "versions", "rounds"} <= results["machine"].keys()
     for bare in ("bare loop, 1 process", "tuned bare loop, 1 process"):
         assert f"inprocess, sequential / {bare}" in results["seconds per round, linear"]
     assert results["seconds per round by population"].keys() == {"40 clients / 20 clients"}
+    for what in ("own time per round in s", "peak memory of a round in MiB"):
+        rows = results[f"server's {what}, 20 replies of 100 parameters"]
+        assert set(rows) == {"all, in order", "the first of 1.3 times as many"}
     for strategy in ("fedavg", "fedcad"):
         found = results[f"share of a round, {strategy}"]
         assert tuple(found) == PARTS

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedpriv.app import make_apps
+from fedpriv.client import Client
 from fedpriv.compose import CONF, compose, group_choices
+from fedpriv.config import FaultKind
 from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.inprocess import InProcessGrid
@@ -28,6 +31,7 @@ from fedpriv.errors import OptionError, RunFailed
 from fedpriv.preparation import resolve
 from fedpriv.records import Instructions, Refusal, pack_vector, read_reply, train_content
 from fedpriv.run import resume_run, start_run
+from fedpriv.run_folder import RunFolder
 from fedpriv.session import Session
 from fedpriv.state import ContextStore, read_memory
 from fedpriv.worker import Worker
@@ -182,8 +186,15 @@ def test_too_few_replies_name_the_clients_and_their_errors(run: Run, tmp_path: P
     assert [row["round"] for row in rows_of(tmp_path / "run")] == [1]
 
 
-def test_outside_simulation_no_text_leaves_a_client(tmp_path: Path):
-    config = compose([*SMALL, "privacy.rng=secure", "engine.faults=[{round:1,client:0,kind:raise}]"])
+def test_outside_simulation_no_text_leaves_a_client(monkeypatch: pytest.MonkeyPatch):
+    config, fit = compose([*SMALL, "privacy.rng=secure"]), Client.fit
+
+    def fails(client: Client, *arguments: Any) -> Any:
+        if client.site is not None and client.site.client == 0:
+            raise ValueError("client 0 holds a picture that is all black")
+        return fit(client, *arguments)
+
+    monkeypatch.setattr(Client, "fit", fails)
     with InProcessGrid(config, make_apps(config)[1]) as grid:
         (reply,) = grid.send_and_receive([train_message(config, grid, 0)])
         assert reply.error == Error(code=int(Refusal.FAILED), reason="failed")
@@ -236,6 +247,43 @@ def test_a_worker_that_dies_again_and_again_is_one_error_reply(cluster: str, mon
         replies = list(grid.send_and_receive([train_message(config, grid, 0)]))
         assert [reply.error.code for reply in replies] == [Refusal.WORKER_LOST]
         assert not grid.collect_entries([0])
+
+
+# --- planned faults are the same everywhere ----------------------------------------------------------------
+
+PLANNED = [kind for kind in get_args(FaultKind) if kind != "kill"]
+
+
+@pytest.mark.slow
+def test_ray_has_the_same_faults(cluster: str, run: Run):
+    """All but `kill`: there the clients of the dead worker's batch are asked again as well."""
+    drawn = f"engine.faults={{rate: 0.8, kinds: [{', '.join(PLANNED)}]}}"
+    here = run(*ADAPTIVE, drawn)
+    assert {kind for row in rows_of(here) for kind in row["refused"]} >= {"duplicate", "stale"}
+    there = run(*ADAPTIVE, drawn, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
+    assert result_of(there) == result_of(here)
+
+
+@pytest.mark.slow
+def test_a_client_killed_on_ray_is_asked_again_as_a_simulated_one_is(cluster: str, run: Run):
+    killed = ("clients_per_round=1", "num_rounds=1", "engine.faults={rate: 1, kinds: [kill]}")
+    here, there = run(*killed), run(*killed, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
+    assert result_of(there) == result_of(here) and [entry["attempt"] for entry in ledger_of(there)] == [1]
+    assert RunFolder(there).disturbed and not RunFolder(here).disturbed
+
+
+@pytest.mark.slow
+def test_on_ray_slow_clients_cost_no_more_than_the_deadline(cluster: str):
+    slow = ("local.epochs=1000000", f"engine.address={cluster}", "engine.workers=1", "engine.trainer=sequential")
+    config, _, _ = resolve(compose([*SMALL, "engine=ray", *slow]), None)
+    with RayGrid(config) as grid:
+        while grid.joining:
+            grid._join(next(iter(grid.joining)))
+        messages = [train_message(config, grid, client) for client in range(4)]
+        began = time.monotonic()
+        assert list(grid.send_and_receive(messages, timeout=1.0)) == []
+        assert 1.0 <= time.monotonic() - began < 3.0
+        assert not grid.collect_entries(range(4))  # they were stopped: nothing left them
 
 
 def client_of_reply(reply: Message) -> int:

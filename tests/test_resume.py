@@ -18,6 +18,7 @@ import yaml
 from conftest import SMALL, Outcome, Run, result_of
 
 from fedpriv import client, evaluation, files, run_folder
+from fedpriv.cli import main
 from fedpriv.compose import compose
 from fedpriv.errors import RunFolderError
 from fedpriv.privacy import ledger
@@ -310,3 +311,40 @@ def test_ctrl_c_of_the_real_process_is_130_and_a_message(tmp_path: Path):
         "fedpriv: interrupted; resume=run goes on from the last checkpoint",
     ]
     assert out.startswith("round 1/5000  accuracy ")
+
+
+def wait_for_rows(folder: Path, rows: int) -> None:
+    """Until the run has written so many rounds."""
+    file, deadline = folder / "metrics.jsonl", time.monotonic() + 120
+    while time.monotonic() < deadline and (not file.exists() or file.read_bytes().count(b"\n") < rows):
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_the_command_line_killed_at_random_moments_ends_bit_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """kill -9 while rounds run in which clients drop out and replies are refused; then resume, again and again."""
+    faults = "engine.faults={rate: 0.2, kinds: [drop_before, drop, slow, corrupt, stale, duplicate]}"
+    options = (*OPTIONS, "num_rounds=60", "checkpoint.every=7", "evaluate.every=0", faults)
+    folder, rng = tmp_path / "run", np.random.default_rng(3)
+    first, *others = sorted(rng.integers(3, 55, 4).tolist())
+    command = [sys.executable, "-m", "fedpriv", *options, f"hydra.run.dir={folder}"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    wait_for_rows(folder, first)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    for moment in others:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                main([f"resume={folder}"])
+            finally:
+                os._exit(77)  # it should have been killed
+        wait_for_rows(folder, moment)
+        os.kill(pid, signal.SIGKILL)
+        assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    monkeypatch.setattr(Session, "_report", lambda self: None)
+    resume_run(folder)
+    start_run(compose(options), tmp_path / "whole")
+    assert result_of(folder) == result_of(tmp_path / "whole")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert {kind for row in rows for kind in row["refused"]} == {"corrupt", "duplicate", "stale"}

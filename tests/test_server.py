@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.local_sgd import plain_average
 
+from fedpriv import foreign_grid, server
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.errors import RunFailed
-from fedpriv.records import Refusal, Reply, pack_vector, refusal, reply_content, unpack_vector
+from fedpriv.records import Refusal, Reply, most_bytes, pack_vector, refusal, reply_content, unpack_vector
 from fedpriv.seeds import draw_cohort
 from fedpriv.server import FIRST_NODE, BudgetsSpent, FederatedStrategy, Population, Round
 from strategies.fedavg import FedAvg
@@ -164,7 +165,8 @@ def test_a_replayed_reply_counts_once() -> None:
     grid.answer = lambda m, c: [honest(m, c)] * 3
     strategy = build(weighting="uniform")
     assert np.array_equal(play(strategy, grid), play(build(weighting="uniform"), FakeGrid()))
-    assert len(strategy.current.replies) == 4 and strategy.current.lost == [] and strategy.current.ignored == 8
+    assert len(strategy.current.replies) == 4 and strategy.current.lost == []
+    assert strategy.current.refused == {"duplicate": 8}
 
 
 def test_a_replayed_refusal_counts_once() -> None:
@@ -176,7 +178,7 @@ def test_a_replayed_refusal_counts_once() -> None:
     strategy = build(min_replies=2)
     with pytest.raises(RunFailed, match="0 usable replies of 4"):
         play(strategy, grid)
-    assert strategy.current.stopped == [spent] and strategy.current.ignored == 3
+    assert strategy.current.stopped == [spent] and strategy.current.refused == {"duplicate": 3}
 
 
 def test_the_first_answer_counts_even_if_it_is_an_error() -> None:
@@ -200,20 +202,138 @@ def test_a_reply_from_a_client_that_was_not_asked_does_not_count() -> None:
     strategy = build()
     messages = list(strategy.configure_train(1, pack_vector(THETA), ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))
-    unasked = Message(messages[0].content, stranger + FIRST_NODE, "train", group_id="1")
-    foreign = Message(messages[0].content, 10**9, "train", group_id="1")
+    here = messages[0].metadata.group_id
+    unasked = Message(messages[0].content, stranger + FIRST_NODE, "train", group_id=here)
+    foreign = Message(messages[0].content, 10**9, "train", group_id=here)
     extra = list(grid.send_and_receive([unasked]))
     grid.answer = lambda m, c: raw(m, vector(np.ones(SIZE, np.float32)))
     extra += list(grid.send_and_receive([foreign]))
     arrays, _ = strategy.aggregate_train(1, [*extra, *replies])
     assert arrays is not None and np.array_equal(unpack_vector(arrays), play(build(), FakeGrid()))
-    assert [reply.client for reply in strategy.current.replies] == cohort() and strategy.current.ignored == 2
+    assert [reply.client for reply in strategy.current.replies] == cohort()
+    assert strategy.current.refused == {"unasked": 2}
 
 
 def test_the_declared_number_of_examples_is_used_whatever_the_reply_says() -> None:
     strategy = build(weighting="examples")
     play(strategy, FakeGrid())
     assert [reply.num_examples for reply in strategy.current.replies] == [10 + client for client in cohort()]
+
+
+def test_a_reply_of_another_round_or_exchange_is_refused_and_the_right_one_still_counts() -> None:
+    """Whether it was late or is played back; it does not take its client's turn."""
+    grid, (early, *_) = FakeGrid(), cohort()
+
+    def other(message: Message, group: str) -> Message:
+        reply = raw(message, vector(np.full(SIZE, 9, np.float32)))
+        reply.metadata.group_id = group
+        return reply
+
+    for group in ("0/0/train", "1/1/train", "1/0/statistics", ""):
+        strategy = build()
+        grid.answer = lambda m, c, group=group: [other(m, group)] * (c == early) + [honest(m, c)]
+        assert np.array_equal(play(strategy, grid), play(build(), FakeGrid()))
+        assert strategy.current.refused == {"stale": 1} and strategy.current.lost == []
+    grid.answer = lambda m, c: other(m, "0/0/train") if c == early else honest(m, c)
+    strategy = build()
+    assert not np.array_equal(play(strategy, grid), play(build(), FakeGrid()))
+    assert strategy.current.refused == {"stale": 1} and strategy.current.lost == [early]
+
+
+def test_a_reply_that_is_larger_than_any_can_be_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, huge = FakeGrid(), cohort()[1]
+    decoded: list[int] = []
+    read = server.read_reply
+    monkeypatch.setattr(server, "read_reply", lambda m, c, *rest: decoded.append(c) or read(m, c, *rest))
+    big = vector(np.zeros(SIZE, np.float32))
+    big["more"] = ConfigRecord({"more": bytes(most_bytes(SIZE))})
+    grid.answer = lambda m, c: raw(m, big) if c == huge else honest(m, c)
+    strategy = build()
+    play(strategy, grid)
+    assert strategy.current.refused == {"oversized": 1} and strategy.current.lost == [huge] and huge not in decoded
+
+
+# --- over-selection ------------------------------------------------------------------------------------------
+
+
+def over_selecting(**options: Any) -> FedAvg:
+    return FedAvg(Population(7, 8, 4, lambda client: 10 + client, clients_asked=6), **options)
+
+
+def test_a_round_closes_at_the_first_usable_replies_and_all_who_were_asked_still_train() -> None:
+    """Chance, not the client's number, says who comes first on our own grids."""
+    last = set[int]()
+    for server_round in range(1, 30):
+        grid, strategy = FakeGrid(), over_selecting(weighting="uniform")
+        found = play(strategy, grid, server_round)
+        order = [message.metadata.dst_node_id - FIRST_NODE for message in grid.asked]
+        assert sorted(order) == strategy.current.cohort and len(order) == 6
+        assert [reply.client for reply in strategy.current.replies] == sorted(order[:4])
+        assert strategy.current.late == order[4:] and strategy.current.lost == sorted(order[4:])
+        assert np.allclose(found, plain_average(THETA, [release_of(c) for c in sorted(order[:4])], [1.0] * 4))
+        last |= set(order[4:])
+    assert last == set(range(8))
+
+
+def test_refused_and_lost_replies_are_replaced_by_spare_ones() -> None:
+    grid, strategy = FakeGrid(), over_selecting()
+    wanted = list(strategy.configure_train(1, pack_vector(THETA), ConfigRecord(), grid))
+    bad, dead, *good = (message.metadata.dst_node_id - FIRST_NODE for message in wanted)
+    grid.answer = lambda m, c: (
+        raw(m, BAD["NaN"]) if c == bad else refusal(Refusal.FAILED, m, "died") if c == dead else honest(m, c)
+    )
+    play(strategy, grid)
+    assert [reply.client for reply in strategy.current.replies] == sorted(good)
+    assert strategy.current.late == [] and strategy.current.lost == sorted([bad, dead])
+
+
+class ForeignGrid(FakeGrid):
+    """Nodes numbered by somebody else, replies one a look, on a clock of its own; ``silent`` nodes never reply."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, silent: Sequence[int] = ()) -> None:
+        super().__init__()
+        del self.node_of_client
+        self.seconds, self.silent, self.waiting = 0.0, silent, dict[str, Message]()
+        monkeypatch.setattr(foreign_grid, "time", SimpleNamespace(monotonic=lambda: self.seconds, sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        self.waiting = {str(place): message for place, message in enumerate(sent)}
+        for name, message in self.waiting.items():
+            message.metadata.__dict__["_message_id"] = name
+        return list(self.waiting)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        for name in sorted(set(message_ids) & self.waiting.keys()):
+            node = self.waiting[name].metadata.dst_node_id
+            if node not in self.silent:
+                return [honest(self.waiting.pop(name), node - 100)]
+        return []
+
+
+def on_foreign(strategy: FederatedStrategy, grid: ForeignGrid, timeout: float) -> None:
+    strategy._nodes = {client: client + 100 for client in range(8)}
+    strategy.start(grid, pack_vector(THETA), 1, timeout=timeout)
+
+
+def test_on_flowers_grids_a_silent_client_costs_no_more_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy, disturbed = build(), list[bool]()
+    strategy.on_disturbance = lambda: disturbed.append(True)
+    grid = ForeignGrid(monkeypatch, silent=[cohort()[0] + 100])
+    on_foreign(strategy, grid, timeout=60.0)
+    assert 60.0 <= grid.seconds < 60.5 and strategy.current.lost == cohort()[:1] and disturbed
+
+
+def test_on_flowers_grids_nobody_waits_for_more_than_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy, disturbed = over_selecting(), list[bool]()
+    strategy.on_disturbance = lambda: disturbed.append(True)
+    grid = ForeignGrid(monkeypatch, silent=[draw_cohort(7, 1, 8, 6, "fixed")[0] + 100])
+    on_foreign(strategy, grid, timeout=60.0)
+    assert grid.seconds < 5.0 and len(strategy.current.replies) == 4 and len(strategy.current.lost) == 2
+    assert disturbed  # the clock decided who is in the round
 
 
 # --- too few ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedpriv.data.types import FederatedData, ResampledPartition
+from fedpriv.files import save_figure
 
 MAX_BARS = 100  # clients; beyond, a bar would be thinner than its gap
 MAX_COLOURS = 20  # classes; beyond, the eye cannot tell their colours apart
@@ -50,7 +51,7 @@ def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
     axes.spines[:].set_visible(False)
     figure.suptitle(f"Who holds what: {data.dataset.name}", x=0.01, ha="left", color=INK, fontsize=13, weight="bold")
     axes.set_title(_summary(counts, len(shown), data.num_clients), loc="left", color=FAINT, fontsize=9, pad=8)
-    figure.savefig(path, format="png")
+    save_figure(figure, Path(path))
 
 
 def _draw_bars(axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None:

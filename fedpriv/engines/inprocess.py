@@ -22,7 +22,9 @@ class InProcessGrid(LocalGrid):
         self.client_app = client_app
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
-        """A client that has begun is not interrupted; after the deadline no further one begins."""
+        """A client that has begun is not interrupted, but its reply does not count when it is late; behind the deadline
+        no further one begins.
+        """
         for some in slices(self.config, messages):
             yield from side_by_side(self.config, [partial(self._ask, message, deadline) for message in some])
             self.contexts.settle()
@@ -30,4 +32,5 @@ class InProcessGrid(LocalGrid):
     def _ask(self, message: Message, deadline: float) -> Message | None:
         if time.monotonic() > deadline:
             return None
-        return self.client_app(message, self.context_of(client_of(message)))
+        reply = self.client_app(message, self.context_of(client_of(message)))
+        return None if time.monotonic() > deadline else reply

@@ -30,7 +30,7 @@ from fedpriv.errors import RunFailed
 from fedpriv.operations.stopping import stop
 from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 
-RETRIES = 1  # session.ATTEMPTS_PER_START leaves room for these attempt numbers
+RETRIES = 1  # records.ATTEMPTS_PER_START leaves room for these attempt numbers
 TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a deadline
 #: Bytes of replies that may be under way or wait for their turn; more where many clients are one computation.
 AHEAD_BYTES, VECTORISED_BYTES = 2**24, 2**28

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fedpriv.files import save_figure
 from fedpriv.privacy.auditor import Audit
 
 BLUE, GREEN, ORANGE = "#2b6cb0", "#2f855a", "#c05621"
@@ -58,7 +59,7 @@ def draw_audit(rows: Sequence[AuditRow], path: Path | str, *, threat: str) -> No
         axes.plot([], [], marker=marker, color=colour, fillstyle=fill, mew=2, linestyle="", label=label)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, Path(path), dpi=150)
 
 
 def _small_print(audit: Audit) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from fedpriv.files import save_figure
 from fedpriv.report.plots import FAINT, INK, PALETTE, Picture
 from fedpriv.report.words import number, pick
 
@@ -112,7 +113,7 @@ def draw_attacks(folder: Path) -> Picture | None:
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(folder / FILE, dpi=150)
+    save_figure(figure, folder / FILE, dpi=150)
     return roc_picture()
 
 

@@ -290,10 +290,21 @@ def _cost(run: RunFolder) -> list[tuple[str, str]]:
         ("Sent by the server", size(traffic("bytes_down"))),
         ("Participants per round", figure(fmean(participants)) if participants else "–"),
         ("Replies lost or dropped", total("dropped")),
+        ("Replies refused", _refused(run)),
         ("Clients stopped by their budget", "–" if stopped is None else f"{stopped:,.0f}"),
         ("Peak memory", "–" if peak is None else f"{peak:,.0f} MiB"),
         ("Engine", str(pick(run.config, "engine", "name") or "–")),
     ]
+
+
+def _refused(run: RunFolder) -> str:
+    """How many, and what was wrong with them."""
+    kinds = Counter[str]()
+    for row in run.rounds:
+        for kind, count in _mapping(row, "refused").items():
+            kinds[kind] += int(number(count) or 0)
+    words = ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in sorted(kinds.items()))
+    return f"{kinds.total():,}" + (f" ({words})" if words else "")
 
 
 def _method_figures(run: RunFolder) -> list[tuple[str, str, str]]:

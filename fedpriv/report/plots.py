@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from fedpriv.client_accuracy import last_known, spread_over_clients
+from fedpriv.files import save_figure
 from fedpriv.report.words import figure as in_figures
 from fedpriv.report.words import number, percent
 
@@ -335,5 +336,5 @@ def _in_words(value: float) -> str:
 
 
 def _save(figure: Figure, folder: Path, picture: Picture) -> Picture:
-    figure.savefig(folder / picture.file)
+    save_figure(figure, folder / picture.file)
     return picture
