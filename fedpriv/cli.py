@@ -144,6 +144,13 @@ def _split(argument: str) -> tuple[str, str]:
     return key, value
 
 
+def whole_number(options: dict[str, str], name: str, least: int, most: int) -> int:
+    """An option of a command that is a whole number. Raises `OptionError`."""
+    if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
+        raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
+    return int(options[name])
+
+
 def check(overrides: Sequence[str], multirun: bool) -> None:
     """Composes every job once; the first mistake raises `OptionError`."""
     from fedpriv.compose import check_hydra, compose, parse

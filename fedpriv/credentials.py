@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpriv.cli import DONE, MISTAKE, guarded
+from fedpriv.cli import DONE, MISTAKE, guarded, whole_number
 from fedpriv.errors import OptionError
 
 OPTIONS = {"host": "localhost", "nodes": "3", "days": "365"}
@@ -184,12 +184,6 @@ def _name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _whole(options: dict[str, str], name: str, least: int, most: int) -> int:
-    if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
-        raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
-    return int(options[name])
-
-
 def main(arguments: Sequence[str]) -> int:
     return guarded(lambda: _main(list(arguments)))
 
@@ -205,7 +199,7 @@ def _main(arguments: list[str]) -> int:
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(OPTIONS)}")
     hosts = options["host"].split(",")
-    nodes, days = _whole(options, "nodes", 0, MOST_NODES), _whole(options, "days", 1, CA_DAYS)
+    nodes, days = whole_number(options, "nodes", 0, MOST_NODES), whole_number(options, "days", 1, CA_DAYS)
     written = make_credentials(Path(place), hosts, nodes, days)
     for path in written:
         print(path)

@@ -47,7 +47,7 @@ class Declared:
 
 
 class DataLedger:
-    """One data folder's ledger. Use `held`; everything else needs the lock."""
+    """One data folder's ledger. Use `held`; whatever writes needs the lock."""
 
     def __init__(self, data: Path, counter: Path) -> None:
         self.folder, self.counter = data / PRIVATE, counter
@@ -73,6 +73,12 @@ class DataLedger:
         ledger.confirm()
         return ledger
 
+    @contextmanager
+    def seen(self) -> Iterator[DataLedger]:
+        """As `held`, only to look: nobody is kept from answering. Raises `LedgerRefused`."""
+        self._check()
+        yield self
+
     # --- under the lock ----------------------------------------------------------------------------------
 
     @contextmanager
@@ -88,6 +94,11 @@ class DataLedger:
     def releases(self) -> list[Booked]:
         """Everything that counts as spent, in order."""
         return [_booked(row) for row in self._rows() if "entries" in row]
+
+    def last_release(self) -> float | None:
+        """When the last message was booked, by this machine's clock (Unix time in seconds); for people."""
+        times = [row["time"] for row in self._rows() if "entries" in row]
+        return float(times[-1]) if times else None
 
     def declared(self) -> Declared:
         """The newest declaration."""

@@ -33,25 +33,49 @@ def as_they_come(grid: Grid, messages: Iterable[Message], timeout: float) -> Ite
             time.sleep(min(LONGEST_PAUSE, 0.05 + waited / 20, timeout - waited))
 
 
+#: Seconds to wait for nodes that are not there yet, and for a node to say which client it is.
+PATIENCE = 120.0
+
+
 def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     """Waits until ``num_clients`` nodes are there and asks each for its partition id: client -> node.
 
-    Raises `OptionError` with both numbers when their count stays different.
+    Raises `OptionError` with both numbers when their count stays different, `RunFailed` for answers that do not fit.
     """
-    deadline = time.monotonic() + min(timeout, 120.0)
+    nodes = _wait_for(grid, num_clients, timeout)
+    if len(nodes) != num_clients:
+        raise OptionError("num_clients", num_clients, f"the federation has {len(nodes)} nodes; both must be equal")
+    found = _ask(grid, nodes, num_clients, timeout)
+    if sorted(found) != list(range(num_clients)):
+        raise RunFailed(f"{num_clients} nodes were asked for their partition, the answers were {sorted(found)}")
+    return found
+
+
+def find_partitions(grid: Grid, num_clients: int, timeout: float, known: dict[int, int] | None) -> dict[int, int]:
+    """As `ask_partitions` for real machines, of which some are away: whoever is there, after a wait the first time.
+
+    known: what was found earlier; only nodes that are new are asked.
+    """
+    nodes = _wait_for(grid, num_clients, timeout) if known is None else sorted(grid.get_node_ids())
+    known = known or {}
+    new = [node for node in nodes if node not in known.values()]
+    return known | (_ask(grid, new, num_clients, timeout) if new else {})
+
+
+def _wait_for(grid: Grid, num_clients: int, timeout: float) -> list[int]:
+    deadline = time.monotonic() + min(timeout, PATIENCE)
     nodes = sorted(grid.get_node_ids())
     while len(nodes) < num_clients and time.monotonic() < deadline:
         time.sleep(0.2)
         nodes = sorted(grid.get_node_ids())
-    if len(nodes) != num_clients:
-        raise OptionError("num_clients", num_clients, f"the federation has {len(nodes)} nodes; both must be equal")
+    return nodes
+
+
+def _ask(grid: Grid, nodes: list[int], num_clients: int, timeout: float) -> dict[int, int]:
     messages = [Message(RecordDict(), node, "query") for node in nodes]
-    answers = list(grid.send_and_receive(messages, timeout=timeout))
     found: dict[int, int] = {}
-    for answer in answers:
+    for answer in grid.send_and_receive(messages, timeout=min(timeout, PATIENCE)):
         with suppress(MalformedMessage):  # then nobody has said that number
-            if answer.has_content():
-                found[read_identity(answer)] = answer.metadata.src_node_id
-    if sorted(found) != list(range(num_clients)):
-        raise RunFailed(f"{num_clients} nodes were asked for their partition, the answers were {sorted(found)}")
+            if answer.has_content() and (client := read_identity(answer)) < num_clients:
+                found.setdefault(client, answer.metadata.src_node_id)
     return found

@@ -7,10 +7,11 @@
     declare policy=FILE data=FOLDER              declare the number of pictures that the folder now holds
     status  policy=FILE data=FOLDER              what was spent of each budget
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
+            [metrics_port=0] [metrics_address=127.0.0.1]
                                                  answer a server; Ctrl-C or SIGTERM stops
 
 DATA/<class>/* are the pictures. credentials: a node's folder of `python -m fedpriv.credentials`. port: of Flower's own
-service on this machine, another one for each node that it runs.
+service on this machine, another one for each node that it runs. metrics_port: Prometheus metrics and health; 0: none.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedpriv.cli import DONE, MISTAKE, guarded
-from fedpriv.errors import OptionError
+from fedpriv.cli import DONE, MISTAKE, guarded, whole_number
+from fedpriv.errors import FedprivError, OptionError
+
+if TYPE_CHECKING:
+    from fedpriv.operations.metrics import NodeSnapshot
 
 REQUIRED = None
 COMMANDS: dict[str, dict[str, str | None]] = {
@@ -38,6 +44,8 @@ COMMANDS: dict[str, dict[str, str | None]] = {
         "credentials": REQUIRED,
         "client": REQUIRED,
         "port": "9094",
+        "metrics_port": "0",
+        "metrics_address": "127.0.0.1",
     },
 }
 
@@ -80,7 +88,7 @@ def _init(options: dict[str, str]) -> None:
     classes = tuple(options["classes"].split(","))
     if len(set(classes)) < 2 or not all(classes):
         raise OptionError("classes", options["classes"], "at least 2 names of class folders, as in cat,dog")
-    size, channels = _whole(options, "size", 4, 1024), _whole(options, "channels", 1, 3)
+    size, channels = whole_number(options, "size", 4, 1024), whole_number(options, "channels", 1, 3)
     declared = Declared(count_pictures(data, classes), classes, size, channels)
     DataLedger.create(data, Path(policy.counter), declared)
     print(f"{declared.examples} pictures declared; the ledger is {data / '.fedpriv'}, its counter {policy.counter}")
@@ -103,18 +111,32 @@ def _declare(options: dict[str, str]) -> None:
 
 
 def _status(options: dict[str, str]) -> None:
-    from fedpriv.data_ledger import DataLedger
+    now = snapshot(_existing(options, "policy"), _existing(options, "data"))
+    print(f"{now.releases} messages left, {now.ledger_entries} entries")
+    for budget, spent in now.epsilon_spent.items():
+        print(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
+    if now.refusals:
+        print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
+
+
+def snapshot(policy_file: Path, data: Path) -> NodeSnapshot:
+    """What a node's files say now, for `status` and for metrics. Raises `OptionError`, `LedgerRefused`."""
+    from fedpriv.data_ledger import PRIVATE, DataLedger
+    from fedpriv.operations.metrics import NodeSnapshot
     from fedpriv.policy import read_policy
 
-    policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
-    with DataLedger(data, Path(policy.counter)).held() as ledger:
-        releases, declared = ledger.releases(), ledger.declared()
-    print(f"{declared.examples} pictures declared, {len(releases)} messages left")
-    for budget, spent in zip(policy.budgets, policy.spent(releases).values(), strict=True):
-        print(f"{budget.name}: epsilon {spent:.4g} of {budget.max_epsilon:g}")
-    refusals = data / ".fedpriv" / "refusals.json"
-    if refusals.exists():
-        print("refused: " + ", ".join(f"{code} {n}" for code, n in sorted(json.loads(refusals.read_text()).items())))
+    policy = read_policy(policy_file)
+    with DataLedger(data, Path(policy.counter)).seen() as ledger:
+        releases, last = ledger.releases(), ledger.last_release()
+    refusals = data / PRIVATE / "refusals.json"
+    return NodeSnapshot(
+        releases=len(releases),
+        refusals=json.loads(refusals.read_text()) if refusals.exists() else {},
+        epsilon_spent=policy.spent(releases),
+        max_epsilon={budget.name: budget.max_epsilon for budget in policy.budgets},
+        last_release=last,
+        ledger_entries=sum(len(release.entries) for release in releases),
+    )
 
 
 def _run(options: dict[str, str]) -> None:
@@ -124,8 +146,8 @@ def _run(options: dict[str, str]) -> None:
     from fedpriv.supernode import guard_bundles, run_supernode
 
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
-    client = _whole(options, "client", 0, 2**31)
-    port = _whole(options, "port", 1024, 65535)
+    client = whole_number(options, "client", 0, 2**31)
+    port = whole_number(options, "port", 1024, 65535)
     policy = read_policy(file)
     with DataLedger(data, Path(policy.counter)).held():
         pass  # a ledger that must be refused is refused now, and not in the first round
@@ -136,15 +158,38 @@ def _run(options: dict[str, str]) -> None:
         config |= {name: str(place)} if place.exists() else {}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    run_supernode(
-        [
-            *("--superlink", options["superlink"]),
-            *("--root-certificates", str(_there(keys / "ca.crt"))),
-            *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
-            *("--host", "127.0.0.1", "--port", str(port)),
-            *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
-        ]
-    )
+    with _metrics(options, file, data):
+        run_supernode(
+            [
+                *("--superlink", options["superlink"]),
+                *("--root-certificates", str(_there(keys / "ca.crt"))),
+                *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
+                *("--host", "127.0.0.1", "--port", str(port)),
+                *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
+            ]
+        )
+
+
+@contextmanager
+def _metrics(options: dict[str, str], policy: Path, data: Path) -> Iterator[None]:
+    """Serves what `snapshot` says, where a port is named. Healthy is a node that could still release something."""
+    port = whole_number(options, "metrics_port", 0, 65535)
+    if port == 0:
+        yield
+        return
+    from fedpriv.operations.metrics import NodeMetrics
+    from fedpriv.operations.serving import serve_metrics
+
+    def healthy() -> tuple[bool, str]:
+        try:
+            return True, f"{snapshot(policy, data).releases} messages left"
+        except (FedprivError, OSError, ValueError) as error:
+            return False, str(error)
+
+    registry = NodeMetrics(lambda: snapshot(policy, data)).registry
+    names = ("metrics_address", "metrics_port")
+    with serve_metrics(options["metrics_address"], port, registry, healthy, options=names):
+        yield
 
 
 WORK: dict[str, Callable[[dict[str, str]], None]] = {
@@ -168,12 +213,6 @@ def _existing(options: dict[str, str], name: str) -> Path:
     if not path.exists():
         raise OptionError(name, options[name], "there is no such file or folder")
     return path
-
-
-def _whole(options: dict[str, str], name: str, least: int, most: int) -> int:
-    if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
-        raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
-    return int(options[name])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedpriv.errors import FedprivError, RunFailed
-from fedpriv.foreign_grid import as_they_come, ask_partitions
+from fedpriv.foreign_grid import as_they_come, ask_partitions, find_partitions
 from fedpriv.models import Exchange
 from fedpriv.privacy.events import Entry, Event
 from fedpriv.records import (
@@ -291,6 +291,7 @@ class FederatedStrategy(Strategy):
         current.asked, current.label = list(clients), label(number, self.population.attempt, exchange)
         if self.population.run:
             options = options | {RUN: self.population.run}
+            clients = [client for client in clients if client in nodes]  # nobody can ask a machine that is away
         self.on_asking(clients)
         if self.population.over_selects:  # on our own grids, which keep the order, chance says who comes first
             order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
@@ -396,11 +397,16 @@ class FederatedStrategy(Strategy):
         return as_they_come(grid, messages, timeout)
 
     def nodes(self, grid: Grid) -> Any:
-        """client -> node. Our own grids number nodes by partition; any other grid is waited for and asked once."""
+        """client -> node. Our own grids number nodes by partition; any other grid is waited for and asked once. Of real
+        machines some may be away, and are looked for again in every exchange.
+        """
+        population = self.population
         if hasattr(grid, "node_of_client"):
             return grid.node_of_client
-        if self._nodes is None:
-            self._nodes = ask_partitions(grid, self.population.num_clients, self.population.round_timeout)
+        if population.run and len(self._nodes or ()) < population.num_clients:
+            self._nodes = find_partitions(grid, population.num_clients, population.round_timeout, self._nodes)
+        elif self._nodes is None:
+            self._nodes = ask_partitions(grid, population.num_clients, population.round_timeout)
         return self._nodes
 
     def _accept(self, messages: Iterable[Message]) -> Iterator[Reply]:

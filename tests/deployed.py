@@ -90,9 +90,10 @@ class Machines:
         )
         return " ".join((*own, *more))
 
-    def serve(self, overrides: str, send: Send | None = None) -> Grid:
-        """One `flwr run`: the ServerApp on a grid of these nodes. Returns the grid, with what was answered."""
+    def serve(self, overrides: str, send: Send | None = None, away: Iterable[int] = ()) -> Grid:
+        """One `flwr run`: the ServerApp on a grid of these nodes, some ``away``; returns it with its answers."""
         grid = Grid(self, overrides, send)
+        grid.away = set(away)
         server_app(grid, context(0, {}, overrides))  # type: ignore[arg-type]
         return grid
 
@@ -105,10 +106,21 @@ class Grid:
         self.machines, self.overrides = machines, overrides
         self.send = send or (lambda node, deliver: deliver())
         self.answers: list[tuple[int, Message]] = []
+        self.away: set[int] = set()
+        self._waiting: list[Message] = []
         self._ids = itertools.count(1)
 
     def get_node_ids(self) -> list[int]:
-        return [700 + 11 * number for number in range(self.machines.count)]
+        return [700 + 11 * number for number in range(self.machines.count) if number not in self.away]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        sent = list(messages)
+        self._waiting += self.send_and_receive(sent)
+        return [message.metadata.message_id for message in sent]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        found, self._waiting = self._waiting, []
+        return found
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         found = []

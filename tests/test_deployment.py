@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from deployed import POLICY, Grid, Machines, context
 from flwr.app import Message
+from prometheus_client import generate_latest
 
 from fedpriv.app import client_app
 from fedpriv.engines.grid import stamp
 from fedpriv.errors import RunFailed, RunFolderError
 from fedpriv.methods import METHODS
+from fedpriv.node import snapshot
+from fedpriv.operations.metrics import NodeMetrics
 from fedpriv.policy import read_policy
 from fedpriv.records import METRICS, RUN, Instructions, Refusal, pack_vector, train_content, unpack_vector
 from fedpriv.server import BudgetsSpent
@@ -280,10 +283,21 @@ def test_the_operator_sees_reasons_and_counts(
     capsys.readouterr()
     assert network.command("status", 0) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "12 pictures declared, 0 messages left",
+        "0 messages left, 0 entries",
         "client, replace-one, server, delta 1e-05: epsilon 0 of 100",
         "refused: policy 1",
     ]
+
+
+def test_metrics_and_health_are_what_the_files_say(machines: MACHINES) -> None:
+    network = machines(2)
+    network.serve(network.overrides())
+    registry = NodeMetrics(lambda: snapshot(network.policy(0), network.data(0))).registry
+    text = generate_latest(registry).decode()
+    assert "fedpriv_node_releases_total 2.0" in text and "fedpriv_node_readable 1.0" in text
+    assert 'fedpriv_node_epsilon_spent{budget="client, replace-one, server, delta 1e-05"} 6.57' in text
+    (network.data(0) / ".fedpriv" / "ledger.jsonl").unlink()
+    assert "fedpriv_node_readable 0.0" in generate_latest(registry).decode()
 
 
 # --- faults ---------------------------------------------------------------------------------------------------
@@ -332,12 +346,42 @@ def test_lost_replies_are_booked_on_both_sides(machines: MACHINES) -> None:
         reply = deliver()
         return None if node == 1 and next(calls) == 2 else reply  # in round 2
 
-    network.serve(network.overrides(), lossy)
+    network.serve(network.overrides("engine.round_timeout=1"), lossy)
     rows = [json.loads(line) for line in (network.folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [(row["participants"], row["dropped"]) for row in rows] == [(3, 0), (2, 1)]
     assert [network.booked(number) for number in range(3)] == [2, 2, 2]
     ledger = (network.folder / "run" / "ledger.jsonl").read_text().splitlines()
     assert len(ledger) == 6
+
+
+def test_a_machine_that_is_away_is_not_charged_and_may_come_back(
+    machines: MACHINES, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpriv.foreign_grid.PATIENCE", 0.1)
+    network = machines(3)
+    text = network.overrides("num_rounds=3")
+    grids: list[Grid] = []
+
+    def back_in_round_2(node: int, deliver: Callable[[], Message]) -> Message:
+        reply = deliver()
+        grids[0].away.clear()
+        return reply
+
+    monkeypatch.setattr(Grid, "__init__", _keeping(grids, Grid.__init__))
+    network.serve(text, back_in_round_2, away=[1])
+    rows = [json.loads(line) for line in (network.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["participants"], row["dropped"]) for row in rows] == [(2, 1), (3, 0), (3, 0)]
+    assert [network.booked(number) for number in range(3)] == [3, 2, 3]
+    ledger = [json.loads(line) for line in (network.folder / "run" / "ledger.jsonl").read_text().splitlines()]
+    assert [row["client"] for row in ledger if row["round"] == 1] == [0, 2]
+
+
+def _keeping(grids: list[Grid], real: Any) -> Any:
+    def made(self: Grid, *given: Any) -> None:
+        real(self, *given)
+        grids.append(self)
+
+    return made
 
 
 def test_clocks_decide_nothing(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
