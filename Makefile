@@ -28,9 +28,10 @@ test: install ## all tests in JOBS processes (on real pictures where ../shared/d
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)
 
-stress: install ## what `make test` samples, at length: a million damaged messages, a million found by coverage, options
-	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 $(PY) -m pytest -s --timeout=7200 \
-		tests/test_records.py tests/test_requests.py tests/test_fuzz.py tests/test_remote_options.py $(ARGS)
+stress: install ## what `make test` samples, at length: a million damaged messages, a million found by coverage, 1,000 kills
+	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 FEDPRIV_KILLS=1000 $(PY) -m pytest -s --timeout=7200 \
+		tests/test_records.py tests/test_requests.py tests/test_fuzz.py tests/test_remote_options.py \
+		tests/test_data_ledger.py $(ARGS)
 
 lint: install ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .

@@ -426,7 +426,9 @@ class Client(NumPyClient):
         """Batches are repeatable in simulation; in secret where noise comes from the operating system."""
         site = self._site()
         if site.rng == "secure":
-            return np.random.default_rng()
+            from fedpriv.privacy.secure_noise import secure_generator  # cryptography: only where it is needed
+
+            return secure_generator()
         return generator(site.seed, site.client, server_round, attempt, "batches")
 
     def _site(self) -> Site:

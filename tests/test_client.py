@@ -110,3 +110,16 @@ def test_a_broken_update_is_released_as_a_noised_zero(broken: float) -> None:
     update[1] = broken
     zero = ask(with_update(at_site(fedldp()), torch.zeros(SIZE)), 1)
     assert np.array_equal(ask(with_update(at_site(fedldp()), update), 1), zero)
+
+
+def test_secure_batches_come_from_a_cipher_and_no_seed() -> None:
+    """Whoever knows the seed, the round and the attempt still knows nothing of a sample."""
+    client = at_site(FedLDPClient(noise_multiplier=1.0, clip_norm=1.0))
+    assert client.site is not None
+    seeded = [client._batch_generator(1, 0).random(4).tolist() for _ in range(2)]
+    assert seeded[0] == seeded[1]
+    client.site = replace(client.site, rng="secure")
+    drawn = [client._batch_generator(1, 0) for _ in range(2)]
+    assert drawn[0].random(4).tolist() != drawn[1].random(4).tolist()
+    assert {type(each.bit_generator).__name__ for each in drawn} == {"ChaCha"}
+    assert sorted(drawn[0].permutation(50).tolist()) == list(range(50))
