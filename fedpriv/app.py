@@ -66,7 +66,10 @@ def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
 
     @app.query()
     def identify(message: Message, context: Context) -> Message:
-        return Message(identity_content(_partition(context)), reply_to=message)
+        try:
+            return Message(identity_content(_partition(context)), reply_to=message)
+        except (KeyError, ValueError):  # node-config names no client; its text stays at home
+            return refusal(Refusal.FAILED, message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
