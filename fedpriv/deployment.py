@@ -105,6 +105,9 @@ class Gate:
 
     def admit(self, client: Client) -> None:
         """Holds the method against the policy; from here on it is this client that releases. Raises `PolicyRefused`."""
+        if client.shares_secrets and (client.site is None or client.site.identity is None):
+            words = "clients share secrets, and without identity-key and peer-keys a server in the middle knows them"
+            raise PolicyRefused(f"strategy={self.config.strategy.name}: {words}")
         if wrong := too_dear(self.policy, client):
             raise PolicyRefused(f"strategy={self.config.strategy.name}: {'; '.join(wrong)}")
         self._client = client

@@ -60,7 +60,7 @@ def refused(network: Machines, overrides: str) -> set[str]:
     with pytest.raises((RunFailed, BudgetsSpent)):
         network.serve(overrides, listen)
     answers = [reply for reply in told if reply.metadata.message_type == "train"]
-    assert len(answers) == network.count and all(reply.has_error() for reply in answers)
+    assert len(answers) in (network.count, 2 * network.count) and all(reply.has_error() for reply in answers)
     assert [network.booked(number) for number in range(network.count)] == before
     assert all(reply.error.reason == Refusal(reply.error.code).name.lower() for reply in answers)
     return {Refusal(reply.error.code).name for reply in answers}
@@ -122,6 +122,7 @@ def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines:
     limits = {"max_round_epsilon": 1e5, "min_noise_multiplier": 1e-3, "max_clip_norm": 1e3}
     lenient = {"budgets": [budget], "limits": limits, "strategies": [strategy], "accountant": "renyi", "order": 1.1}
     network = machines(2, lenient)
+    network.introduce()
     own = [f"strategy={strategy}", "privacy.delta=0.001"]
     text = network.overrides(*own).replace("model=linear", "model=mlp")
     if strategy not in ("fedldp", "fedcad"):
@@ -137,6 +138,18 @@ def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines:
     assert set(codes(grid)) == {"sent"}
     exchanges = 2 if strategy == "adpfl" else 1
     assert [network.booked(number) for number in range(2)] == [2 * exchanges] * 2
+
+
+def test_shared_secrets_need_identities(machines: MACHINES) -> None:
+    """Unsigned keys show the shared bits to a server in the middle, whom a budget's observer `server` must not be."""
+    limits = {"max_round_epsilon": 1e5}
+    changes = {"strategies": ["coqfl"], "accountant": "renyi", "limits": limits}
+    budget = {"unit": "client", "delta": 1e-5, "max_epsilon": 1e6}
+    network = machines(2, changes | {"budgets": [budget]})
+    text = network.overrides("strategy=coqfl").replace("strategy.client.noise_multiplier=2.0", "")
+    assert refused(network, text) == {"POLICY"}
+    network.introduce()
+    assert codes(network.serve(text.replace("/run ", "/two "))).count("sent") > 0
 
 
 # --- a server that asks for too much ----------------------------------------------------------------------
