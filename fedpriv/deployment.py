@@ -58,6 +58,8 @@ class Node:
         policy = read_policy(self.policy_file)
         if config.dataset.name != "on_nodes":
             raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own pictures, on_nodes")
+        if instructions.round > config.num_rounds:
+            raise PolicyRefused(f"round {instructions.round} of num_rounds={config.num_rounds}")
         with DataLedger(self.data, Path(policy.counter)).held() as ledger:
             gate = Gate(self, policy, ledger, self.effective(config), run_name(instructions))
             gate.admit_options()

@@ -214,8 +214,17 @@ def test_the_budget_is_over_all_runs_on_the_data(machines: MACHINES) -> None:
 @pytest.fixture
 def asked(machines: MACHINES) -> tuple[Machines, Callable[..., Message]]:
     """A node that has answered rounds 1 and 2 of a run, and whatever else a server may ask it in that run."""
-    network = machines(2)
-    grid = network.serve(network.overrides("strategy.server.clipping=quantile strategy.server.norm_bound=5"))
+    network, calls = machines(2), iter(range(100))
+    text = network.overrides("strategy.server.clipping=quantile strategy.server.norm_bound=5 num_rounds=3")
+
+    def stopped(node: int, deliver: Callable[[], Message]) -> Message:
+        if next(calls) == 6:  # behind 2 queries and 2 rounds
+            raise SystemExit(9)
+        return deliver()
+
+    with pytest.raises(SystemExit):
+        network.serve(text, stopped)
+    grid = Grid(network, text, None)
     name = (network.folder / "run" / "run-name").read_text().strip()
 
     def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
@@ -242,6 +251,7 @@ def test_a_request_made_again_gets_the_same_bytes_and_costs_nothing(
     ("server_round", "options", "code"),
     [
         (1, {}, Refusal.STALE),
+        (4, {}, Refusal.POLICY),  # num_rounds=3
         (3, {"clip_norm": 1e9}, Refusal.UNSAFE_CLIP_NORM),
         (3, {"clip_norm": float("nan")}, Refusal.UNSAFE_CLIP_NORM),
         (3, {"clip_norm": "5"}, Refusal.UNSAFE_CLIP_NORM),
