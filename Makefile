@@ -31,10 +31,12 @@ test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 stress: install ## what `make test` samples, at length: a million damaged messages
 	FEDPRIV_FUZZ_CASES=1000000 $(PY) -m pytest tests/test_records.py --timeout=3600 $(ARGS)
 
-lint: install ## ruff (lint and format) and mypy
+lint: install ## ruff (lint and format), mypy, and the container files
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	.venv/bin/hadolint deploy/*.Dockerfile
+	.venv/bin/compose-lint check --fail-on low deploy/compose.yaml
 
 format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedpriv.credentials import make_credentials
-from fedpriv.superlink import OPTIONS, NodesOnly, main, superlink_arguments
+from fedpriv.superlink import NodesOnly, main
 
 #: What anybody could do who reaches it: run a program, register a node's key, read results, act as a ServerApp.
 CONTROL = ("/v1/control/start-run", "/v1/control/register-node", "/v1/control/pull-artifacts", "/v1/control/stop-run")
@@ -61,18 +61,6 @@ def test_flower_still_has_the_hook() -> None:
     calls = [node.func for node in ast.walk(functions["create_app"]) if isinstance(node, ast.Call)]
     assert "_get_middleware" in functions
     assert "_get_middleware" in {name.id for name in calls if isinstance(name, ast.Name)}
-
-
-def test_flowers_own_command_takes_the_arguments(tmp_path: Path) -> None:
-    from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
-
-    make_credentials(tmp_path, ["localhost"], 0, 1)
-    given = {"credentials": str(tmp_path / "server"), "database": str(tmp_path / "state.db")}
-    found = _parse_args_run_superlink().parse_args(
-        superlink_arguments({name: str(value) for name, value in (OPTIONS | given).items()})
-    )
-    assert found.enable_supernode_auth and not found.insecure
-    assert (found.host, found.port, found.database) == ("0.0.0.0", 8000, given["database"])
 
 
 @pytest.mark.parametrize(
