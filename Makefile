@@ -1,6 +1,6 @@
 # `make help` explains itself. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-gpu stress lint format bench bench-privacy papers lock clean
+.PHONY: help install run test test-gpu stress lint format deploy-demo bench bench-privacy papers lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -41,6 +41,9 @@ lint: install ## ruff (lint and format), mypy, and the container files
 format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+deploy-demo: install ## a deployment rehearsed on this machine: SuperLink, three nodes, TLS, policies, ledgers
+	$(PY) -m deploy.demo
 
 bench: install ## speed: against a bare loop and Flower's own runtime, by size, and where the time goes (a quarter of an hour)
 	$(PY) -m benchmarks $(ARGS)
