@@ -282,8 +282,12 @@ def test_the_example_fits_the_policy_that_is_printed(tmp_path: Path) -> None:
     from fedpriv.worker import make_client
 
     client = make_client(planned, examples=650)
-    found = composed(client.planned_events(planned.num_rounds), policy.budgets[0].delta).epsilon
-    assert f"verified epsilon  {found:.4g} " in DEPLOY and found < policy.budgets[0].max_epsilon < 2 * found
+    budget = policy.budgets[0]
+    once, twice, thrice = (
+        composed(client.planned_events(runs * planned.num_rounds), budget.delta).epsilon for runs in (1, 2, 3)
+    )
+    assert f"verified epsilon  {once:.4g} " in DEPLOY and f"({twice:.4g} of {budget.max_epsilon:g})" in DEPLOY
+    assert twice < budget.max_epsilon < thrice
 
 
 def _what_matters(config: Config) -> dict[str, Any]:
