@@ -33,10 +33,12 @@ stress: install ## what `make test` samples, at length: a million damaged messag
 		tests/test_records.py tests/test_requests.py tests/test_fuzz.py tests/test_remote_options.py \
 		tests/test_data_ledger.py $(ARGS)
 
-lint: install ## ruff (lint and format) and mypy
+lint: install ## ruff (lint and format), mypy, and the container files
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	.venv/bin/hadolint deploy/*.Dockerfile
+	.venv/bin/compose-lint check --fail-on low deploy/compose.yaml
 
 format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .

@@ -127,17 +127,8 @@ class Rehearsal:
 
     def start_superlink(self) -> None:
         """Returns once it answers; registers every node's key."""
-        server = self.keys / "server"
-        self._start(
-            "superlink",
-            [
-                str(BIN / "flower-superlink"),
-                *("--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.crt")),
-                *("--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"),
-                *("--host", "127.0.0.1", "--port", str(self.port)),
-                "--disable-runtime-dependency-installation",
-            ],
-        )
+        options = (f"credentials={self.keys / 'server'}", "host=127.0.0.1", f"port={self.port}")
+        self._start("superlink", [sys.executable, "-m", "fedpriv.superlink", *options])
         self._wait_for("superlink", self.port)
         with ThreadPoolExecutor(self.nodes) as pool:
             public = [str(self.keys / f"node-{number}" / "node.pub") for number in range(self.nodes)]

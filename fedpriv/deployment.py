@@ -58,6 +58,8 @@ class Node:
         policy = read_policy(self.policy_file)
         if config.dataset.name != "on_nodes":
             raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own pictures, on_nodes")
+        if instructions.round > config.num_rounds:
+            raise PolicyRefused(f"round {instructions.round} of num_rounds={config.num_rounds}")
         with DataLedger(self.data, Path(policy.counter)).held() as ledger:
             gate = Gate(self, policy, ledger, self.effective(config), run_name(instructions))
             gate.admit_options()
@@ -105,6 +107,9 @@ class Gate:
 
     def admit(self, client: Client) -> None:
         """Holds the method against the policy; from here on it is this client that releases. Raises `PolicyRefused`."""
+        if client.shares_secrets and (client.site is None or client.site.identity is None):
+            words = "clients share secrets, and without identity-key and peer-keys a server in the middle knows them"
+            raise PolicyRefused(f"strategy={self.config.strategy.name}: {words}")
         if wrong := too_dear(self.policy, client):
             raise PolicyRefused(f"strategy={self.config.strategy.name}: {'; '.join(wrong)}")
         self._client = client
@@ -144,7 +149,9 @@ class Gate:
 
     def require_booked(self, exchange: str, server_round: int, attempt: int) -> None:
         """Raises `PolicyRefused` for an answer that is neither booked nor the repetition of one that was."""
-        if self._booked or exchange not in (TRAIN, STATISTICS):  # keys are no release
+        assert self._client is not None, "admit comes first"
+        releases = exchange == TRAIN or (exchange == STATISTICS and self._client.statistic_names)
+        if self._booked or not releases:  # keys are no release, nor are no statistics
             return
         kept = self._before.answer if exchange == TRAIN else self._before.waiting
         if kept is None or (kept.round, kept.attempt) != (server_round, attempt):

@@ -6,6 +6,7 @@ Every message meets a fresh context, as from a SuperNode whose ClientApp is a ne
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedpriv.data_ledger import DataLedger
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 from fedpriv.node import main as node_command
 from fedpriv.policy import read_policy
+from fedpriv.shared_bits import new_identity
 
 CLASSES = ("a", "b", "c")
 #: Of a policy for these tests; `Machines` fills in the counter.
@@ -80,6 +82,13 @@ class Machines:
         with self.ledger(number).held() as ledger:
             return len(ledger.releases())
 
+    def introduce(self) -> None:
+        """From here on every node's client has an identity, and the list of all others'."""
+        keys = [new_identity() for _ in range(self.count)]
+        (self.folder / "peers.json").write_text(json.dumps({n: public.hex() for n, (_, public) in enumerate(keys)}))
+        for number, (private, _) in enumerate(keys):
+            (self.folder / f"identity-{number}.key").write_bytes(private)
+
     def overrides(self, *more: str, run: str = "run") -> str:
         own = (
             "strategy=fedldp dataset=on_nodes model=linear dataset.size=4 dataset.channels=1",
@@ -140,6 +149,8 @@ class Grid:
             "policy": str(self.machines.policy(number)),
             "data": str(self.machines.data(number)),
         }
+        if (identity := self.machines.folder / f"identity-{number}.key").exists():
+            config |= {"identity-key": str(identity), "peer-keys": str(self.machines.folder / "peers.json")}
         reply = client_app(message, context(message.metadata.dst_node_id, config, self.overrides))
         stamp(reply, f"r{next(self._ids)}")
         return reply

@@ -63,7 +63,7 @@ def refused(network: Machines, overrides: str) -> set[str]:
     with pytest.raises((RunFailed, BudgetsSpent)):
         network.serve(overrides, listen)
     answers = [reply for reply in told if reply.metadata.message_type == "train"]
-    assert len(answers) == network.count and all(reply.has_error() for reply in answers)
+    assert len(answers) in (network.count, 2 * network.count) and all(reply.has_error() for reply in answers)
     assert [network.booked(number) for number in range(network.count)] == before
     assert all(reply.error.reason == Refusal(reply.error.code).name.lower() for reply in answers)
     return {Refusal(reply.error.code).name for reply in answers}
@@ -125,6 +125,7 @@ def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines:
     limits = {"max_round_epsilon": 1e5, "min_noise_multiplier": 1e-3, "max_clip_norm": 1e3}
     lenient = {"budgets": [budget], "limits": limits, "strategies": [strategy], "accountant": "renyi", "order": 1.1}
     network = machines(2, lenient)
+    network.introduce()
     own = [f"strategy={strategy}", "privacy.delta=0.001"]
     text = network.overrides(*own).replace("model=linear", "model=mlp")
     if strategy not in ("fedldp", "fedcad"):
@@ -140,6 +141,18 @@ def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines:
     assert set(codes(grid)) == {"sent"}
     exchanges = 2 if strategy == "adpfl" else 1
     assert [network.booked(number) for number in range(2)] == [2 * exchanges] * 2
+
+
+def test_shared_secrets_need_identities(machines: MACHINES) -> None:
+    """Unsigned keys show the shared bits to a server in the middle, whom a budget's observer `server` must not be."""
+    limits = {"max_round_epsilon": 1e5}
+    changes = {"strategies": ["coqfl"], "accountant": "renyi", "limits": limits}
+    budget = {"unit": "client", "delta": 1e-5, "max_epsilon": 1e6}
+    network = machines(2, changes | {"budgets": [budget]})
+    text = network.overrides("strategy=coqfl").replace("strategy.client.noise_multiplier=2.0", "")
+    assert refused(network, text) == {"POLICY"}
+    network.introduce()
+    assert codes(network.serve(text.replace("/run ", "/two "))).count("sent") > 0
 
 
 # --- a server that asks for too much ----------------------------------------------------------------------
@@ -204,8 +217,17 @@ def test_the_budget_is_over_all_runs_on_the_data(machines: MACHINES) -> None:
 @pytest.fixture
 def asked(machines: MACHINES) -> tuple[Machines, Callable[..., Message]]:
     """A node that has answered rounds 1 and 2 of a run, and whatever else a server may ask it in that run."""
-    network = machines(2)
-    grid = network.serve(network.overrides("strategy.server.clipping=quantile strategy.server.norm_bound=5"))
+    network, calls = machines(2), iter(range(100))
+    text = network.overrides("strategy.server.clipping=quantile strategy.server.norm_bound=5 num_rounds=3")
+
+    def stopped(node: int, deliver: Callable[[], Message]) -> Message:
+        if next(calls) == 6:  # behind 2 queries and 2 rounds
+            raise SystemExit(9)
+        return deliver()
+
+    with pytest.raises(SystemExit):
+        network.serve(text, stopped)
+    grid = Grid(network, text, None)
     name = (network.folder / "run" / "run-name").read_text().strip()
 
     def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
@@ -232,6 +254,7 @@ def test_a_request_made_again_gets_the_same_bytes_and_costs_nothing(
     ("server_round", "options", "code"),
     [
         (1, {}, Refusal.STALE),
+        (4, {}, Refusal.POLICY),  # num_rounds=3
         (3, {"clip_norm": 1e9}, Refusal.UNSAFE_CLIP_NORM),
         (3, {"clip_norm": float("nan")}, Refusal.UNSAFE_CLIP_NORM),
         (3, {"clip_norm": "5"}, Refusal.UNSAFE_CLIP_NORM),

@@ -1,0 +1,132 @@
+"""SECURITY.md's table of methods against the code, so that the page cannot go stale."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from fedpriv.client import Client, Request
+from fedpriv.compose import compose
+from fedpriv.config import Config
+from fedpriv.methods import METHODS
+from fedpriv.policy import Booked, Limits, Policy, UnitBudget, too_dear
+from fedpriv.privacy.composition import compose as composed
+from fedpriv.privacy.events import Entry, Threat
+from fedpriv.worker import make_client
+
+PAGE = (Path(__file__).resolve().parents[1] / "SECURITY.md").read_text()
+ROWS = [
+    tuple(cell.strip() for cell in line.strip("|").split("|"))
+    for line in PAGE.splitlines()
+    if line.startswith("| `strategy=")
+]
+CASES = [
+    (row[0].strip("`"), variant, row)
+    for row in ROWS
+    for variant in (("published", "repaired") if row[1] == "both" else (row[1],))
+]
+#: A deployment's run, small enough that nothing is read or trained for it.
+RUN = (
+    "dataset=on_nodes",
+    "dataset.classes=[a,b]",
+    "dataset.examples=[100,100,100,100]",
+    "dataset.size=4",
+    "dataset.channels=1",
+    "model=linear",
+    "num_clients=4",
+    "clients_per_round=4",
+    "num_rounds=3",
+)
+#: As lenient as a policy can be: what it refuses has no price.
+LIMITS = Limits(
+    min_noise_multiplier=1e-9,
+    max_round_epsilon=1e9,
+    max_clip_norm=1e9,
+    max_sampling_rate=1.0,
+    max_batch_size=10**9,
+    max_local_steps=10**9,
+    max_rounds=10**9,
+)
+
+
+@lru_cache(maxsize=64)
+def config_of(options: str) -> Config:
+    return compose([*options.split(), *RUN])
+
+
+def client_of(options: str, variant: str) -> Client:
+    config = config_of(options)
+    privacy = config.privacy.model_copy(update={"variant": variant})
+    return make_client(config.model_copy(update={"privacy": privacy}), examples=100)
+
+
+def test_every_method_has_a_row_for_each_variant() -> None:
+    plain = [(options, variant) for options, variant, _ in CASES if options.count("=") == 1]
+    assert sorted(plain) == sorted((f"strategy={name}", v) for name in METHODS for v in ("published", "repaired"))
+    assert all(len(row) == 8 and all(row[place] for place in (0, 1, 2, 3, 5, 6, 7)) for row in ROWS)
+
+
+@pytest.mark.parametrize(("options", "variant", "row"), CASES, ids=[f"{o} {v}" for o, v, _ in CASES])
+def test_the_row_says_what_the_code_does(options: str, variant: str, row: tuple[str, ...]) -> None:
+    client = client_of(options, variant)
+    threat = client.threat
+    assert row[2] == f"{threat.unit}, {threat.adjacency}, {threat.observer}"
+
+    finite = math.isfinite(composed(client.planned_events(2), 1e-5).epsilon)
+    assert row[3] == ("finite" if finite else "none")
+    if client.exact_leak() is not None:
+        assert row[3] == "none", client.exact_leak()
+    if client.books_itself:
+        assert finite == client.keeps_budget
+
+    charges = client.price(None, Request(1, 0)) if client.books_itself else ()
+    others = {charge.event.threat.observer for charge in charges} - {threat.observer}
+    assert {word.strip() for word in row[4].split(",") if word.strip()} == others
+    assert client.shares_secrets == (row[0] in ("`strategy=coqfl`", "`strategy=corrquant`"))
+
+    assert row[5] == ("yes" if answers(client, charges) else "no")
+
+
+def answers(client: Client, charges: tuple) -> bool:  # type: ignore[type-arg]
+    """Whether a node with one budget of this unit and adjacency against the server would answer."""
+    budget = UnitBudget(unit=client.threat.unit, adjacency=client.threat.adjacency, delta=1e-5, max_epsilon=1e9)  # type: ignore[arg-type]
+    policy = Policy(
+        counter="/nowhere",
+        budgets=(budget,),
+        accountant="renyi",
+        order=1.1,
+        strategies=tuple(METHODS),
+        variants=("published", "repaired"),
+        bundles=(),
+        limits=LIMITS,
+    )
+    if too_dear(policy, client):
+        return False
+    entries = tuple(Entry(1, 0, number, 0, charge.event) for number, charge in enumerate(charges))
+    return policy.refusal([], Booked(entries, client.threat, client.shares_secrets)) is None
+
+
+@pytest.mark.parametrize(("options", "variant", "row"), CASES, ids=[f"{o} {v}" for o, v, _ in CASES])
+def test_nothing_is_booked_under_another_threat_alone(options: str, variant: str, row: tuple[str, ...]) -> None:
+    """A budget against the server reads what is booked under the method's own words: what leaves must be there, and an
+    account for a further observer stands beside it. (NbAFL's second account is of the server's release.)
+    """
+    client = client_of(options, variant)
+    if not client.books_itself:
+        return
+    seen: dict[Threat, int] = {}
+    for charge in client.price(None, Request(1, 0)):
+        seen[charge.event.threat] = seen.get(charge.event.threat, 0) + 1
+    assert all(count <= seen[client.threat] for count in seen.values())
+
+
+def test_the_page_names_what_exists() -> None:
+    root = Path(__file__).resolve().parents[1]
+    for path in re.findall(r"\]\(((?!http)[^)]+)\)", PAGE):
+        assert (root / path).exists(), path
+    for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", PAGE):
+        assert (root / (module.replace(".", "/") + ".py")).exists(), module
