@@ -50,6 +50,8 @@ REMOTE_OPTIONS = re.compile(
 #: escaped into an interpolation, a function, a sweep or a mapping.
 _PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
 REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
+#: Choices that mean a path or a function of the machine's own user.
+LOCAL_CHOICES = ("custom", "image_folder")
 #: Folders of the server's own machine, which no client's looks at.
 REMOTE_FOLDERS = ("run_dir", "dataset.test_root")
 #: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.
@@ -92,7 +94,7 @@ def compose_remote(overrides: Sequence[str]) -> Config:
         raise OptionError("overrides", "", words)
     for key, given in map(_split, overrides):
         if key in REMOTE_GROUPS:
-            allowed = given in group_choices(CONF / key) and given != "custom"
+            allowed = given in group_choices(CONF / key) and given not in LOCAL_CHOICES
         elif key in REMOTE_FOLDERS:
             allowed = REMOTE_FOLDER.fullmatch(given) is not None
         else:

@@ -60,7 +60,7 @@ class DatasetConfig(Options):
     @classmethod
     def _folders_may_be_numbered(cls, classes: Any) -> Any:
         """[0, 1] are names of folders too."""
-        if isinstance(classes, tuple):
+        if isinstance(classes, list | tuple):
             return tuple(str(name) if type(name) is int else name for name in classes)
         return classes
 

@@ -23,6 +23,7 @@ the worker, and the clients of its batch are asked again as well.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -200,7 +201,7 @@ def _damaged_record(kind: str, record: Any) -> ArrayRecord | ConfigRecord | Metr
     if kind == "corrupt":
         return ArrayRecord()
     if kind == "not_finite":
-        return type(record)(dict.fromkeys(record, float("not_finite")))  # type: ignore[no-any-return]
+        return type(record)(dict.fromkeys(record, math.nan))  # type: ignore[no-any-return]
     return MetricRecord() if isinstance(record, MetricRecord) else ConfigRecord({"1": b""})
 
 

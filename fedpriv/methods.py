@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fedpriv.config import Config
 
 
+#: Bounds below these could be rounded in float32 to something longer than they are.
+SMALLEST, SMALLEST_SCORE = 1e-6, 1e-12
+
+
 class ServerOptions(Options):
     """Options that every server half has."""
 
@@ -59,12 +63,12 @@ class PFLServerOptions(DistillationServerOptions, ServerOptions):
 
 class GaussianClientOptions(ClientOptions):
     noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm, per coordinate")
-    clip_norm: float = Field(gt=0, description="L2 bound C of a client's update")
+    clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of a client's update")
 
 
 class ClippingServerOptions(ServerOptions):
     clipping: Literal["fixed", "quantile", "geometric", "adp"] = Field(description="how C moves from round to round")
-    clip_norm: float = Field(gt=0, description="C of round 1 (the client's own)")
+    clip_norm: float = Field(ge=SMALLEST, description="C of round 1 (the client's own)")
     clip_lr: float = Field(ge=0, description="quantile: learning rate eta_C of C")
     target_quantile: float = Field(ge=0, le=1, description="quantile: share of updates that C leaves alone")
     decay: float = Field(gt=0, le=1, description="geometric: rho, factor of C in every round")
@@ -114,7 +118,7 @@ class ADPFLClientOptions(FedPerClientOptions, ClippingClientOptions):
 class ExampleLevelClientOptions(GaussianClientOptions):
     """Options of clients that protect single examples; their analysis needs Poisson batches."""
 
-    clip_norm: float = Field(gt=0, description="L2 bound Theta of one example's gradient")
+    clip_norm: float = Field(ge=SMALLEST, description="L2 bound Theta of one example's gradient")
     local_steps: int = Field(ge=1, description="noisy steps in a round")
     clipping: Literal["fixed", "adaptive", "median"] = Field(description="how Theta is chosen")
     count_noise: float = Field(gt=0, description="adaptive: noise on the count of gradients within Theta")
@@ -195,7 +199,7 @@ class GradientOptions(ClientOptions):
 
     epsilon: float = Field(ge=1e-6, le=1e6, description="what one round is to cost")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of that cost, repaired")
-    clip_norm: float = Field(gt=0, description="C: L2 bound of the accumulated gradient")
+    clip_norm: float = Field(ge=SMALLEST, description="C: L2 bound of the accumulated gradient")
     sensitivity: Literal["clip", "per_example"] = Field(
         description="published: DeltaS of the noise, 2C, or 2C/n_k (no sensitivity of anything)"
     )
@@ -219,7 +223,7 @@ class SelectingServerOptions(SelectionOptions, GradientServerOptions):
 
 class SelectingClientOptions(SelectionOptions, GradientClientOptions):
     selection_share: float = Field(gt=0, lt=1, description="gumbel: part of a round's budget that the selection gets")
-    score_bound: float | None = Field(gt=0, description="gumbel: tau, at most C; null: C/sqrt(k)")
+    score_bound: float | None = Field(ge=SMALLEST_SCORE, description="gumbel: tau, at most C; null: C/sqrt(k)")
 
 
 class ScheduleOptions(Options):
@@ -313,7 +317,7 @@ class ANRServerOptions(DecayOptions, AnnouncedNoiseServerOptions):
 
 class NbAFLOptions(Options):
     epsilon: float = Field(gt=0, description="what the noise is claimed to buy over the whole run")
-    clip_norm: float = Field(gt=0, description="L2 bound C of the weights")
+    clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of the weights")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
     exposures: int | None = Field(ge=1, description="L: uploads of one client; null: the number of rounds")
 

@@ -339,12 +339,11 @@ def most_bytes(size: int) -> int:
 
 def check_size(content: RecordDict, size: int) -> None:
     """Raises `MalformedMessage` for a content beyond `most_bytes`, before anything of it is decoded."""
-    try:
-        found = sum(record.count_bytes() for record in content.values())
-    except (ValueError, IndexError) as error:
-        raise MalformedMessage(f"a record cannot be counted: {error}") from None
+    arrays = (array for record in content.values() if isinstance(record, ArrayRecord) for array in record.values())
+    found = sum(len(array.data) for array in arrays)
     if found > most_bytes(size):
         raise MalformedMessage(f"{found} bytes, at most {most_bytes(size)} are expected", "oversized")
+    _sized(content)
 
 
 def identity_content(client: int) -> RecordDict:

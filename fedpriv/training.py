@@ -69,9 +69,10 @@ class SequentialTrainer:
 
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
+        device = self.model.theta.device
         if self._per_example is None:
             self._per_example = PerExampleGradients(self.model.module)
-        device = self.model.theta.device
+            self._per_example.settle(data.images.shape[1:], device)
         self.model.load(theta.to(device))
         self.model.module.train()
         found = self._per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen)

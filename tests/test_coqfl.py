@@ -454,9 +454,17 @@ def test_no_shared_cell_is_used_for_two_coordinates() -> None:
     assert torch.equal(torch.cat(seen), whole)
 
 
-def test_checkpoints_hold_no_private_key(run: Run, tmp_path: Path) -> None:
-    fault = "engine.faults=[{round:2,client:0,exchange:train,kind:raise}]"
-    folder = run("strategy=coqfl", "privacy.rng=secure", "checkpoint.every=1", fault)
+def test_checkpoints_hold_no_private_key(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even of a client that never got to its release, so that its key still waits."""
+    real = CoQFLClient.work
+
+    def work(client: CoQFLClient, theta: Any, state: Any, request: Any) -> Any:
+        if (client._site().client, request.round) == (0, 2):
+            raise RuntimeError("in the middle of a round")
+        return real(client, theta, state, request)
+
+    monkeypatch.setattr(CoQFLClient, "work", work)
+    folder = run("strategy=coqfl", "privacy.rng=secure", "checkpoint.every=1")
     files = list((folder / "checkpoints").rglob("*"))
     assert len(files) > 2 and not any(b"waiting" in file.read_bytes() for file in files if file.is_file())
 

@@ -167,3 +167,53 @@ def test_opacus_says_the_same() -> None:
     samples = torch.cat([p.grad_sample.flatten(1) for p in wrapped.parameters()], 1)
     assert torch.allclose(found.norms, samples.double().norm(dim=1), rtol=1e-5)
     assert torch.allclose(found.total, samples.sum(0), atol=1e-5)
+
+
+def _extreme(scale_in: float, logit: float) -> nn.Module:
+    """A network whose output layer sees inputs of ``scale_in`` and answers class 1 beyond doubt."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3))
+    first, last = module[1], module[3]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        first.bias.fill_(scale_in)
+        last.bias.copy_(torch.tensor([0.0, logit, 0.0]))
+    return module
+
+
+@pytest.mark.parametrize("mode", ["bookkeeping", "vmap"])
+@pytest.mark.parametrize("bound", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1.0, 1e12, 1e17, 1e30, 1e38])
+def test_no_parameters_make_an_example_longer_than_the_bound(scale: float, label: int, bound: float, mode: str) -> None:
+    """A server chooses theta. Gradients whose squares vanish in float32, and inputs that make up for it, have a length
+    all the same (with float32 squares this one came to 3,997 bounds).
+    """
+    for logit in (0.0, 30.0, 54.0, 80.0, 87.0, 100.0):
+        module = _extreme(scale, logit)
+        gradients = PerExampleGradients(module, mode=mode, physical=4)
+        found = gradients.clipped_sum(torch.ones(1, 1, 2, 2), torch.tensor([label]), bound)
+        assert float(found.total.double().norm()) <= bound, (logit, float(found.norms[0]))
+
+
+def test_the_mode_is_settled_before_a_servers_parameters_are_loaded() -> None:
+    """At parameters under which all gradients vanish, any computation agrees with any other."""
+    from fedpriv.config import LocalConfig
+    from fedpriv.models import FlatModel
+    from fedpriv.training import LocalData, SequentialTrainer
+
+    seen: list[float] = []
+    config = LocalConfig(epochs=1, steps=None, batch_size=2, lr=0.1, momentum=0.0, sampler="poisson")
+    model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.device("cpu"))
+    initial = float(model.theta.norm())
+    trainer = SequentialTrainer(model, config)
+    real = PerExampleGradients._settle
+
+    def watched(self: PerExampleGradients, *given: object) -> None:
+        seen.append(float(model.theta.norm()))
+        real(self, *given)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PerExampleGradients, "_settle", watched)
+        trainer.clipped_sum(torch.zeros_like(model.theta), LocalData(torch.ones(2, 1, 2, 2), torch.tensor([0, 1])), 1.0)
+    assert seen == [initial] and initial > 0

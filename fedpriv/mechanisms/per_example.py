@@ -32,13 +32,21 @@ PHYSICAL_NUMBERS = 2**26
 TOLERANCE = 1e-3
 
 
+#: A smaller factor is none: as a float32 it would have lost digits, and what it is to bound would be longer.
+SMALLEST_FACTOR = 1e-30
+
+#: Between these, squares and products of an example's numbers neither vanish nor overflow in float32.
+ORDINARY = (1e-9, 1e9)
+
+
 def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
-    """1 / max(1, norm / bound) for norms [...] (float64); 0 for a norm that is no finite number.
+    """1 / max(1, norm / bound) for norms [...] (float64); 0 for a norm that is no finite number, or beyond all reason.
 
     What a broken example contributes must not depend on how it is broken: it contributes nothing.
     """
     factors = torch.clamp(bound * (1 - ROUNDING) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
-    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+    usable = torch.isfinite(norms) & (factors >= SMALLEST_FACTOR)
+    return torch.where(usable, factors, torch.zeros_like(factors))
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,11 @@ class PerExampleGradients:
         self._size = sum(parameter.numel() for parameter in self._parameters)
         self._vmapped: Callable[..., Any] | None = None
 
+    def settle(self, shape: torch.Size, device: torch.device) -> None:
+        """Chooses how to compute, at the parameters that the module has now: not at ones that somebody else chose."""
+        if self.mode is None or self.physical is None:
+            self._settle(shape, device)
+
     def clipped_sum(self, images: Tensor, labels: Tensor, bound: float, chosen: str = "given") -> ClippedSum:
         """Of pictures [b, c, h, w] and labels [b]; an empty batch gives zeros.
 
@@ -72,8 +85,7 @@ class PerExampleGradients:
         """
         if not len(labels):
             return ClippedSum(torch.zeros(self._size, device=labels.device), torch.zeros(0, dtype=torch.float64), 0.0)
-        if self.mode is None or self.physical is None:
-            self._settle(images.shape[1:], labels.device)
+        self.settle(images.shape[1:], labels.device)
         if chosen == "median":
             bound = self._median_norm(images, labels)
         total, norms, loss = torch.zeros(self._size, device=labels.device), [], 0.0
@@ -89,8 +101,7 @@ class PerExampleGradients:
         """Names of the model's blocks (its named children with parameters), norms of each example's gradient within
         each of them (float64 [b, blocks]), and losses [b].
         """
-        if self.mode is None or self.physical is None:
-            self._settle(images.shape[1:], labels.device)
+        self.settle(images.shape[1:], labels.device)
         names = list(dict.fromkeys(name.partition(".")[0] for name, _ in self.module.named_parameters()))
         norms, losses = [], []
         for some, of in zip(images.split(self.physical or 1), labels.split(self.physical or 1), strict=True):
@@ -230,6 +241,19 @@ class _Seen:
     outputs: Tensor
     gradient: Tensor = field(init=False)
     kept: list[Tensor] = field(default_factory=list)  # per-example gradients [b, ...], one per parameter
+    #: What the gradient, and gradient and inputs together, were divided by (float64 [b]).
+    of_gradient: Tensor = field(init=False)
+    of_both: Tensor = field(init=False)
+
+    def scale(self) -> None:
+        """Brings the numbers of each example near 1, by powers of 2. A server that chooses theta can make gradients
+        whose squares vanish in float32 and inputs that make up for it: such a gradient would seem to have no length.
+        """
+        self.gradient, self.of_gradient = _near_one(self.gradient)
+        self.of_both = self.of_gradient
+        if not isinstance(self.layer, nn.GroupNorm):  # whose gradient depends on normalised inputs
+            self.inputs, of_inputs = _near_one(self.inputs)
+            self.of_both = self.of_gradient * of_inputs
 
 
 class _Trace:
@@ -261,6 +285,7 @@ class _Trace:
         gradients = torch.autograd.grad(losses.sum(), [seen.outputs for seen in self.seen])
         for seen, gradient in zip(self.seen, gradients, strict=True):
             seen.gradient = gradient
+            seen.scale()
         return losses.detach()
 
     def squared_norms(self) -> Tensor:
@@ -268,8 +293,8 @@ class _Trace:
         return torch.stack([_KINDS[type(seen.layer)][0](seen) for seen in self.seen]).sum(0)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Sum over examples of weight * gradient, flat (float32 [d])."""
-        parts = [part for seen in self.seen for part in _KINDS[type(seen.layer)][1](seen, weights.float())]
+        """Sum over examples of weight (float64 [b]) * gradient, flat (float32 [d])."""
+        parts = [part for seen in self.seen for part in _KINDS[type(seen.layer)][1](seen, weights)]
         return torch.cat([part.reshape(-1) for part in parts])
 
     def forget(self, broken: Tensor) -> None:
@@ -293,15 +318,32 @@ def _squares(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x.flatten(1), dim=1).double().square()
 
 
+def _near_one(values: Tensor) -> tuple[Tensor, Tensor]:
+    """(values [b, ...] divided by a power of 2 for each example, these powers [b] in float64): 1 for all where no
+    example needs it.
+    """
+    flat = values.flatten(1)
+    largest = torch.maximum(flat.amax(1), -flat.amin(1))
+    ordinary = (largest == 0) | ((largest > ORDINARY[0]) & (largest < ORDINARY[1]))
+    scales = torch.ones_like(largest, dtype=torch.float64)
+    if ordinary.all():
+        return values, scales
+    known = torch.isfinite(largest) & (largest > 0)
+    scales[known] = torch.exp2(torch.floor(torch.log2(largest[known].double())))
+    return (values.double() / scales.view(-1, *[1] * (values.ndim - 1))).to(values.dtype), scales
+
+
 def _linear_norms(seen: _Seen) -> Tensor:
-    gradient = _squares(seen.gradient)
-    return gradient * (_squares(seen.inputs) + (seen.layer.bias is not None))
+    squares = _squares(seen.gradient)
+    of_weight = squares * _squares(seen.inputs) * seen.of_both.square()
+    return of_weight if seen.layer.bias is None else of_weight + squares * seen.of_gradient.square()
 
 
 def _linear_sum(seen: _Seen, weights: Tensor) -> list[Tensor]:
-    weighted = seen.gradient * weights.unsqueeze(1)
-    parts = [weighted.T @ seen.inputs]
-    return parts if seen.layer.bias is None else [*parts, weighted.sum(0)]
+    parts = [(seen.gradient * (weights * seen.of_both).float().unsqueeze(1)).T @ seen.inputs]
+    if seen.layer.bias is None:
+        return parts
+    return [*parts, (weights * seen.of_gradient).float() @ seen.gradient]
 
 
 def _conv_norms(seen: _Seen) -> Tensor:
@@ -314,32 +356,35 @@ def _conv_norms(seen: _Seen) -> Tensor:
     else:
         seen.kept = [torch.bmm(gradient, columns.mT)]  # [b, o, i * kernel]
         squares = _squares(seen.kept[0])
-    return squares if layer.bias is None else squares + _squares(gradient.sum(2))
+    squares = squares * seen.of_both.square()
+    return squares if layer.bias is None else squares + _squares(gradient.sum(2)) * seen.of_gradient.square()
 
 
 def _conv_sum(seen: _Seen, weights: Tensor) -> list[Tensor]:
-    layer = seen.layer
+    layer, of_weight = seen.layer, (weights * seen.of_both).float()
     if seen.kept:
-        parts = [torch.tensordot(weights, seen.kept[0], 1)]
+        parts = [torch.tensordot(of_weight, seen.kept[0], 1)]
     else:
-        weighted = seen.gradient * weights.view(-1, 1, 1, 1)
+        weighted = seen.gradient * of_weight.view(-1, 1, 1, 1)
         parts = [
             torch.nn.grad.conv2d_weight(  # type: ignore[attr-defined]
                 seen.inputs, layer.weight.shape, weighted, layer.stride, layer.padding, layer.dilation
             )
         ]
-    return parts if layer.bias is None else [*parts, torch.tensordot(weights, seen.gradient.sum((2, 3)), 1)]
+    if layer.bias is None:
+        return parts
+    return [*parts, torch.tensordot((weights * seen.of_gradient).float(), seen.gradient.sum((2, 3)), 1)]
 
 
 def _group_norm_norms(seen: _Seen) -> Tensor:
     layer = seen.layer
     normal = functional.group_norm(seen.inputs, layer.num_groups, eps=layer.eps)
     seen.kept = [(seen.gradient * normal).sum((2, 3)), seen.gradient.sum((2, 3))]  # [b, channels] each
-    return _squares(seen.kept[0]) + _squares(seen.kept[1])
+    return (_squares(seen.kept[0]) + _squares(seen.kept[1])) * seen.of_gradient.square()
 
 
 def _group_norm_sum(seen: _Seen, weights: Tensor) -> list[Tensor]:
-    return [torch.tensordot(weights, part, 1) for part in seen.kept]
+    return [torch.tensordot((weights * seen.of_gradient).float(), part, 1) for part in seen.kept]
 
 
 _KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, Tensor], list[Tensor]]]] = {
