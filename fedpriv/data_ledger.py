@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError, LedgerRefused
-from fedpriv.files import JsonLines, write_atomic
+from fedpriv.files import JsonLines, fsync_folder, write_atomic
 from fedpriv.policy import Booked
 from fedpriv.privacy.events import Entry, Threat, entry_from_json, entry_to_json
 
 #: Inside the data folder; hidden, so no picture source looks into it.
 PRIVATE = ".fedpriv"
 #: Seconds that a message waits for another one about the same data.
-PATIENCE = 10.0
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,18 @@ class DataLedger:
     def create(cls, data: Path, counter: Path, declared: Declared) -> DataLedger:
         """A new, empty ledger and its counter. Raises `LedgerRefused` where either of them is there already."""
         ledger = cls(data, counter)
+        if data.resolve() in counter.resolve().parents:
+            raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
+        if not counter.exists() and len(ledger._rows()) == 1:  # killed in the middle of this very function
+            ledger._identity = str(ledger._rows()[0].get("ledger"))
+            counter.parent.mkdir(parents=True, exist_ok=True)
+            ledger.confirm()
+            return ledger
         for path in (ledger._lines.path, counter):
             if path.exists():
                 raise LedgerRefused(f"{path} is there already: a data folder has one ledger for ever")
-        if data.resolve() in counter.resolve().parents:
-            raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
         ledger.folder.mkdir(mode=0o700, exist_ok=True)
+        fsync_folder(data)
         counter.parent.mkdir(parents=True, exist_ok=True)
         head = {"ledger": secrets.token_hex(16), **_declaration(declared)}
         ledger._identity = str(head["ledger"])
@@ -88,12 +94,18 @@ class DataLedger:
             raise LedgerRefused(f"{self.folder} is missing: `python -m fedpriv.node init` makes it, once")
         with (self.folder / "lock").open("w") as file:
             _lock(file, self.folder)
-            self._check()
+            if self._check():
+                self.confirm()  # whoever wrote the line was killed before it could: nothing leaves before this
             yield self
 
     def releases(self) -> list[Booked]:
         """Everything that counts as spent, in order."""
         return [_booked(row) for row in self._rows() if "entries" in row]
+
+    def of_round(self, run: str, server_round: int) -> list[Booked]:
+        """What left in one round of a run."""
+        found = [_booked(row) for row in self._rows() if row.get("run") == run and "entries" in row]
+        return [booked for booked in found if booked.entries and booked.entries[0].round == server_round]
 
     def last_release(self) -> float | None:
         """When the last message was booked, by this machine's clock (Unix time in seconds); for people."""
@@ -137,7 +149,8 @@ class DataLedger:
         except FedprivError as error:
             raise LedgerRefused(str(error)) from None
 
-    def _check(self) -> None:
+    def _check(self) -> bool:
+        """Whether the ledger holds more than its counter vouches for. Raises `LedgerRefused`."""
         path = self._lines.path
         try:
             counter = json.loads(self.counter.read_text())
@@ -156,6 +169,7 @@ class DataLedger:
         if not rows or rows[0].get("ledger") != identity:
             raise LedgerRefused(f"{path} is another ledger than {self.counter} counts")
         self._identity = identity
+        return content.rfind(b"\n") + 1 > length
 
 
 def _lock(file: Any, folder: Path) -> None:

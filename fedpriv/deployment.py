@@ -14,21 +14,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from flwr.app import Context
 
 from fedpriv.client import BudgetSpent, Charge, Client
 from fedpriv.config import Config
 from fedpriv.data_ledger import PRIVATE, DataLedger
 from fedpriv.errors import OptionError, PolicyRefused
-from fedpriv.files import write_atomic
+from fedpriv.files import fsync_folder, write_atomic
+from fedpriv.models import build_model, resolve_model
 from fedpriv.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.privacy.events import Entry
-from fedpriv.records import STATISTICS, TRAIN, Instructions, Refusal, run_name
+from fedpriv.records import STATISTICS, TRAIN, Instructions, Refusal, run_name, shown_text
 from fedpriv.state import read_memory, uncollected_entries, without_entries
+from fedpriv.worker import client_class
 
 log = logging.getLogger("fedpriv")
 
 POLICY, DATA = "policy", "data"  # keys of node-config
+REFUSALS = "refusals.json"  # beside the ledger
+MOST_STATES = 32  # runs whose state is kept
+MOST_REASON = 2000  # characters of a refusal in the local log
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,10 @@ class Node:
         policy = read_policy(self.policy_file)
         if config.dataset.name != "on_nodes":
             raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own pictures, on_nodes")
-        if instructions.round > config.num_rounds:
+        if not 1 <= instructions.round <= config.num_rounds:
             raise PolicyRefused(f"round {instructions.round} of num_rounds={config.num_rounds}")
         with DataLedger(self.data, Path(policy.counter)).held() as ledger:
-            gate = Gate(self, policy, ledger, self.effective(config), run_name(instructions))
+            gate = Gate(self, policy, ledger, self.effective(config), run_name(instructions), instructions.round)
             gate.admit_options()
             yield gate
 
@@ -74,19 +80,48 @@ class Node:
 
     def note(self, code: Refusal, reason: str) -> None:
         """For the operator: the reason into the local log, the code into a file of counts."""
-        log.warning("refused, %s: %s", code.name.lower(), reason)
+        log.warning("refused, %s: %s", code.name.lower(), shown_text(reason, MOST_REASON))
         with suppress(OSError, ValueError):  # a full disk must not keep a refusal from being sent
-            path = self.data / PRIVATE / "refusals.json"
-            counts = json.loads(path.read_text()) if path.exists() else {}
+            counts = read_counts(self.data)
             counts[code.name.lower()] = counts.get(code.name.lower(), 0) + 1
-            write_atomic(path, json.dumps(counts) + "\n", durable=False)
+            write_atomic(self.data / PRIVATE / REFUSALS, json.dumps(counts) + "\n", durable=False)
+
+
+def read_counts(data: Path) -> dict[str, int]:
+    """How often this node refused, by code. For people: a file that a crash has torn says nothing."""
+    try:
+        found = json.loads((data / PRIVATE / REFUSALS).read_text())
+        return {str(code): int(number) for code, number in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def model_size(config: Config) -> int:
+    """Parameters of a run's model, without the memory for them."""
+    dataset = config.dataset
+    assert dataset.size is not None, "on_nodes says the size"
+    shape = (dataset.channels, dataset.size, dataset.size)
+    with torch.device("meta"):
+        model = build_model(
+            resolve_model(config.model, shape, client_class(config).keeps_layers), shape, len(dataset.classes), 0
+        )
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _changed(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
 
 
 class Gate:
     """The one way out of a node while a message is answered: a client's store, and the check before its work."""
 
-    def __init__(self, node: Node, policy: Policy, ledger: DataLedger, config: Config, run: str) -> None:
+    def __init__(
+        self, node: Node, policy: Policy, ledger: DataLedger, config: Config, run: str, server_round: int
+    ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
+        self._spent, self._same_round = ledger.releases(), ledger.of_round(run, server_round)
         # A run's state serves that run with those very options: noise in it is in units of their noise multiplier.
         key = hashlib.sha256(f"{run}/{config.digest()}".encode()).hexdigest()[:32]
         self._path = ledger.folder / "runs" / f"{key}.safetensors"
@@ -97,6 +132,8 @@ class Gate:
     def admit_options(self) -> None:
         """Holds the run's options against the policy and the declaration. Raises `PolicyRefused`."""
         declared, dataset, own = self.ledger.declared(), self.config.dataset, self.node.client
+        if self.policy.limits.max_parameters < (size := model_size(self.config)):
+            raise PolicyRefused(f"model: {size} parameters, max_parameters is {self.policy.limits.max_parameters}")
         wrong = objections(self.policy, self.config, declared.examples)
         if not own < len(dataset.examples) or dataset.examples[own] != declared.examples:
             wrong.append(f"dataset.examples={list(dataset.examples)}: client {own} has declared {declared.examples}")
@@ -124,7 +161,7 @@ class Gate:
     def _refuse_beyond_policy(self, entries: Sequence[Entry]) -> Booked:
         assert self._client is not None, "admit comes first"
         booked = Booked(tuple(entries), self._client.threat, self._client.shares_secrets)
-        if (why := self.policy.refusal(self.ledger.releases(), booked)) is not None:
+        if (why := self.policy.refusal(self._spent, booked, self._same_round)) is not None:
             raise BudgetSpent(why)
         return booked
 
@@ -140,12 +177,25 @@ class Gate:
         """
         entries = uncollected_entries(blob)
         if entries:
-            self.ledger.append(self._refuse_beyond_policy(entries), self.run)
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_atomic(self._path, without_entries(blob))
+            booked = self._refuse_beyond_policy(entries)
+            self.ledger.append(booked, self.run)
+            self._spent.append(booked)
+            self._same_round.append(booked)
+        self._write_state(without_entries(blob))
         if entries:
             self.ledger.confirm()
             self._booked = True
+
+    def _write_state(self, blob: bytes) -> None:
+        """Beside it only the newest runs' states are kept: a run whose state is gone starts anew, and pays for it."""
+        folder = self._path.parent
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+            fsync_folder(folder.parent)
+        others = sorted((path for path in folder.glob("*.safetensors") if path != self._path), key=_changed)
+        for path in others[: max(0, len(others) + 1 - MOST_STATES)]:
+            path.unlink(missing_ok=True)
+        write_atomic(self._path, blob)
 
     def require_booked(self, exchange: str, server_round: int, attempt: int) -> None:
         """Raises `PolicyRefused` for an answer that is neither booked nor the repetition of one that was."""

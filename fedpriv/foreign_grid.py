@@ -33,8 +33,9 @@ def as_they_come(grid: Grid, messages: Iterable[Message], timeout: float) -> Ite
             time.sleep(min(LONGEST_PAUSE, 0.05 + waited / 20, timeout - waited))
 
 
-#: Seconds to wait for nodes that are not there yet, and for a node to say which client it is.
-PATIENCE = 120.0
+#: Seconds to wait for nodes that are not there yet, and for a node to say which client it is; and for one that comes
+#: when the run has begun.
+PATIENCE, PATIENCE_LATER = 120.0, 15.0
 
 
 def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
@@ -54,12 +55,12 @@ def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, in
 def find_partitions(grid: Grid, num_clients: int, timeout: float, known: dict[int, int] | None) -> dict[int, int]:
     """As `ask_partitions` for real machines, of which some are away: whoever is there, after a wait the first time.
 
-    known: what was found earlier; only nodes that are new are asked.
+    known: what was found earlier; only nodes that are new are asked, and nobody takes another's place.
     """
-    nodes = _wait_for(grid, num_clients, timeout) if known is None else sorted(grid.get_node_ids())
-    known = known or {}
-    new = [node for node in nodes if node not in known.values()]
-    return known | (_ask(grid, new, num_clients, timeout) if new else {})
+    if known is None:
+        return _ask(grid, _wait_for(grid, num_clients, timeout), num_clients, timeout)
+    new = [node for node in sorted(grid.get_node_ids()) if node not in known.values()]
+    return (_ask(grid, new, num_clients, min(timeout, PATIENCE_LATER)) if new else {}) | known
 
 
 def _wait_for(grid: Grid, num_clients: int, timeout: float) -> list[int]:

@@ -60,12 +60,14 @@ variants: [repaired]
 bundles: [] # SHA-256 of each approved app: python -m fedpriv.node bundle APP
 limits:
   min_noise_multiplier: 1.0 # standard deviation / sensitivity: half of strategy.client.noise_multiplier
-  max_round_epsilon: 4.0
+  max_round_epsilon: 4.0 # all attempts of a round together: twice one release survives a server's restart
   max_clip_norm: 10.0
   max_sampling_rate: 0.5
   max_batch_size: 256
   max_local_steps: 100
   max_rounds: 200
+  max_messages: 10000 # in the ledger, over all runs
+  max_parameters: 50000000
 """
 
 
@@ -121,17 +123,17 @@ def _status(options: dict[str, str]) -> None:
 
 def snapshot(policy_file: Path, data: Path) -> NodeSnapshot:
     """What a node's files say now, for `status` and for metrics. Raises `OptionError`, `LedgerRefused`."""
-    from fedpriv.data_ledger import PRIVATE, DataLedger
+    from fedpriv.data_ledger import DataLedger
+    from fedpriv.deployment import read_counts
     from fedpriv.operations.metrics import NodeSnapshot
     from fedpriv.policy import read_policy
 
     policy = read_policy(policy_file)
     with DataLedger(data, Path(policy.counter)).seen() as ledger:
         releases, last = ledger.releases(), ledger.last_release()
-    refusals = data / PRIVATE / "refusals.json"
     return NodeSnapshot(
         releases=len(releases),
-        refusals=json.loads(refusals.read_text()) if refusals.exists() else {},
+        refusals=read_counts(data),
         epsilon_spent=policy.spent(releases),
         max_epsilon={budget.name: budget.max_epsilon for budget in policy.budgets},
         last_release=last,

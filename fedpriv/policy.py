@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, field_validator
 from fedpriv.client import Client
 from fedpriv.config import Config, first_option_error
 from fedpriv.errors import OptionError
+from fedpriv.example_level import CLIP_RANGE
 from fedpriv.methods import METHODS
 from fedpriv.options import Options
 from fedpriv.privacy.composition import Budget, compose
@@ -60,12 +61,16 @@ class Limits(Options):
         description="noise standard deviation / sensitivity of every release under its own adjacency "
         "(half of strategy.client.noise_multiplier where that is replace-one)",
     )
-    max_round_epsilon: float = Field(gt=0, description="epsilon of what leaves in one round, at each budget's delta")
+    max_round_epsilon: float = Field(
+        gt=0, description="epsilon of all that leaves in one round of a run, all its attempts, at each budget's delta"
+    )
     max_clip_norm: float = Field(gt=0, description="largest clip norm that a run may use or move to")
     max_sampling_rate: float = Field(gt=0, le=1, description="Poisson rate q of the batches")
     max_batch_size: int = Field(ge=1, description="local.batch_size")
     max_local_steps: int = Field(ge=1, description="batches of one participation")
     max_rounds: int = Field(ge=1, description="num_rounds of a run")
+    max_messages: int = Field(default=10_000, ge=1, description="messages in the ledger, over all runs")
+    max_parameters: int = Field(default=50_000_000, ge=1, description="size of a model that this machine will build")
 
 
 class Policy(Options):
@@ -73,7 +78,9 @@ class Policy(Options):
     mechanism, by a filter at one Renyi order that is fixed before the first release.
     """
 
-    counter: str = Field(description="file outside the data folder that vouches for the ledger's length")
+    counter: str = Field(
+        pattern="^/", description="file outside the data folder that vouches for the ledger's length; an absolute path"
+    )
     budgets: tuple[UnitBudget, ...] = Field(min_length=1, description="every release must keep to all of them")
     accountant: Literal["gaussian", "renyi"] = Field(default="gaussian", description="how releases add up")
     order: float | None = Field(default=None, description="renyi: the order; null: the best one for Gaussians")
@@ -97,12 +104,17 @@ class Policy(Options):
             raise OptionError("order", order, "allowed: 1.1 to 2 by 0.1, 2.5 to 11 by 0.5, whole numbers to 31, 64")
         return order
 
-    def refusal(self, spent: Iterable[Booked], further: Booked) -> str | None:
-        """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may."""
+    def refusal(self, spent: Iterable[Booked], further: Booked, same_round: Sequence[Booked] = ()) -> str | None:
+        """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may. same_round: of
+        what was spent, what left in the same round of the same run.
+        """
         earlier = list(spent)
+        if len(earlier) >= self.limits.max_messages:
+            return f"{len(earlier)} messages have left, max_messages is {self.limits.max_messages}"
         for budget in self.budgets:
             events = further.under(budget.threat)
-            if wrong := self.limit_broken(events, budget):
+            in_round = [event for booked in same_round for event in booked.under(budget.threat)]
+            if wrong := self.limit_broken([*in_round, *events], budget):
                 return wrong
             if not self._filter(budget).admits(list(totals(earlier, budget.threat)), events):
                 return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
@@ -219,8 +231,12 @@ def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[s
     yield "batches in a round", options.get("local_steps") or config.local.steps or batches, limits.max_local_steps
     if "clip_norm" in options:
         yield "strategy.client.clip_norm", options["clip_norm"], limits.max_clip_norm
-    if options.get("clipping", "fixed") not in ("fixed", "median") and "norm_bound" in options:
-        yield "strategy.client.norm_bound", options["norm_bound"], limits.max_clip_norm
+    if options.get("clipping", "fixed") != "fixed":
+        largest = options["norm_bound"] if "norm_bound" in options else CLIP_RANGE * options["clip_norm"]
+        yield "the clip norm that a rule may move to", largest, limits.max_clip_norm
+    if "radius" in options:  # of one coordinate's interval
+        radius = options["radius"]
+        yield "strategy.client.radius", max(radius) if isinstance(radius, list) else radius, limits.max_clip_norm
 
 
 def too_dear(policy: Policy, client: Client) -> list[str]:

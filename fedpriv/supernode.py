@@ -28,7 +28,7 @@ class BundleRefused(FedprivError):
 def guard_bundles(approved: Callable[[], tuple[str, ...]], note: Callable[[Refusal, str], None]) -> None:
     """From here on, this process's SuperNode answers messages of unapproved apps with `Refusal.BUNDLE`.
 
-    approved: the digests, read anew for every run. note: tells the operator.
+    approved: the digests, read anew for every message. note: tells the operator.
     """
     original = flower._pull_and_store_message
 
@@ -38,7 +38,11 @@ def guard_bundles(approved: Callable[[], tuple[str, ...]], note: Callable[[Refus
 
         def remembered() -> Any:
             found = receive()
-            received.extend([] if found is None else [found[0]])
+            if found is not None:
+                received.append(found[0])
+                known = given["state"].get_run(found[0].metadata.run_id)
+                if known is not None and known.fab_hash not in approved():  # approved when the run began
+                    raise BundleRefused(f"the app {known.fab_hash} is no longer among the policy's bundles")
             return found
 
         def checked(fab_hash: str, run_id: int) -> Fab:

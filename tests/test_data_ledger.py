@@ -73,6 +73,31 @@ def test_a_ledger_is_begun_once(ledger: DataLedger, tmp_path: Path) -> None:
         DataLedger.create(tmp_path / "fresh", tmp_path / "fresh" / "counter.json", DECLARED)
 
 
+def test_a_beginning_that_was_cut_off_can_be_finished(ledger: DataLedger, tmp_path: Path) -> None:
+    """Killed between ledger and counter: nothing was released yet, so `init` may go on; later it may not."""
+    ledger.counter.unlink()
+    DataLedger.create(tmp_path / "data", ledger.counter, DECLARED)
+    assert opened(ledger) == 0
+    release(ledger, 1)
+    ledger.counter.unlink()
+    with pytest.raises(LedgerRefused, match="there already"):
+        DataLedger.create(tmp_path / "data", ledger.counter, DECLARED)
+    assert not ledger.counter.exists()
+
+
+def test_each_step_is_on_the_disk_before_the_next(ledger: DataLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real(descriptor)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    release(ledger, 1)
+    assert synced[0] == "ledger.jsonl" and synced[1].startswith(".counter.json.") and synced[2] == "kept"
+
+
 def _delete(ledger: DataLedger) -> None:
     (ledger.folder / "ledger.jsonl").unlink()
 

@@ -17,8 +17,11 @@ from flwr.app import Message
 from prometheus_client import generate_latest
 
 from fedpriv.app import client_app
+from fedpriv.compose import compose_remote_text
+from fedpriv.deployment import Node, model_size
 from fedpriv.engines.grid import stamp
 from fedpriv.errors import RunFailed, RunFolderError
+from fedpriv.foreign_grid import find_partitions
 from fedpriv.methods import METHODS
 from fedpriv.node import snapshot
 from fedpriv.operations.metrics import NodeMetrics
@@ -214,6 +217,21 @@ def test_the_budget_is_over_all_runs_on_the_data(machines: MACHINES) -> None:
     assert spent == pytest.approx(8.384, abs=1e-2)
 
 
+def asker(network: Machines, overrides: str, name: str = 32 * "c") -> Callable[..., Message]:
+    """``ask(round, attempt, **options)``: what a server may send to node 0 in a run, and the answer."""
+    grid = Grid(network, overrides, None)
+    size = model_size(Node(0, network.policy(0), network.data(0)).effective(compose_remote_text(overrides)))
+
+    def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
+        theta = pack_vector(np.zeros(min(size, 1000), np.float32))
+        content = train_content(theta, Instructions(server_round, attempt, {RUN: name} | options))
+        message = Message(content, 700, "train", group_id="1")
+        stamp(message, "asked")
+        return grid.deliver(0, message)
+
+    return ask
+
+
 @pytest.fixture
 def asked(machines: MACHINES) -> tuple[Machines, Callable[..., Message]]:
     """A node that has answered rounds 1 and 2 of a run, and whatever else a server may ask it in that run."""
@@ -227,18 +245,7 @@ def asked(machines: MACHINES) -> tuple[Machines, Callable[..., Message]]:
 
     with pytest.raises(SystemExit):
         network.serve(text, stopped)
-    grid = Grid(network, text, None)
-    name = (network.folder / "run" / "run-name").read_text().strip()
-
-    def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
-        content = train_content(
-            pack_vector(np.zeros(51, np.float32)), Instructions(server_round, attempt, {RUN: name} | options)
-        )
-        message = Message(content, 700, "train", group_id="1")
-        stamp(message, "asked")
-        return grid.deliver(0, message)
-
-    return network, ask
+    return network, asker(network, text, (network.folder / "run" / "run-name").read_text().strip())
 
 
 def test_a_request_made_again_gets_the_same_bytes_and_costs_nothing(
@@ -254,6 +261,7 @@ def test_a_request_made_again_gets_the_same_bytes_and_costs_nothing(
     ("server_round", "options", "code"),
     [
         (1, {}, Refusal.STALE),
+        (0, {}, Refusal.POLICY),
         (4, {}, Refusal.POLICY),  # num_rounds=3
         (3, {"clip_norm": 1e9}, Refusal.UNSAFE_CLIP_NORM),
         (3, {"clip_norm": float("nan")}, Refusal.UNSAFE_CLIP_NORM),
@@ -271,6 +279,115 @@ def test_hostile_messages_get_a_code(
     reply = ask(server_round, **options)
     assert (reply.error.code, reply.error.reason) == (code, code.name.lower())
     assert network.booked(0) == 2
+
+
+def test_all_attempts_of_a_round_are_one_round(machines: MACHINES) -> None:
+    """One attempt costs 4.377, two 6.573, three 8.384: a server that goes on asking gets a code."""
+    network = machines(2, {"limits": {"max_round_epsilon": 7.0}})
+    ask = asker(network, network.overrides())
+    assert [ask(1, attempt).has_error() for attempt in (0, 2, 4, 6)] == [False, False, True, True]
+    assert network.booked(0) == 2
+    assert not ask(2, 6).has_error()  # another round
+
+
+def test_messages_are_counted(machines: MACHINES) -> None:
+    """Noise that costs next to nothing fills a disk all the same."""
+    network = machines(2, {"limits": {"max_messages": 3}})
+    cheap = network.overrides("strategy.client.noise_multiplier=1e12")
+    replies = [asker(network, cheap, name=f"{number:032x}")(1) for number in range(5)]
+    assert [reply.has_error() for reply in replies] == [False, False, False, True, True]
+    assert replies[-1].error.code == Refusal.BUDGET_SPENT
+
+
+def test_states_of_old_runs_go(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.deployment.MOST_STATES", 3)
+    network = machines(2)
+    for number in range(6):
+        asker(network, network.overrides(), name=f"{number:032x}")(1)
+    assert len(list((network.data(0) / ".fedpriv" / "runs").iterdir())) == 3
+    assert network.booked(0) == 6
+
+
+def test_state_belongs_to_the_options_of_its_run(machines: MACHINES) -> None:
+    """Correlated noise is in units of the run's own noise multiplier: under another one it starts anew."""
+    network = machines(2, {"limits": {"max_rounds": 5}})
+    first, second = ("strategy=fedcad", "strategy=fedcad strategy.client.noise_multiplier=3")
+    assert not asker(network, network.overrides(first))(1).has_error()
+    assert not asker(network, network.overrides(second))(1).has_error()
+    assert len(list((network.data(0) / ".fedpriv" / "runs").iterdir())) == 2 and network.booked(0) == 2
+
+
+def test_a_model_too_large_is_not_built(machines: MACHINES) -> None:
+    network = machines(2)
+    reply = asker(network, network.overrides("model=mlp model.hidden=100000000"))(1)
+    assert (reply.error.code, network.booked(0)) == (Refusal.POLICY, 0)
+
+
+def test_nothing_is_trained_for_a_release_that_may_not_leave(
+    machines: MACHINES, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = machines(2, {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 4.0}]})
+    monkeypatch.setattr("fedpriv.training.SequentialTrainer.train", lambda *_: pytest.fail("it was trained"))
+    reply = asker(network, network.overrides())(1)
+    assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
+
+
+def test_what_is_booked_is_checked_even_where_a_method_does_not_ask(
+    machines: MACHINES, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = machines(2, {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 4.0}]})
+    monkeypatch.setattr("fedpriv.client.Client._check_budget", lambda *_: None)
+    reply = asker(network, network.overrides())(1)
+    assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
+
+
+def test_a_node_forces_noise_that_nobody_can_repeat(machines: MACHINES) -> None:
+    """Whatever a configuration says that comes from elsewhere."""
+    network = machines(2)
+    seeded = compose_remote_text(network.overrides())
+    assert seeded.privacy.rng == "seeded"
+    own = Node(0, network.policy(0), network.data(0)).effective(seeded)
+    assert (own.privacy.rng, own.dataset.root, own.dataset.test_root) == ("secure", str(network.data(0)), None)
+
+
+def test_a_rule_that_moves_the_clip_norm_is_held_to_the_bound(machines: MACHINES) -> None:
+    budget = {"unit": "example", "adjacency": "add-or-remove-one", "delta": 1e-5, "max_epsilon": 1e6}
+    network = machines(2, {"budgets": [budget], "strategies": ["dpsgd"], "accountant": "renyi"})
+    for more, refused_here in (("fixed", False), ("adaptive", True)):
+        options = f"strategy=dpsgd strategy.client.clipping={more} strategy.client.clip_norm=1"
+        reply = asker(network, network.overrides(options), name=f"{len(more):032x}")(1)
+        assert reply.has_error() == refused_here, more
+
+
+def test_killed_before_the_counter_the_ledger_is_vouched_for_before_anything_leaves(machines: MACHINES) -> None:
+    network = machines(2)
+    ask, counter = asker(network, network.overrides()), network.folder / "counters" / "0.json"
+    ask(1)
+    before = counter.read_bytes()
+    ask(2)
+    counter.write_bytes(before)  # as if the process had been killed there
+    assert not ask(2).has_error()  # the same bytes again
+    assert json.loads(counter.read_text())["bytes"] > json.loads(before)["bytes"]
+    (network.data(0) / ".fedpriv" / "ledger.jsonl").write_bytes(
+        b"".join((network.data(0) / ".fedpriv" / "ledger.jsonl").read_bytes().splitlines(keepends=True)[:-1])
+    )
+    assert ask(2).error.code == Refusal.LEDGER
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"policy": "x"}', "\x00"])
+def test_damaged_counts_of_refusals_are_no_reason_to_say_more(content: str, machines: MACHINES) -> None:
+    network = machines(2)
+    path = network.data(0) / ".fedpriv" / "refusals.json"
+    path.write_text(content)
+    reply = asker(network, network.overrides("num_rounds=11"))(1)
+    assert (reply.error.code, reply.error.reason) == (Refusal.POLICY, "policy")
+    assert json.loads(path.read_text()) == {"policy": 1} and network.command("status", 0) == 0
+
+
+def test_a_node_cannot_take_the_place_of_another(machines: MACHINES) -> None:
+    network = machines(2)
+    grid = Grid(network, network.overrides(), None)
+    assert find_partitions(grid, 2, 5.0, {0: 9999}) == {0: 9999, 1: 711}  # type: ignore[arg-type]
 
 
 def test_another_name_for_the_run_is_another_charge(asked: tuple[Machines, Callable[..., Message]]) -> None:

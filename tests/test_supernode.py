@@ -27,6 +27,9 @@ class Recorder:
         self.calls: list[str] = []
         self.replies: list[Message] = []
 
+    def get_run(self, run_id: int) -> Any:
+        return None
+
     def __getattr__(self, name: str) -> Any:
         def call(*given: Any, **named: Any) -> None:
             self.calls.append(name)
@@ -48,7 +51,6 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> Any:
         message = Message(RecordDict(), 7, "train", group_id="1")
         stamp(message, "m1")
         node = Recorder()
-        node.get_run = lambda run_id: None  # type: ignore[attr-defined]
         found = flower._pull_and_store_message(
             state=node,  # type: ignore[arg-type]
             object_store=node,  # type: ignore[arg-type]
@@ -98,6 +100,14 @@ def test_what_is_approved_goes_on_to_flower(pulled: Any, monkeypatch: pytest.Mon
     with pytest.raises(Reached):
         pulled(APPROVED, DIGEST, DIGEST)
     assert reached == [APPROVED]
+
+
+def test_an_approval_can_be_taken_back(pulled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has begun goes on only as long as its app is approved."""
+    monkeypatch.setattr(Recorder, "get_run", lambda self, run_id: SimpleNamespace(fab_hash="0" * 64), raising=False)
+    node, notes = pulled(APPROVED, DIGEST, DIGEST)
+    assert node.replies[0].error.code == Refusal.BUNDLE and "no longer" in notes[0][1]
+    assert "create_task" not in node.calls
 
 
 def test_flower_still_calls_the_function_that_is_hooked() -> None:

@@ -167,7 +167,8 @@ class Budget:
         paid = sum(mechanisms.delta_share(event) * event.count for event in events)
         if any(mechanisms.why_unbounded(event) for event in events) or paid > self.delta / 2:
             return False
-        delta = self.delta / 2 if paid else self.delta  # pairs pay from the other half
+        # Pairs pay from the other half; where they may come later, it is theirs from the beginning.
+        delta = self.delta / 2 if paid or self.order != "opening" else self.delta
         limits = self._renyi_limits(delta)
         order = self._order(limits, events)
         return sum(float(renyi_curve(event)[order]) * event.count for event in events) <= limits[order] * _ROUNDING
@@ -182,7 +183,7 @@ class Budget:
         if isinstance(self.order, float):
             return int(np.flatnonzero(self.order == ORDERS)[0])
         if self.order == "gaussian":
-            limits, curve = self._renyi_limits(self.delta), ORDERS
+            curve = ORDERS
         else:
             curve = renyi_curve(next((event for event in events if gaussian_multiplier(event) is None), events[0]))
         with np.errstate(divide="ignore", invalid="ignore"):
