@@ -436,6 +436,6 @@ def _size(value: Any, record: str, name: str) -> int:
     if isinstance(value, str | bytes):
         if len(value) > (MOST_TEXT if isinstance(value, str) else MOST_BLOB):
             words = f"{len(value)} characters or bytes are too long"
-            raise MalformedMessage(f"{shown_text(record)}.{shown_text(name)}: {words}")
+            raise MalformedMessage(f"{shown_text(record)}.{shown_text(name)}: {words}", "oversized")
         return len(value)
     return 8

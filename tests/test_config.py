@@ -33,7 +33,7 @@ REFUSED = [
     (["strategy.client.noise_multiplier=-1"], "strategy.client.noise_multiplier", "at least 0"),
     (["strategy.client.noise_multiplier=nan"], "strategy.client.noise_multiplier", "finite"),
     (["strategy.client.noise_multiplier=inf"], "strategy.client.noise_multiplier", "finite"),
-    (["strategy.client.clip_norm=0"], "strategy.client.clip_norm", "more than 0"),
+    (["strategy.client.clip_norm=0"], "strategy.client.clip_norm", "at least 1e-06"),
     (["strategy.client.noise_multiplyer=1"], "strategy.client.noise_multiplyer", "did you mean"),
     (["strategy=fedavg", "strategy.client.clip_norm=1"], "strategy.client.clip_norm", "no such option"),
     (["strategy.client=null"], "strategy.client", "a mapping"),

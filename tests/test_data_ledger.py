@@ -64,6 +64,7 @@ def test_what_is_booked_is_read_again(ledger: DataLedger) -> None:
 
 
 def test_a_ledger_is_begun_once(ledger: DataLedger, tmp_path: Path) -> None:
+    release(ledger, 1)
     with pytest.raises(LedgerRefused, match="there already"):
         DataLedger.create(tmp_path / "data", tmp_path / "another.json", DECLARED)
     (tmp_path / "fresh").mkdir()
