@@ -170,7 +170,7 @@ KINDS: dict[str, tuple[int, bool, str | None, str | None]] = {
     "drop": (1, False, None, None),
     "slow": (1, False, None, None),
     "corrupt": (1, False, "corrupt", "cannot be decoded"),
-    "oversized": (1, False, "oversized", "bytes, at most"),
+    "oversized": (1, False, "oversized", "bytes are too long"),
     "wrong_shape": (1, False, "wrong_shape", "expected 650 values, got 649"),
     "not_finite": (1, False, "not_finite", "not finite"),
     "replayed": (0, False, "stale", None),
