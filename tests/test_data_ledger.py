@@ -218,8 +218,8 @@ def _release_for_ever(gate: Gate, client: Client, sent: int) -> None:
 
 @pytest.mark.parametrize("seed", range(max(1, KILLS // 50)))
 def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
-    """`FEDPRIV_KILLS` times, 50 in a ledger: what was sent is booked, at most one line more for every kill, the state is
-    whole, and the next start works.
+    """`FEDPRIV_KILLS` times, 50 in a ledger: what was sent is booked, at most one line more for every kill, the state
+    is whole, and the next start works.
     """
     network = Machines(tmp_path, 1, None)
     policy = network.policy(0).read_text()
