@@ -42,7 +42,19 @@ from fedpriv.one_bit_client import WITH_MEMBERS, OneBitClient, as_bytes
 from fedpriv.privacy import claimed, laws
 from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse
 from fedpriv.privacy.noise import NoiseSource, encode_key
-from fedpriv.records import EXCHANGE, KEY_ATTEMPT, KEYS, MEMBERS, PUBLIC_KEYS, SEALED, SEEDS, SIGNATURES, TRAIN, shown
+from fedpriv.records import (
+    EXCHANGE,
+    KEY_ATTEMPT,
+    KEYS,
+    MEMBERS,
+    PUBLIC_KEYS,
+    SEALED,
+    SEEDS,
+    SIGNATURES,
+    TRAIN,
+    place,
+    shown,
+)
 from fedpriv.shared_bits import KeyRefused, Session, first_of
 from fedpriv.state import ClientMemory, Waiting, read_memory
 
@@ -96,15 +108,15 @@ class CoQFLClient(OneBitClient):
     def _key(self, request: Request, memory: ClientMemory) -> list[np.ndarray]:
         """A fresh key pair for this round; the private half waits in the client's memory until its release."""
         site, waiting = self._site(), memory.waiting
-        place = (request.round, request.attempt)
-        if waiting is None or place > (waiting.round, waiting.attempt):
+        asked = (request.round, request.attempt)
+        if waiting is None or place(*asked) > place(waiting.round, waiting.attempt):
             seed = None
             if site.rng == "seeded" and site.identity is None:
-                seed = encode_key("ephemeral key", site.seed, site.client, *place)
+                seed = encode_key("ephemeral key", site.seed, site.client, *asked)
             private = shared_bits.new_private_key(seed)
-            waiting = Waiting(*place, {"private": torch.from_numpy(as_bytes(private).copy())})
+            waiting = Waiting(*asked, {"private": torch.from_numpy(as_bytes(private).copy())})
             site.store.write(replace(memory, waiting=waiting).to_bytes())
-        elif place < (waiting.round, waiting.attempt):
+        elif asked != (waiting.round, waiting.attempt):
             raise StaleRequest(f"round {request.round} comes after round {waiting.round} has a key")
         public = shared_bits.public_key(_private(waiting))
         if site.identity is None:

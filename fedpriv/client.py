@@ -22,7 +22,7 @@ from fedpriv.models import Exchange, Layout
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
 from fedpriv.privacy.noise import NoiseSource, noise_source
-from fedpriv.records import ATTEMPT, ROUND, TRAIN
+from fedpriv.records import ATTEMPT, ROUND, TRAIN, place
 from fedpriv.seeds import generator
 from fedpriv.state import Answer, ClientMemory, MemoryStore, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.training import LocalData, SequentialTrainer
@@ -452,7 +452,7 @@ def arrays_of(answer: Answer) -> list[np.ndarray]:
 def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
     """The stored answer for the very request that it answered; None for a newer request. Raises `StaleRequest`."""
     answer = memory.answer
-    if answer is None or (request.round, request.attempt) > (answer.round, answer.attempt):
+    if answer is None or place(request.round, request.attempt) > place(answer.round, answer.attempt):
         return None
     if (request.round, request.attempt) != (answer.round, answer.attempt):
         raise StaleRequest(

@@ -80,6 +80,15 @@ class Refusal(IntEnum):
 Refused = Literal["corrupt", "oversized", "wrong_shape", "not_finite", "stale", "duplicate", "unasked"]
 #: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).
 ATTEMPTS_PER_START = 2
+
+
+def place(server_round: int, attempt: int) -> tuple[int, int, int]:
+    """Sort key of requests: a server that was started again may go back to an earlier round, and it is a later request
+    all the same.
+    """
+    return attempt // ATTEMPTS_PER_START, server_round, attempt
+
+
 #: Beside the names of `Refusal`: the server could not use what came; the client gave a code from no list of ours.
 MALFORMED, OTHER = "malformed", "other"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpriv.client import Charge, Release, Request, StaleRequest, arrays_of, read_request, repeated_answer
 from fedpriv.gaussian_client import GaussianClient, joined_state, split_state
 from fedpriv.privacy.noise import NoiseSource
-from fedpriv.records import EXCHANGE, STATISTICS, TRAIN
+from fedpriv.records import EXCHANGE, STATISTICS, TRAIN, place
 from fedpriv.state import Answer, ClientMemory, Waiting, read_memory
 
 
@@ -49,8 +49,8 @@ class TwoExchangeClient(GaussianClient):
         if repeated_answer(memory, request) is not None:
             raise StaleRequest(f"round {request.round} (attempt {request.attempt}) was answered already")
         asked = (request.round, request.attempt)
-        if waiting is not None and asked <= (waiting.round, waiting.attempt):
-            if asked < (waiting.round, waiting.attempt):
+        if waiting is not None and place(*asked) <= place(waiting.round, waiting.attempt):
+            if asked != (waiting.round, waiting.attempt):
                 raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
             return [waiting.tensors["statistics"].numpy()], site.num_examples, {}
         self.prepare(request)

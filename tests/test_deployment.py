@@ -466,6 +466,32 @@ def test_a_killed_server_goes_on_and_its_clients_with_it(machines: MACHINES) -> 
     ]
 
 
+@pytest.mark.parametrize("strategy", ["fedcad", "adpfl", "coqfl"])
+def test_a_server_goes_back_further_than_its_clients(strategy: str, machines: MACHINES) -> None:
+    """Its newest checkpoint is its start, and the clients have answered two rounds since: all three are asked anew."""
+    budget = {"unit": "client", "delta": 1e-3, "max_epsilon": 1e6}
+    limits = {"max_round_epsilon": 1e6, "min_noise_multiplier": 1e-3, "max_clip_norm": 1e3}
+    changes = {"budgets": [budget], "limits": limits, "strategies": [strategy], "accountant": "renyi", "order": 1.1}
+    network, calls = machines(2, changes), iter(range(1000))
+    network.introduce()
+    options = f"strategy={strategy} privacy.delta=0.001 num_rounds=3 checkpoint.every=0 dataset.auxiliary=4 model=mlp"
+    text = network.overrides(options).replace("model=linear", "")
+    if strategy != "fedcad":
+        text = text.replace("strategy.client.noise_multiplier=2.0", "")
+    exchanges = {"fedcad": 1, "adpfl": 2, "coqfl": 2}[strategy]
+
+    def killed(node: int, deliver: Callable[[], Message]) -> Message:
+        if next(calls) == 2 + 2 * 2 * exchanges:  # behind the queries and two rounds
+            raise SystemExit(9)
+        return deliver()
+
+    with pytest.raises(SystemExit):
+        network.serve(text, killed)
+    before = network.booked(0)
+    assert set(codes(network.serve(text))) == {"sent"}
+    assert network.booked(0) - before == 3 * before // 2
+
+
 def test_an_interrupted_run_with_other_options_is_left_alone(machines: MACHINES) -> None:
     network = machines(2)
 
