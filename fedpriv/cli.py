@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -142,6 +142,18 @@ def _dispatch(arguments: list[str]) -> int:
 def _split(argument: str) -> tuple[str, str]:
     key, _, value = argument.partition("=")
     return key, value
+
+
+def command_options(
+    arguments: Sequence[str], known: Mapping[str, str | None], command: str, may_be_empty: Sequence[str] = ()
+) -> dict[str, str]:
+    """``option=value`` arguments of a command over its defaults (None: must be given). Raises `OptionError`."""
+    options = {**known, **dict(argument.partition("=")[::2] for argument in arguments)}
+    if unknown := sorted(set(options) - set(known)):
+        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(known) or 'none'}")
+    if missing := [name for name, value in options.items() if not value and name not in may_be_empty]:
+        raise OptionError(missing[0], "", f"is missing; `python -m {command} --help` shows how it is called")
+    return {name: str(value) for name, value in options.items()}
 
 
 def whole_number(options: dict[str, str], name: str, least: int, most: int) -> int:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpriv.cli import DONE, MISTAKE, guarded, whole_number
+from fedpriv.cli import DONE, MISTAKE, command_options, guarded, whole_number
 from fedpriv.errors import OptionError
 
 OPTIONS = {"host": "localhost", "nodes": "3", "days": "365"}
@@ -193,11 +193,9 @@ def _main(arguments: list[str]) -> int:
         print(__doc__)
         return DONE if arguments else MISTAKE
     place, *given = arguments
-    options = OPTIONS | dict(argument.partition("=")[::2] for argument in given)
     if "=" in place:
         raise OptionError("FOLDER", place, "comes first: where the files are to be written")
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(OPTIONS)}")
+    options = command_options(given, OPTIONS, "fedpriv.credentials")
     hosts = options["host"].split(",")
     nodes, days = whole_number(options, "nodes", 0, MOST_NODES), whole_number(options, "days", 1, CA_DAYS)
     written = make_credentials(Path(place), hosts, nodes, days)

@@ -53,6 +53,7 @@ class DataLedger:
         self.folder, self.counter = data / PRIVATE, counter
         self._lines = JsonLines(self.folder / "ledger.jsonl", fsync=True)
         self._identity = ""
+        self._known: list[dict[str, Any]] | None = None  # what was read, until something is written
 
     # --- once --------------------------------------------------------------------------------------------
 
@@ -76,6 +77,7 @@ class DataLedger:
         head = {"ledger": secrets.token_hex(16), **_declaration(declared)}
         ledger._identity = str(head["ledger"])
         write_atomic(ledger._lines.path, json.dumps(head) + "\n")
+        ledger._known = None
         ledger.confirm()
         return ledger
 
@@ -119,12 +121,12 @@ class DataLedger:
 
     def declare(self, declared: Declared) -> None:
         """Writes down another public number of pictures."""
-        self._lines.append(_declaration(declared))
+        self._append(_declaration(declared))
         self.confirm()
 
     def append(self, booked: Booked, run: str) -> None:
         """One message's releases, on the disk when this returns. `confirm` follows once all else is there too."""
-        self._lines.append(
+        self._append(
             {
                 "time": round(time.time()),  # for people: nothing is decided by it
                 "run": run,
@@ -145,9 +147,15 @@ class DataLedger:
 
     def _rows(self) -> list[dict[str, Any]]:
         try:
-            return self._lines.read()
+            if self._known is None:
+                self._known = self._lines.read()
+            return self._known
         except FedprivError as error:
             raise LedgerRefused(str(error)) from None
+
+    def _append(self, row: dict[str, Any]) -> None:
+        self._lines.append(row)
+        self._known = None
 
     def _check(self) -> bool:
         """Whether the ledger holds more than its counter vouches for. Raises `LedgerRefused`."""
@@ -165,6 +173,7 @@ class DataLedger:
             raise LedgerRefused(f"{path} is missing ({error.strerror}): what was spent is not known") from None
         if len(content) < length or hashlib.sha256(content[:length]).hexdigest() != digest:
             raise LedgerRefused(f"{path} is not the ledger that {self.counter} vouches for, or an older copy of it")
+        self._known = None
         rows = self._rows()
         if not rows or rows[0].get("ledger") != identity:
             raise LedgerRefused(f"{path} is another ledger than {self.counter} counts")

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.cli import DONE, MISTAKE, guarded, whole_number
+from fedpriv.cli import DONE, MISTAKE, command_options, guarded, whole_number
 from fedpriv.errors import FedprivError, OptionError
 
 if TYPE_CHECKING:
@@ -231,12 +231,7 @@ def _main(arguments: list[str]) -> int:
     if command == "bundle" and len(given) == 1 and "=" not in given[0]:
         given = [f"app={given[0]}"]
     known = {"app": REQUIRED} if command == "bundle" else COMMANDS[command]
-    options = known | dict(argument.partition("=")[::2] for argument in given)
-    if unknown := sorted(set(options) - set(known)):
-        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(known) or 'none'}")
-    if missing := [name for name, value in options.items() if not value]:
-        raise OptionError(missing[0], "", f"is missing; `python -m fedpriv.node --help` shows how {command} is called")
-    WORK[command]({name: str(value) for name, value in options.items()})
+    WORK[command](command_options(given, known, "fedpriv.node"))
     return DONE
 
 

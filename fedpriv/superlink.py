@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.cli import DONE, MISTAKE, guarded
+from fedpriv.cli import DONE, MISTAKE, command_options, guarded, whole_number
 from fedpriv.errors import OptionError
 
 OPTIONS: dict[str, str | None] = {"credentials": None, "host": "0.0.0.0", "port": "8000", "database": ""}
@@ -83,9 +83,7 @@ def superlink_arguments(options: dict[str, str]) -> list[str]:
     for name in ("ca.crt", "server.crt", "server.key"):
         if not (keys / name).exists():
             raise OptionError("credentials", str(keys), f"{name} is missing there")
-    port = options["port"]
-    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise OptionError("port", port, "must be a whole number from 1 to 65535")
+    port = str(whole_number(options, "port", 1, 65535))
     try:
         ipaddress.ip_address(options["host"])
     except ValueError:
@@ -106,12 +104,7 @@ def _main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE if arguments else MISTAKE
-    options = OPTIONS | dict(argument.partition("=")[::2] for argument in arguments)
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(OPTIONS)}")
-    if missing := [name for name, value in options.items() if not value and name != "database"]:
-        raise OptionError(missing[0], "", "is missing; `python -m fedpriv.superlink --help` shows how it is called")
-    own = superlink_arguments({name: str(value) for name, value in options.items()})
+    own = superlink_arguments(command_options(arguments, OPTIONS, "fedpriv.superlink", may_be_empty=("database",)))
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from flwr.superlink.cli import flower_superlink

@@ -15,6 +15,7 @@ from fedpriv.audit_training import CanaryTrainer
 from fedpriv.client import BudgetSpent, Client, Site, StaleRequest
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.noise import KeyRegistry
+from fedpriv.records import ATTEMPTS_PER_START
 from fedpriv.state import read_memory
 from fedpriv.training import LocalData
 
@@ -68,12 +69,14 @@ def test_an_older_request_is_refused_and_a_new_attempt_has_fresh_noise() -> None
     first = ask(client, 4)
     second = ask(client, 4, attempt=1)
     assert not np.array_equal(first, second)
-    for server_round, attempt in ((3, 0), (4, 0), (3, 9)):
+    for server_round, attempt in ((3, 0), (4, 0), (3, 1)):
         with pytest.raises(StaleRequest):
             ask(client, server_round, attempt)
+    ask(client, 3, attempt=ATTEMPTS_PER_START)  # a server that was started again goes back: fresh noise, and booked
     assert client.site is not None
     entries = read_memory(client.site.store).uncollected
-    assert [(entry.round, entry.attempt, entry.sequence) for entry in entries] == [(4, 0, 0), (4, 1, 1)]
+    booked = [(entry.round, entry.attempt, entry.sequence) for entry in entries]
+    assert booked == [(4, 0, 0), (4, 1, 1), (3, ATTEMPTS_PER_START, 2)]
 
 
 def test_entry_state_account_and_reply_are_one_write() -> None:
