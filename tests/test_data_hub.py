@@ -158,8 +158,15 @@ def test_one_of_several_configurations(write: Write, tmp_path: Path):
         load(root, **columns)
     with pytest.raises(OptionError, match=r"^dataset\.subset=huge: .*small.*large"):
         load(root, subset="huge", **columns)
-    with pytest.raises(OptionError, match=r"^dataset\.image_column=img: is no column of pictures; .*img"):
-        load(root, subset="large", **columns)  # without a card nothing says that they are pictures
+    # Without `dataset_info` nothing says that these are pictures and classes.
+    with pytest.raises(
+        OptionError, match=r"^dataset\.image_column=null: .*img \(bytes/path\), label \(int64\); choose"
+    ):
+        load(root, subset="large")
+    data = load(root, subset="large", **columns)
+    assert data.classes == ("0", "1", "2")
+    read = {image.tobytes() for part in (data.train, data.test) for image in part.images}
+    assert read == {image.tobytes() for image in pictures(9, 1)}
 
 
 @pytest.mark.parametrize(
@@ -256,7 +263,7 @@ def test_code_and_other_forms_are_not_read(tmp_path: Path):
     (tmp_path / "train.parquet").write_text("")
     for number in range(3):
         (tmp_path / f"train{number}.csv").write_text("img,label\n1,2\n")
-    with pytest.raises(DataError, match="is read from parquet, arrow or pictures, not by .*Csv"):
+    with pytest.raises(DataError, match=r"is read from parquet, arrow or pictures, not by .*Csv"):
         load(tmp_path)
 
 

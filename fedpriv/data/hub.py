@@ -205,10 +205,12 @@ def _splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
 
 
 def _image_column(config: DatasetConfig, features: dict[str, Any]) -> str:
+    """Named ones may also be what pictures are stored as, where nothing in the set says that they are pictures."""
     import datasets
 
     found = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
-    return _chosen("image_column", config.image_column, found, found, features)
+    plain = [name for name, feature in features.items() if isinstance(feature, dict) and "bytes" in feature]
+    return _chosen("image_column", config.image_column, found, [*found, *plain], features)
 
 
 def _label_column(config: DatasetConfig, features: dict[str, Any]) -> str:
@@ -241,7 +243,9 @@ def _chosen(option: str, named: str | None, found: list[str], allowed: list[str]
 
 
 def _kind(feature: Any) -> str:
-    return str(getattr(feature, "dtype", "")) if type(feature).__name__ == "Value" else type(feature).__name__
+    if isinstance(feature, dict):
+        return "/".join(feature)
+    return str(feature.dtype) if type(feature).__name__ == "Value" else type(feature).__name__
 
 
 # --- pictures and labels ---------------------------------------------------------------------------------
