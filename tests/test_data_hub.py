@@ -263,7 +263,7 @@ def test_code_and_other_forms_are_not_read(tmp_path: Path):
     (tmp_path / "train.parquet").write_text("")
     for number in range(3):
         (tmp_path / f"train{number}.csv").write_text("img,label\n1,2\n")
-    with pytest.raises(DataError, match=r"is read from parquet, arrow or pictures, not by .*Csv"):
+    with pytest.raises(DataError, match=r"sets are read from parquet, arrow or pictures, this one is csv"):
         load(tmp_path)
 
 

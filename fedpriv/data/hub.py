@@ -163,7 +163,7 @@ def _look_up(config: DatasetConfig, root: Path) -> _Layout:
     """Reads the head of the set and no picture."""
     with tempfile.TemporaryDirectory() as scratch, _reading(config, root):
         builder = _builder(config, root, scratch)
-        splits = list(builder.as_streaming_dataset())
+        splits = [str(name) for name in builder.as_streaming_dataset()]
         features = builder.info.features
     train, test = _splits(config, splits)
     return _Layout(_image_column(config, features), _label_column(config, features), train, test)
@@ -183,7 +183,8 @@ def _builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
             raise OptionError("dataset.subset", config.subset or "null", _in_short(error)) from None
         raise
     if not isinstance(builder, Parquet | Arrow | ImageFolder):
-        raise DataError(f"{root}: is read from parquet, arrow or pictures, not by {type(builder).__name__}")
+        form = type(builder).__module__.rpartition(".")[2]
+        raise DataError(f"{root}: sets are read from parquet, arrow or pictures, this one is {form}")
     for path in (path for paths in (builder.config.data_files or {}).values() for path in paths):
         if not Path(os.path.normpath(path)).is_relative_to(root):
             raise DataError(f"{root / 'README.md'}: points at data outside of the folder, {path}")
