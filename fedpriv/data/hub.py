@@ -59,7 +59,7 @@ def huggingface(config: DatasetConfig, seed: int) -> Source:
     files = _files(root)
     if not files:
         raise _absent(config, root)
-    identity = {
+    identity: dict[str, Any] = {
         "name": "huggingface",
         "files": files,
         "wanted": [config.subset, config.image_column, config.label_column, config.train_split, config.test_split],
