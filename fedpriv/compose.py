@@ -50,8 +50,8 @@ REMOTE_OPTIONS = re.compile(
 #: escaped into an interpolation, a function, a sweep or a mapping.
 _PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
 REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
-#: Choices that mean a path or a function of the machine's own user.
-LOCAL_CHOICES = ("custom", "image_folder")
+#: Choices that mean a path or a function of the machine's own user, or an address that it would ask.
+LOCAL_CHOICES = ("custom", "huggingface", "image_folder")
 #: Folders of the server's own machine, which no client's looks at.
 REMOTE_FOLDERS = ("run_dir", "dataset.test_root")
 #: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,13 +34,29 @@ KNOWN_SETS = {
 
 
 class DatasetConfig(Options):
-    name: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder", "on_nodes", "custom"]
-    root: str | None = Field(description="folder that holds the pictures (torchvision's layout, or class folders)")
-    download: bool = Field(description="fetch a torchvision set into root if it is not there")
+    name: Literal[
+        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder", "huggingface", "on_nodes", "custom"
+    ]
+    root: str | None = Field(
+        description="folder that holds the pictures (torchvision's layout, class folders, or the hub's parquet files)"
+    )
+    download: bool = Field(description="fetch a torchvision set or a set of the hub if it is not there")
     auxiliary: int = Field(ge=0, description="public pictures cut from the test set for methods that need them")
-    size: int | None = Field(default=None, ge=4, le=1024, description="image_folder: side length of every picture")
-    channels: Literal[1, 3] = Field(default=3, description="image_folder: 1 grey, 3 colour")
-    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="image_folder without train/test: test share")
+    size: int | None = Field(default=None, ge=4, le=1024, description="own pictures, hub: side length of every picture")
+    channels: Literal[1, 3] = Field(default=3, description="own pictures, hub: 1 grey, 3 colour")
+    test_fraction: float = Field(
+        default=0.2, gt=0, lt=1, description="own pictures, hub: test share without a test split"
+    )
+    # Not `name`: that says which source reads the pictures, and names the run's folder.
+    hub_name: str | None = Field(default=None, description="huggingface: name of a set of the hub, uoft-cs/cifar10")
+    revision: str | None = Field(default=None, description="huggingface: branch, tag or commit that is fetched")
+    subset: str | None = Field(default=None, description="huggingface: one of the set's configurations")
+    image_column: str | None = Field(default=None, description="huggingface: column of pictures (null: the only one)")
+    label_column: str | None = Field(default=None, description="huggingface: column of labels (null: the only one)")
+    train_split: str | None = Field(default=None, description="huggingface: split to train on (null: train)")
+    test_split: str | None = Field(
+        default=None, description="huggingface: split to test on (null: test or validation; as train_split: divided)"
+    )
     path: str | None = Field(default=None, description="custom: dotted path of the user's own function")
     train_examples: int | None = Field(
         default=None, ge=1, description="train on so many of the training pictures, drawn by seed (null: all)"
@@ -55,6 +72,14 @@ class DatasetConfig(Options):
     cache: str | None = Field(
         default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _hub_has_an_option_of_its_own(cls, name: Any) -> Any:
+        if isinstance(name, str) and "/" in name:
+            words = "a set of the hub is chosen by dataset=huggingface dataset.hub_name=..."
+            raise OptionError("dataset.name", name, words)
+        return name
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -302,6 +327,8 @@ class Config(Options):
             raise OptionError("dataset.root", "null", "image_folder needs the folder that holds one folder per class")
         if dataset.name == "custom" and dataset.path is None:
             raise OptionError("dataset.path", "null", "custom needs the dotted path of a function, package.module.name")
+        if dataset.name == "huggingface":
+            _check_hub(dataset)
         if dataset.split is not None and dataset.train_examples is not None:
             raise OptionError("dataset.train_examples", dataset.train_examples, "dataset.split says which ones already")
         return dataset
@@ -347,6 +374,20 @@ def validate(raw: dict[str, Any]) -> Config:
     return config
 
 
+def _check_hub(dataset: DatasetConfig) -> None:
+    """The name and the revision become part of an address and of a folder's name."""
+    name, revision = dataset.hub_name, dataset.revision
+    if name is None and dataset.root is None:
+        words = "huggingface needs the name of a set of the hub, as in uoft-cs/cifar10, or its files in dataset.root"
+        raise OptionError("dataset.hub_name", "null", words)
+    if name is not None and not re.fullmatch(rf"{HUB_WORD}(/{HUB_WORD})?", name):
+        raise OptionError("dataset.hub_name", name, "must be the name of a set of the hub, as in uoft-cs/cifar10")
+    if revision is not None and not re.fullmatch(rf"{HUB_WORD}(/{HUB_WORD})*", revision):
+        raise OptionError("dataset.revision", revision, "must be a branch, a tag or a commit")
+
+
+#: A part of a name on the hub: no way out of a folder.
+HUB_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 #: Options whose values are lists.
 LISTS = (("engine", "faults"), ("dataset", "classes"), ("dataset", "examples"))
 

@@ -36,6 +36,7 @@ FORBIDDEN = (
     *("privacy.rng=secure", "privacy.rng=seeded", "dataset.root=/etc", "dataset.cache=/tmp", "dataset.download=true"),
     *("strategy.client._target_=os.mkdir", "strategy.server={_target_:os.mkdir}", "+strategy.client._target_=os.mkdir"),
     *("dataset.path=os.getcwd", "dataset=custom", "model=custom", "model.path=os.getcwd", "dataset=image_folder"),
+    *("dataset=huggingface", "dataset.hub_name=x/y", "dataset.revision=main"),
     *("engine.address=auto", "engine.faults=[{round:1,client:0,kind:drop}]", "dataset.split=/etc/passwd", "run_dir=x"),
     *("hydra.run.dir=/tmp", "+experiment=fedcad_mnist", "~seed", "seed=1,2", "privacy.target_epsilon=1"),
 )
@@ -103,7 +104,7 @@ def check(given: str) -> Config | None:
     assert "_target_" not in str({key: value for key, value in raw.items() if key != "strategy"})
     default = DEFAULTS["dataset"]
     assert all(raw["dataset"][key] == default[key] for key in ("root", "cache", "path", "split", "download")), given
-    assert raw["model"].get("path") is None and raw["dataset"]["name"] not in ("custom", "image_folder")
+    assert raw["model"].get("path") is None and raw["dataset"]["name"] not in ("custom", "huggingface", "image_folder")
     assert raw["privacy"]["rng"] == "seeded"
     assert raw["privacy"]["target_epsilon"] is None or "experiment=" in given
     assert raw["engine"]["address"] is None and raw["engine"]["faults"] == DEFAULTS["engine"]["faults"]

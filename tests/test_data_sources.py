@@ -257,7 +257,7 @@ def test_a_folder_that_is_divided_already_stays_so(tmp_path: Path):
 
 
 def test_many_pictures_keep_their_order_across_threads_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fedpriv.data.folders.BLOCK_BYTES", 70 * 6 * 5)  # 70 pictures, no multiple of a task
+    monkeypatch.setattr("fedpriv.data.decoding.BLOCK_BYTES", 70 * 6 * 5)  # 70 pictures, no multiple of a task
     for split in ("train", "test"):
         for label in range(2):
             for number in range(120):

@@ -53,7 +53,7 @@ NORMALISATION = {
 def load_dataset(config: DatasetConfig, seed: int) -> Dataset:
     """The data set of the configuration, from the cache where it has been decoded before.
 
-    `seed` decides the training and test pictures of an image_folder that is not divided already.
+    `seed` decides the training and test pictures of own pictures and sets of the hub that are not divided already.
     Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
     """
     arrays = load_arrays(find_source(config, seed), cache_folder(config))
@@ -63,7 +63,7 @@ def load_dataset(config: DatasetConfig, seed: int) -> Dataset:
     mean, std = NORMALISATION.get(config.name, ((0.5,) * channels, (0.5,) * channels))
     train, test = slice(None, arrays.num_train), slice(arrays.num_train, None)
     return Dataset(
-        name=config.name,
+        name=config.hub_name or config.name,
         train=Pictures(arrays.images[train], arrays.labels[train]),
         test=Pictures(arrays.images[test], arrays.labels[test]),
         classes=arrays.classes,

@@ -1,7 +1,7 @@
 """Where pictures come from: finds the data set that the configuration names.
 
 Two sources are read here, the digits that ship with scikit-learn and the user's own function (`custom`); the
-published sets are in `published.py`, the user's own pictures in `folders.py`.
+published sets are in `published.py`, the user's own pictures in `folders.py`, the sets of the hub in `hub.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpriv.config import DatasetConfig
 from fedpriv.data.folders import image_folder
+from fedpriv.data.hub import huggingface
 from fedpriv.data.published import published
 from fedpriv.data.types import PictureStream, Source
 from fedpriv.errors import OptionError
@@ -25,6 +26,8 @@ def find_source(config: DatasetConfig, seed: int) -> Source:
         return Source({"name": "digits", "scikit-learn": version("scikit-learn")}, _read_digits)
     if config.name == "image_folder":
         return image_folder(config, seed)
+    if config.name == "huggingface":
+        return huggingface(config, seed)
     if config.name == "custom":
         # No identity, so never cached: what a function returns can change with anything.
         return Source(None, lambda: _read_custom(config.path or "null"))

@@ -8,19 +8,38 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.data.seeds import generator
-from fedpriv.errors import OptionError
+from fedpriv.errors import DataError, OptionError
 
 
 @dataclass(frozen=True)
 class Split:
     """Disjoint rows (int64, ascending) of all pictures, the set's training pictures first.
 
-    seed: of the pool, for an image_folder that is divided by seed.
+    seed: of the pool, where that is divided by seed (image_folder, huggingface).
     """
 
     train: np.ndarray
     test: np.ndarray
     seed: int = 0
+
+
+def divide_by_class(labels: np.ndarray, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(training rows, test rows), the same share of every class, class after class and ascending in each.
+
+    Every class keeps a training picture, and gives up a test picture where it has two or more. Raises `DataError`
+    where none can be given up.
+    """
+    rng = generator(seed, "train-test")
+    train: list[np.ndarray] = []
+    test: list[np.ndarray] = []
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        num_test = min(max(round(len(rows) * test_fraction), 1), len(rows) - 1)
+        test.append(np.sort(rows[:num_test]))
+        train.append(np.sort(rows[num_test:]))
+    if not sum(map(len, test)):
+        raise DataError("dataset.root: every class has a single picture, so that none is left for testing")
+    return np.concatenate(train), np.concatenate(test)
 
 
 def chosen_examples(available: int, wanted: int | None, seed: int) -> np.ndarray:

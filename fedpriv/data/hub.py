@@ -1,0 +1,375 @@
+"""huggingface: a set for image classification of the Hugging Face hub, by name, or from a folder in the hub's own form.
+
+    <folder>/README.md                              names the columns, the classes, the splits (optional)
+    <folder>/data/train-00000-of-00001.parquet      pictures as bytes, labels beside them
+
+Parquet, Arrow, and pictures in folders are read; code of a set is neither fetched nor run. The hub is asked for nothing
+unless dataset.download=true: a set is fetched once, whole, into a folder of its own, and read from there ever after.
+
+The files are read by `datasets`, as flwr-datasets does: its `FederatedDataset` would add a report of the set's name to
+Flower's telemetry and nothing that is needed here. Clients' shares come from its partitioners, as for every source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+
+from fedpriv.config import DatasetConfig
+from fedpriv.data.cache import UNFINISHED, cache_folder, damaged, entry
+from fedpriv.data.decoding import Encoded, decode_pictures, shape_of
+from fedpriv.data.splits import divide_by_class
+from fedpriv.data.types import PictureStream, Source
+from fedpriv.errors import DataError, FedprivError, OptionError
+
+#: What is fetched: never code, never pickles.
+FETCHED = ["README.md", "*.parquet", "*.arrow", "*.zip", "metadata.csv", "metadata.jsonl"]
+FETCHED += [f"*.{suffix}" for suffix in ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "gif")]
+DATA = tuple(pattern.lstrip("*") for pattern in FETCHED if pattern.startswith("*"))
+#: Names of the splits that are looked for, the first that is there is taken.
+TRAIN, TEST = ("train", "training"), ("test", "validation", "valid", "val")
+ROWS = 256  # read from the table at a time
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the pictures are: columns and splits. test: None where the training split is to be divided."""
+
+    image: str
+    label: str
+    train: str
+    test: str | None
+
+
+def huggingface(config: DatasetConfig, seed: int) -> Source:
+    """Finds the set, after fetching it where that was asked for. Raises `DataError`, `OptionError`."""
+    root = set_folder(config)
+    if config.download and not _files(root):
+        _download(config, root)
+    files = _files(root)
+    if not files:
+        raise _absent(config, root)
+    identity: dict[str, Any] = {
+        "name": "huggingface",
+        "files": files,
+        "wanted": [config.subset, config.image_column, config.label_column, config.train_split, config.test_split],
+        "versions": [PIL.__version__, version("datasets")],
+    }
+    layout = _found_layout(config, root, identity)
+    identity |= {"size": config.size, "channels": config.channels}
+    if layout.test is None:
+        identity["split"] = (seed, config.test_fraction)
+    return Source(identity, lambda: _read(config, root, layout, seed))
+
+
+def set_folder(config: DatasetConfig) -> Path:
+    """dataset.root, otherwise a folder of the set's own beside the other downloads, one for every revision."""
+    if config.root is not None:
+        return Path(config.root).expanduser().resolve()
+    name = f"{config.hub_name}@{config.revision}" if config.revision else str(config.hub_name)
+    return (cache_folder(config) / "downloads" / "hub" / name.replace("/", "--")).resolve()
+
+
+def _files(root: Path) -> list[tuple[str, int, int]]:
+    """(path, size, time of change) of every file that a set may consist of; none where no data is there."""
+    found = sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
+    if not any(path.name.lower().endswith(DATA) for path in found):
+        return []
+    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
+
+
+def _absent(config: DatasetConfig, root: Path) -> DataError:
+    if config.root is not None:
+        words = f"dataset.root={config.root}: there are no parquet files nor pictures in this folder"
+    else:
+        words = f"dataset.hub_name={config.hub_name}: this set has not been fetched (it would be in {root})"
+    fetch = "fetch it with dataset.download=true"
+    return DataError(f"{words}; {fetch if config.hub_name else f'name it by dataset.hub_name and {fetch}'}")
+
+
+# --- the hub ---------------------------------------------------------------------------------------------
+
+
+def _download(config: DatasetConfig, root: Path) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if config.hub_name is None:
+        raise OptionError("dataset.hub_name", "null", "dataset.download=true needs the name of a set of the hub")
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed once all is there, so that an interrupted download never passes for a set.
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=root.parent) as folder:
+            fresh = Path(folder) / "set"
+            huggingface_hub.snapshot_download(
+                config.hub_name,
+                repo_type="dataset",
+                revision=config.revision,
+                local_dir=fresh,
+                allow_patterns=FETCHED,
+            )
+            if not _files(fresh):
+                words = "the hub has no parquet files nor pictures of this set; sets that are made by code have them in"
+                raise OptionError("dataset.hub_name", config.hub_name, f"{words} dataset.revision=refs/convert/parquet")
+            os.rename(fresh, root)  # onto nothing, or onto an empty folder
+    except RevisionNotFoundError:
+        words = f"{config.hub_name} has no such revision"
+        raise OptionError("dataset.revision", config.revision or "null", words) from None
+    except (RepositoryNotFoundError, HFValidationError):
+        words = "the hub has no such set, or it is not public (then log in with `hf auth login`)"
+        raise OptionError("dataset.hub_name", config.hub_name, words) from None
+    except FedprivError:
+        raise
+    except Exception as error:  # the libraries of the line have many of their own
+        if _files(root):
+            return  # another process was first
+        raise DataError(
+            f"dataset.download=true: {config.hub_name} could not be fetched into {root}: {_in_short(error)}"
+        ) from error
+
+
+# --- what the set holds ----------------------------------------------------------------------------------
+
+
+def _found_layout(config: DatasetConfig, root: Path, identity: dict[str, Any]) -> _Layout:
+    """The columns and splits, from the cache where they have been looked up before."""
+
+    def write(unfinished: Path) -> None:
+        layout = _look_up(config, root)
+        (unfinished / "layout.json").write_text(json.dumps(asdict(layout)))
+
+    found = entry(cache_folder(config) / "layouts", identity, write)
+    try:
+        return _Layout(**json.loads((found / "layout.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise damaged(found, error) from error
+
+
+def _look_up(config: DatasetConfig, root: Path) -> _Layout:
+    """Reads the head of the set and no picture."""
+    with tempfile.TemporaryDirectory() as scratch, _reading(config, root):
+        builder = _builder(config, root, scratch)
+        splits = [str(name) for name in builder.as_streaming_dataset()]
+        features = builder.info.features
+    train, test = _splits(config, splits)
+    return _Layout(_image_column(config, features), _label_column(config, features), train, test)
+
+
+def _builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
+    """The reader that `datasets` chooses, if it is one that runs nothing and reads nothing outside of the folder."""
+    import datasets
+    from datasets.packaged_modules.arrow.arrow import Arrow
+    from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
+    from datasets.packaged_modules.parquet.parquet import Parquet
+
+    try:
+        builder = datasets.load_dataset_builder(str(root), name=config.subset, cache_dir=scratch)
+    except ValueError as error:
+        if "onfig" in str(error) and "vailable" in str(error):  # "Config name is missing", "BuilderConfig x not found"
+            raise OptionError("dataset.subset", config.subset or "null", _in_short(error)) from None
+        raise
+    if not isinstance(builder, Parquet | Arrow | ImageFolder):
+        form = type(builder).__module__.rpartition(".")[2]
+        raise DataError(f"{root}: sets are read from parquet, arrow or pictures, this one is {form}")
+    for path in (path for paths in (builder.config.data_files or {}).values() for path in paths):
+        if not Path(os.path.normpath(path)).is_relative_to(root):
+            raise DataError(f"{root / 'README.md'}: points at data outside of the folder, {path}")
+    return builder
+
+
+def _splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
+    """(train, test): named or found; no test split where the training split is to be divided."""
+    for option, name in (("train_split", config.train_split), ("test_split", config.test_split)):
+        if name is not None and name not in splits:
+            raise OptionError(f"dataset.{option}", name, f"the splits of this set are {', '.join(splits)}")
+    train = config.train_split or next((name for name in TRAIN if name in splits), None)
+    if train is None:
+        if len(splits) > 1:
+            raise OptionError("dataset.train_split", "null", f"choose one of the splits {', '.join(splits)}")
+        train = splits[0]
+    test = config.test_split or next((name for name in TEST if name in splits and name != train), None)
+    return train, None if test == train else test
+
+
+def _image_column(config: DatasetConfig, features: dict[str, Any]) -> str:
+    """Named ones may also be what pictures are stored as, where nothing in the set says that they are pictures."""
+    import datasets
+
+    found = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    plain = [name for name, feature in features.items() if isinstance(feature, dict) and "bytes" in feature]
+    return _chosen("image_column", config.image_column, found, [*found, *plain], features)
+
+
+def _label_column(config: DatasetConfig, features: dict[str, Any]) -> str:
+    """Named ones may also hold whole numbers or texts."""
+    import datasets
+
+    found = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    plain = [
+        name
+        for name, feature in features.items()
+        if isinstance(feature, datasets.Value) and feature.dtype.startswith(("int", "uint", "string", "large_string"))
+    ]
+    return _chosen("label_column", config.label_column, found, [*found, *plain], features)
+
+
+def _chosen(option: str, named: str | None, found: list[str], allowed: list[str], features: dict[str, Any]) -> str:
+    """The named column, or the only one of its kind."""
+    kind = "pictures" if option == "image_column" else "labels"
+    columns = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
+    if named is not None:
+        if named not in allowed:
+            raise OptionError(f"dataset.{option}", named, f"is no column of {kind}; the columns are {columns}")
+        return named
+    if len(found) > 1:
+        raise OptionError(f"dataset.{option}", "null", f"{' and '.join(found)} are {kind}: choose one")
+    if not found:
+        other = "; choose the one that holds them" if allowed else ", so this is no set for image classification"
+        raise OptionError(f"dataset.{option}", "null", f"no column of {kind} among {columns}{other}")
+    return found[0]
+
+
+def _kind(feature: Any) -> str:
+    if isinstance(feature, dict):
+        return "/".join(feature)
+    return str(feature.dtype) if type(feature).__name__ == "Value" else type(feature).__name__
+
+
+# --- pictures and labels ---------------------------------------------------------------------------------
+
+
+def _read(config: DatasetConfig, root: Path, layout: _Layout, seed: int) -> PictureStream:
+    what = f"pictures of {config.hub_name or root}"
+    folder = cache_folder(config) / "pictures"
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        # A copy of the tables, which `datasets` maps into memory; removed when the last picture is decoded. With this
+        # name the cache removes it too, where a process died.
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder))
+        tables = _tables(config, root, layout, scratch)
+        train = tables[layout.train]
+        classes, place = _classes(layout, train.data.column(layout.label), train.features[layout.label])
+        labels = _labels(layout.train, train.data.column(layout.label), place)
+        if layout.test is None:
+            rows, tested = divide_by_class(labels, config.test_fraction, seed)
+            parts = [(layout.train, rows), (layout.train, tested)]
+            labels = np.concatenate([labels[rows], labels[tested]])
+        else:
+            tested_labels = _labels(layout.test, tables[layout.test].data.column(layout.label), place)
+            rows = np.arange(len(labels))
+            parts = [(layout.train, rows), (layout.test, np.arange(len(tested_labels)))]
+            labels = np.concatenate([labels, tested_labels])
+
+        def pictures() -> Iterator[Encoded]:
+            for split, wanted in parts:
+                yield from _encoded(tables[split], split, layout.image, wanted, (str(root), scratch))
+
+        shape = shape_of(pictures(), config, what)
+        kept = stack.pop_all()
+
+    def blocks() -> Iterator[np.ndarray]:
+        with kept:
+            yield from decode_pictures(pictures(), shape, config, what)
+
+    return PictureStream(classes=classes, labels=labels, num_train=len(rows), shape=shape, blocks=blocks())
+
+
+def _tables(config: DatasetConfig, root: Path, layout: _Layout, scratch: str) -> dict[str, Any]:
+    """The splits that are used, as `datasets.Dataset`."""
+    with _reading(config, root):
+        builder = _builder(config, root, scratch)
+        builder.download_and_prepare()
+        used = [layout.train] if layout.test is None else [layout.train, layout.test]
+        return {split: builder.as_dataset(split=split) for split in used}
+
+
+def _classes(layout: _Layout, column: Any, feature: Any) -> tuple[tuple[str, ...], dict[Any, int]]:
+    """(names of the classes, value in the table -> label): the set's own, or the training split's values in order."""
+    values = _values(layout.train, column)
+    own = getattr(feature, "names", None)
+    found = list(range(len(own))) if own else sorted(set(values))
+    if len(found) < 2:
+        raise OptionError("dataset.label_column", layout.label, "holds a single class: at least 2 are needed")
+    return tuple(own or map(str, found)), {value: label for label, value in enumerate(found)}
+
+
+def _labels(split: str, column: Any, place: dict[Any, int]) -> np.ndarray:
+    """int64 [n]. Raises `DataError` for labels that are missing, or none of the classes."""
+    values = _values(split, column)
+    unknown = next((value for value in values if value not in place), None)
+    if unknown is not None:
+        raise DataError(f"split {split}: the label {unknown} is none of the {len(place)} classes of the training split")
+    return np.array([place[value] for value in values], dtype=np.int64)
+
+
+def _values(split: str, column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if not values:
+        raise DataError(f"split {split}: is empty")
+    missing = sum(value is None or (isinstance(value, int) and value < 0) for value in values)
+    if missing:
+        raise DataError(
+            f"split {split}: {missing} of {len(values)} labels are missing (-1 or null); choose a split that has them "
+            "by dataset.train_split and dataset.test_split (both the same: it is divided by seed)"
+        )
+    return values
+
+
+def _encoded(table: Any, split: str, column: str, rows: np.ndarray, places: Iterable[str]) -> Iterator[Encoded]:
+    """The pictures of these rows, which are called ``split[row]``."""
+    chosen = table.select_columns([column]).with_format("arrow").select(rows, keep_in_memory=True)
+    names = iter(rows)
+    for part in chosen.iter(batch_size=ROWS):
+        for picture in part.column(column).to_pylist():
+            yield Encoded(f"{split}[{next(names)}]", _content(picture, places))
+
+
+def _content(picture: dict[str, Any] | None, places: Iterable[str]) -> str | bytes | None:
+    """A picture's bytes, or its path: one inside the set's own folder, as in sets of plain pictures."""
+    content, path = (picture or {}).get("bytes"), (picture or {}).get("path")
+    if content is not None or path is None:
+        return content
+    return path if any(Path(os.path.normpath(path)).is_relative_to(place) for place in places) else None
+
+
+# --- the library -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _reading(config: DatasetConfig, root: Path) -> Iterator[None]:
+    """Keeps `datasets` quiet, and turns what it raises into a `DataError`: the user learns which set it is."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
+
+    level, hidden = logging.get_verbosity(), are_progress_bars_disabled()
+    logging.set_verbosity(logging.CRITICAL)
+    disable_progress_bars()
+    try:
+        yield
+    except FedprivError:
+        raise
+    except Exception as error:
+        reason = error.__cause__ or error  # "An error occurred while generating the dataset" says nothing
+        name = f"{config.hub_name} in {root}" if config.hub_name else str(root)
+        raise DataError(f"{name}: cannot be read as a set of the hub: {_in_short(reason)}") from error
+    finally:
+        logging.set_verbosity(level)
+        if not hidden:
+            enable_progress_bars()
+
+
+def _in_short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,0 +1,350 @@
+"""Sets of the hub: what is found in the hub's own form, what is said where it is not there, what is fetched."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import SMALL, Outcome
+from PIL import Image
+
+from fedpriv.config import DatasetConfig
+from fedpriv.data import Dataset, hub, load_dataset
+from fedpriv.errors import DataError, OptionError
+
+CLASSES = ("ape", "bee", "cow")
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def load(root: Path | None, *, seed: int = 0, **options) -> Dataset:
+    given = {"name": "huggingface", "root": None if root is None else str(root), "download": False, "auxiliary": 0}
+    return load_dataset(DatasetConfig(**{**given, **options}), seed)
+
+
+def pictures(count: int, start: int = 0, size: tuple[int, int] = (6, 5)) -> np.ndarray:
+    """uint8 [count, 3, h, w], all different, in no order that a label follows from."""
+    return np.random.default_rng(start + 1).integers(0, 256, (count, 3, *size), dtype=np.uint8)
+
+
+def as_png(picture: np.ndarray) -> dict[str, Any]:
+    file = io.BytesIO()
+    Image.fromarray(picture.transpose(1, 2, 0)).save(file, "png")
+    return {"bytes": file.getvalue(), "path": "0.png"}
+
+
+def write_parquet(path: Path, images: Sequence[Any], **columns: Sequence[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [as_png(image) if isinstance(image, np.ndarray) else image for image in images]
+    pq.write_table(pa.table({"img": pa.array(rows, IMAGE), **columns}), path, row_group_size=10)
+
+
+CLASS_LABEL = ["class_label:", "  names:", *(f"    '{label}': {name}" for label, name in enumerate(CLASSES))]
+
+
+def write_card(root: Path, labels: dict[str, str], splits: dict[str, int], image: str = "image") -> None:
+    """The hub's README.md. labels: column -> class_label or a plain type; splits: name -> rows."""
+    lines = ["dataset_info:", "  features:", "  - name: img", f"    dtype: {image}"]
+    for column, kind in labels.items():
+        lines += [f"  - name: {column}"]
+        if kind == "class_label":
+            lines += ["    dtype:", *(f"      {line}" for line in CLASS_LABEL)]
+        else:
+            lines += [f"    dtype: {kind}"]
+    lines += ["  splits:"]
+    for split, rows in splits.items():
+        lines += [f"  - name: {split}", "    num_bytes: 1", f"    num_examples: {rows}"]
+    lines += ["  download_size: 1", "  dataset_size: 1", "configs:", "- config_name: default", "  data_files:"]
+    for split in splits:
+        lines += [f"  - split: {split}", f"    path: data/{split}-*"]
+    (root / "README.md").write_text("\n".join(["---", *lines, "---", "# A set", ""]))
+
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """``write(train=30, test=12)``: a set in the hub's form; picture k has label k mod 3. Returns its folder."""
+
+    def make(root: Path = tmp_path / "set", /, **splits: int) -> Path:
+        for number, (split, rows) in enumerate(splits.items()):
+            labels = np.arange(rows) % len(CLASSES)
+            write_parquet(root / "data" / f"{split}-00000-of-00001.parquet", pictures(rows, number), label=labels)
+        write_card(root, {"label": "class_label"}, splits)
+        return root
+
+    return make
+
+
+# --- what is read ----------------------------------------------------------------------------------------
+
+
+def test_a_set_in_the_hubs_own_form(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fedpriv.data.decoding.BLOCK_BYTES", 7 * 90)  # seven pictures
+    root, cache = write(train=30, test=12), tmp_path / "cache"
+    data = load(root, cache=str(cache))
+    assert (data.classes, data.shape, data.name) == (CLASSES, (3, 6, 5), "huggingface")
+    np.testing.assert_array_equal(data.train.images, pictures(30, 0))
+    np.testing.assert_array_equal(data.test.images, pictures(12, 1))
+    np.testing.assert_array_equal(data.train.labels, np.arange(30) % 3)
+    np.testing.assert_array_equal(data.test.labels, np.arange(12) % 3)
+    assert (data.mean, data.std) == ((0.5,) * 3, (0.5,) * 3)  # public constants, nothing of the pictures
+    assert isinstance(data.train.images, np.memmap)
+    assert not list((cache / "pictures").glob(".*"))  # no copy of the tables is left
+
+    for slow in ("_look_up", "_read"):
+        monkeypatch.setattr(hub, slow, None)
+    again = load(root, cache=str(cache), seed=1)  # divided already: the seed changes nothing
+    np.testing.assert_array_equal(again.train.images, data.train.images)
+
+
+def test_without_a_test_split_it_is_divided_by_seed(write: Write):
+    root = write(train=30)
+    data, again, other = (load(root, test_fraction=0.3, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(np.bincount(data.train.labels), [7, 7, 7])
+    np.testing.assert_array_equal(np.bincount(data.test.labels), [3, 3, 3])
+    whole = {image.tobytes(): row % 3 for row, image in enumerate(pictures(30))}
+    read = {
+        image.tobytes(): label
+        for part in (data.train, data.test)
+        for image, label in zip(part.images, part.labels, strict=True)
+    }
+    assert read == whole
+    np.testing.assert_array_equal(again.test.images, data.test.images)
+    assert (other.test.images != data.test.images).any()
+
+
+def test_splits_are_found_or_named(write: Write):
+    root = write(train=30, validation=9, extra=6)
+    np.testing.assert_array_equal(load(root).test.images, pictures(9, 1))
+    named = load(root, train_split="validation", test_split="extra")
+    np.testing.assert_array_equal(named.train.images, pictures(9, 1))
+    np.testing.assert_array_equal(named.test.images, pictures(6, 2))
+    divided = load(root, test_split="train")
+    assert (len(divided.train), len(divided.test)) == (24, 6)
+    with pytest.raises(OptionError, match=r"^dataset\.test_split=tset: .*train, validation, extra"):
+        load(root, test_split="tset")
+
+
+def test_without_a_card_the_files_say_enough(tmp_path: Path):
+    from datasets import ClassLabel, Features
+    from datasets import Image as ImageFeature
+
+    schema = Features({"img": ImageFeature(), "label": ClassLabel(names=list(CLASSES))}).arrow_schema
+    for split, rows in (("train", 9), ("test", 3)):
+        labels = pa.array(np.arange(rows) % 3)
+        table = pa.table({"img": pa.array(map(as_png, pictures(rows)), IMAGE), "label": labels})
+        (tmp_path / "set").mkdir(exist_ok=True)
+        pq.write_table(table.cast(schema), tmp_path / "set" / f"{split}-00000-of-00001.parquet")
+    data = load(tmp_path / "set", channels=1, size=4)
+    assert (data.classes, data.shape, len(data.train), len(data.test)) == (CLASSES, (1, 4, 4), 9, 3)
+
+
+def test_one_of_several_configurations(write: Write, tmp_path: Path):
+    root = write(train=9)
+    card = ["---", "configs:"]
+    for number, subset in enumerate(("small", "large")):
+        write_parquet(root / subset / "train-0.parquet", pictures(9, number), label=np.arange(9) % 3)
+        card += [f"- config_name: {subset}", "  data_files:", "  - split: train", f"    path: {subset}/train-*"]
+    (root / "README.md").write_text("\n".join([*card, "---", ""]))
+    columns = {"image_column": "img", "label_column": "label", "test_split": "train"}
+    with pytest.raises(OptionError, match=r"^dataset\.subset=null: .*small.*large"):
+        load(root, **columns)
+    with pytest.raises(OptionError, match=r"^dataset\.subset=huge: .*small.*large"):
+        load(root, subset="huge", **columns)
+    # Without `dataset_info` nothing says that these are pictures and classes.
+    with pytest.raises(
+        OptionError, match=r"^dataset\.image_column=null: .*img \(bytes/path\), label \(int64\); choose"
+    ):
+        load(root, subset="large")
+    data = load(root, subset="large", **columns)
+    assert data.classes == ("0", "1", "2")
+    read = {image.tobytes() for part in (data.train, data.test) for image in part.images}
+    assert read == {image.tobytes() for image in pictures(9, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "classes"),
+    [("int64", [4, 7, 9], ("4", "7", "9")), ("string", ["c", "a", "b"], ("a", "b", "c"))],
+)
+def test_labels_without_names_are_their_values_in_order(tmp_path: Path, kind: str, values: list[Any], classes):
+    for split, rows in (("train", 9), ("test", 6)):
+        labels = [values[row % 3] for row in range(rows)]
+        write_parquet(tmp_path / "data" / f"{split}-0.parquet", pictures(rows), kind=labels)
+    write_card(tmp_path, {"kind": kind}, {"train": 9, "test": 6})
+    with pytest.raises(OptionError, match=r"^dataset\.label_column=null: no column of labels among .*kind .*choose"):
+        load(tmp_path)
+    data = load(tmp_path, label_column="kind")
+    assert data.classes == classes
+    assert [classes[label] for label in data.train.labels] == [str(values[row % 3]) for row in range(9)]
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------
+
+
+def test_fine_and_coarse_labels_need_a_choice(tmp_path: Path):
+    labels = {"fine": np.arange(9) % 3, "coarse": np.arange(9) % 2}
+    write_parquet(tmp_path / "data" / "train-0.parquet", pictures(9), **labels)
+    write_card(tmp_path, {"fine": "class_label", "coarse": "class_label"}, {"train": 9})
+    with pytest.raises(OptionError, match=r"^dataset\.label_column=null: fine and coarse are labels: choose one"):
+        load(tmp_path)
+    chosen = load(tmp_path, label_column="coarse")
+    assert sorted([*chosen.train.labels, *chosen.test.labels]) == sorted(np.arange(9) % 2)
+    with pytest.raises(OptionError, match=r"^dataset\.label_column=medium: .*img \(Image\), fine \(ClassLabel\)"):
+        load(tmp_path, label_column="medium")
+    with pytest.raises(OptionError, match=r"^dataset\.image_column=fine: is no column of pictures"):
+        load(tmp_path, image_column="fine")
+
+
+def test_a_set_without_pictures_is_none_for_image_classification(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), tmp_path / "data" / "train-0.parquet")
+    with pytest.raises(OptionError, match=r"^dataset\.image_column=null: .*text \(string\).*no set for image"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, -1, -1, 0], [0, 1, 2, None, None, 0]])
+def test_missing_labels_name_the_split_and_the_way_out(write: Write, labels: list[int | None]):
+    root = write(train=9, test=6)
+    write_parquet(root / "data" / "test-00000-of-00001.parquet", pictures(6), label=pa.array(labels, pa.int64()))
+    with pytest.raises(DataError, match=r"^split test: 2 of 6 labels are missing .*dataset\.test_split"):
+        load(root)
+    assert len(load(root, test_split="train").test) == 3
+
+
+def test_pictures_of_different_sizes_need_an_option(write: Write):
+    root = write(train=9, test=3)
+    images = [*pictures(2), *pictures(1, size=(7, 5))]
+    write_parquet(root / "data" / "test-00000-of-00001.parquet", images, label=np.arange(3))
+    with pytest.raises(OptionError, match=r"^dataset\.size=null: test\[2\] has 7 x 5 pixels, others 6 x 5"):
+        load(root)
+    assert load(root, size=4).shape == (3, 4, 4)
+
+
+def test_broken_and_missing_pictures_are_named_by_split_and_row(write: Write, tmp_path: Path):
+    root = write(train=9, test=4)
+    outside = tmp_path / "outside.png"
+    Image.new("RGB", (5, 6)).save(outside)
+    broken = [{"bytes": b"GIF", "path": None}, None, {"bytes": None, "path": str(outside)}, pictures(1)[0]]
+    write_parquet(root / "data" / "test-00000-of-00001.parquet", broken, label=np.arange(4) % 3)
+    with pytest.raises(DataError) as error:
+        load(root)
+    words = (r"3 of the pictures", "test[0] (not a picture)", "test[1] (there is no", "test[2] (there is no")
+    assert all(part in str(error.value) for part in words)  # a path out of the folder is not followed
+
+
+def test_a_truncated_file_and_a_card_that_counts_otherwise(write: Write):
+    root = write(train=30, test=9)
+    write_card(root, {"label": "class_label"}, {"train": 31, "test": 9})
+    with pytest.raises(DataError, match=r"set: cannot be read as a set of the hub: .*31"):
+        load(root)
+    file = root / "data" / "train-00000-of-00001.parquet"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"set: cannot be read as a set of the hub: .*[Pp]arquet"):
+        load(root)
+
+
+def test_a_card_that_points_out_of_the_folder(write: Write, tmp_path: Path):
+    write(tmp_path / "other", train=9)
+    root = write(train=9)
+    card = (root / "README.md").read_text()
+    (root / "README.md").write_text(card.replace("data/train-*", "../other/data/train-*"))
+    with pytest.raises(DataError, match=r"set/README\.md: points at data outside of the folder"):
+        load(root)
+
+
+def test_code_and_other_forms_are_not_read(tmp_path: Path):
+    (tmp_path / "train.parquet").write_text("")
+    for number in range(3):
+        (tmp_path / f"train{number}.csv").write_text("img,label\n1,2\n")
+    with pytest.raises(DataError, match=r"sets are read from parquet, arrow or pictures, this one is csv"):
+        load(tmp_path)
+
+
+# --- the hub ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def the_hub(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A hub with one set, uoft-cs/cifar10; what it was asked for. None as the first entry cuts the line."""
+    import shutil
+
+    import httpx
+    import huggingface_hub
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    stored = write(tmp_path / "stored", train=9, test=3)
+    asked: list[Any] = []
+
+    def snapshot(name: str, *, repo_type: str, revision: str | None, local_dir: Path, allow_patterns: list[str]) -> str:
+        cut = asked[:1] == [None]
+        asked.append((name, revision))
+        assert repo_type == "dataset" and not [pattern for pattern in allow_patterns if "py" in pattern]
+        if name != "uoft-cs/cifar10":
+            request = httpx.Request("GET", "https://hub.example")
+            raise RepositoryNotFoundError("404", response=httpx.Response(404, request=request))
+        shutil.copytree(stored, local_dir)
+        if cut:
+            raise ConnectionError("the line is cut")
+        return str(local_dir)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    return asked
+
+
+def test_the_hub_is_asked_once_and_only_where_told(the_hub: list[Any], tmp_path: Path):
+    place = {"hub_name": "uoft-cs/cifar10", "cache": str(tmp_path / "cache")}
+    with pytest.raises(DataError, match=r"^dataset\.hub_name=uoft-cs/cifar10: .*not been fetched.*dataset\.download="):
+        load(None, **place)
+    assert the_hub == []
+    data = load(None, download=True, **place)
+    assert data.name == "uoft-cs/cifar10"
+    np.testing.assert_array_equal(data.train.images, pictures(9))
+    load(None, download=True, **place)
+    load(None, **place)
+    assert the_hub == [("uoft-cs/cifar10", None)]
+    load(None, download=True, revision="refs/convert/parquet", **place)
+    folders = sorted(folder.name for folder in (tmp_path / "cache" / "downloads" / "hub").iterdir())
+    assert folders == ["uoft-cs--cifar10", "uoft-cs--cifar10@refs--convert--parquet"]
+
+
+def test_a_download_arrives_whole_or_not_at_all(the_hub: list[Any], tmp_path: Path):
+    root = tmp_path / "here" / "fetched"
+    the_hub.append(None)
+    with pytest.raises(DataError, match=r"^dataset\.download=true: uoft-cs/cifar10 could .* the line is cut"):
+        load(root, download=True, hub_name="uoft-cs/cifar10")
+    assert list(root.parent.iterdir()) == []
+    the_hub.clear()
+    assert len(load(root, download=True, hub_name="uoft-cs/cifar10").train) == 9
+
+
+def test_what_is_not_there(the_hub: list[Any], tmp_path: Path):
+    with pytest.raises(OptionError, match=r"^dataset\.hub_name=uoft-cs/cifar: the hub has no such set"):
+        load(tmp_path / "new", download=True, hub_name="uoft-cs/cifar")
+    with pytest.raises(OptionError, match=r"^dataset\.hub_name=null: dataset\.download=true needs the name"):
+        load(tmp_path / "new", download=True)
+    with pytest.raises(DataError, match=r"^dataset\.root=.*new: there are no parquet files .*dataset\.hub_name"):
+        load(tmp_path / "new")
+
+
+# --- the whole path --------------------------------------------------------------------------------------
+
+
+def test_a_run_on_a_set_of_the_hub(cli: Callable[..., Outcome], write: Write, tmp_path: Path):
+    write(train=60, test=12)
+    source = ("dataset=huggingface", "dataset.root=set", "dataset.cache=cache", "dataset.auxiliary=3")
+    outcome = cli(*SMALL, *source, "strategy=fedavg", "model=linear", "local.batch_size=5", "hydra.run.dir=run")
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    (decoded,) = (tmp_path / "cache" / "pictures").glob("*/images.npy")
+    np.testing.assert_array_equal(np.load(decoded), np.concatenate([pictures(60, 0), pictures(12, 1)]))
+
+    outcome = cli(*SMALL, "dataset=huggingface", "dataset.hub_name=nobody/nothing", "dataset.cache=cache")
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+    assert outcome.err.startswith("fedpriv: dataset.hub_name=nobody/nothing: this set has not been fetched")
