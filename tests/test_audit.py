@@ -25,7 +25,8 @@ from fedpriv.audit_training import CanaryTrainer, audit_training
 from fedpriv.client import Client, Neighbours, PublicFacts, Site
 from fedpriv.compose import CONF, compose, group_choices
 from fedpriv.errors import OptionError
-from fedpriv.methods import METHODS, ExampleLevelClientOptions
+from fedpriv.methods import ExampleLevelClientOptions
+from fedpriv.own_methods import both_schemas
 from fedpriv.planning import make_plan
 from fedpriv.privacy.auditor import audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
@@ -72,8 +73,7 @@ SAMPLED = ["strategy.client.noise_multiplier=1", "local.batch_size=60"]
 
 
 def noise_for(case: tuple[str, ...]) -> list[str]:
-    name = case[0].removeprefix("strategy=")
-    client = METHODS[name][1]
+    client = both_schemas(compose(case[:1]))[1]
     if issubclass(client, ExampleLevelClientOptions):
         return SAMPLED
     return QUIET if "noise_multiplier" in client.model_fields else []
