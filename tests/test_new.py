@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from project_copy import copied, python
 from pydantic import Field, ValidationError
 
 from fedpriv import policy
-from fedpriv.compose import CONF, compose
+from fedpriv.compose import compose
 from fedpriv.config import StrategyConfig
 from fedpriv.errors import OptionError
 from fedpriv.new import main, make_method
@@ -21,28 +18,11 @@ from fedpriv.own_methods import constructor_schema
 from fedpriv.preparation import server_class
 from fedpriv.worker import make_client
 
-ROOT = Path(__file__).resolve().parents[1]
+PLACES = ("strategies/mine.py", "clients/mine.py", "conf/strategy/mine.yaml", "tests/test_mine.py")
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A copy of the project, in which methods may be made."""
-    for part in ("fedpriv", "strategies", "clients", "conf", "tests"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    return tmp_path
-
-
-def python(project: Path, *arguments: str) -> str:
-    """What a module prints that runs in a copy of the project, and not in this one."""
-    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_a_new_method_passes_its_own_test_and_the_projects(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_method_passes_its_own_test_and_the_projects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = copied(tmp_path)
     assert main(["mine", f"folder={project}"]) == 0
     made = capsys.readouterr().out.splitlines()[:4]
     assert made == [str(project / place) for place in PLACES]
@@ -52,11 +32,9 @@ def test_a_new_method_passes_its_own_test_and_the_projects(project: Path, capsys
     assert " passed" in printed and "failed" not in printed
 
 
-PLACES = ("strategies/mine.py", "clients/mine.py", "conf/strategy/mine.yaml", "tests/test_mine.py")
-
-
 @pytest.mark.parametrize("name", ["a", "my_method", "abcdefghijklmnopqrstuvwxyz012345"])
-def test_what_is_made_is_formatted_for_every_name(name: str, project: Path) -> None:
+def test_what_is_made_is_formatted_for_every_name(name: str, tmp_path: Path) -> None:
+    project = copied(tmp_path)
     files = [str(path) for path in make_method(name, project) if path.suffix == ".py"]
     python(project, "ruff", "check", "--no-cache", *files)
     python(project, "ruff", "format", "--no-cache", "--check", *files)
@@ -184,9 +162,7 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
 
 
 def test_a_policy_may_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (CONF / "strategy" / "fedavg.yaml").read_text()
     make_method("mine", folders(tmp_path))
-    assert "name: mine" in (tmp_path / "conf/strategy/mine.yaml").read_text() and "name: fedavg" in text
     with pytest.raises(OptionError, match="strategies=mine: allowed: "):
         policy.Policy._methods_exist(("mine",))
     monkeypatch.setattr(policy, "CONF", tmp_path / "conf")

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from test_new import project, python  # noqa: F401
+from project_copy import copied, python
 
 from fedpriv.audit import parse_options
 from fedpriv.cli import check
@@ -69,7 +69,8 @@ def test_every_command_parses(command: str, tmp_path: Path) -> None:
             assert any(f"hydra.run.dir={word.removeprefix('run=')}" in other for other in COMMANDS)
 
 
-def test_the_pages_method_is_formatted_and_audited(project: Path) -> None:  # noqa: F811
+def test_the_pages_method_is_formatted_and_audited(tmp_path: Path) -> None:
+    project = copied(tmp_path)
     edited(project)
     python(project, "ruff", "check", "--no-cache", "clients/sparse.py")
     python(project, "ruff", "format", "--no-cache", "--check", "clients/sparse.py")
