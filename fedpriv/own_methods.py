@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from fedpriv.config import Config, first_option_error
 from fedpriv.errors import OptionError
@@ -20,6 +20,13 @@ from fedpriv.options import Options
 
 if TYPE_CHECKING:
     from fedpriv.client import Client
+
+
+class ConstructorOptions(Options):
+    """Parameters of a constructor; one of a type that YAML does not know is its class's own to give."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
 
 #: What a constructor gets from the project and not from the YAML file.
 GIVEN = {"server": ("self", "population"), "client": ("self", "variant", "site", "facts")}
@@ -67,12 +74,15 @@ def constructor_schema(kind: type[Any], half: str) -> type[Options]:
             for part in common.metadata:
                 annotation = Annotated[annotation, part]
         fields[name] = (annotation, Field(... if default is inspect.Parameter.empty else default, **words))
-    return create_model(f"{kind.__name__}Options", __base__=Options, **fields)
+    return create_model(f"{kind.__name__}Options", __base__=ConstructorOptions, **fields)
 
 
 def _parameters(kind: type[Any], given: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
-    """name -> (annotation, default); behind ``**options`` those of the next class in line."""
+    """name -> (annotation, default); behind ``**options`` those of the next class in line, which may all be left to the
+    class that hands its options on.
+    """
     found: dict[str, tuple[Any, Any]] = {}
+    inherited = False
     for owner in kind.__mro__:
         if "__init__" not in vars(owner):
             continue
@@ -85,7 +95,9 @@ def _parameters(kind: type[Any], given: tuple[str, ...]) -> dict[str, tuple[Any,
         parameters = inspect.signature(constructor).parameters.values()
         for one in parameters:
             if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name not in given:
-                found.setdefault(one.name, (hints.get(one.name, Any), one.default))
+                left_out = None if inherited and one.default is one.empty else one.default
+                found.setdefault(one.name, (hints.get(one.name, Any), left_out))
+        inherited = True
         if not any(one.kind == one.VAR_KEYWORD for one in parameters):
             break
     return found

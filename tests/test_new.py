@@ -95,6 +95,10 @@ class Half(Base):
     ) -> None: ...
 
 
+class Narrow(Half):
+    def __init__(self, population: Any, *, share: float, path: Path | None = None, **options: Any) -> None: ...
+
+
 class Unreadable:
     def __init__(self, *, rate: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
@@ -108,6 +112,14 @@ def test_parameters_are_options_with_types_ranges_and_defaults() -> None:
     for wrong in ({}, {"rate": 0}, {"rate": "1"}, {"rate": 1, "kind": "c"}, {"rate": 1, "nosuch": 1}):
         with pytest.raises(ValidationError):
             schema.model_validate(wrong)
+
+
+def test_a_class_may_give_what_its_base_requires() -> None:
+    schema = constructor_schema(Narrow, "server")
+    assert {name for name, field in schema.model_fields.items() if field.is_required()} == {"share"}
+    schema.model_validate({"share": 0.5, "kind": "b"})
+    with pytest.raises(ValidationError):
+        schema.model_validate({"share": 0.5, "path": "x"})
 
 
 def test_what_every_server_half_has_is_allowed_what_it_is_there() -> None:
