@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError, create_model
 
 from fedpriv.config import Config, first_option_error
 from fedpriv.errors import OptionError
@@ -20,13 +20,6 @@ from fedpriv.options import Options
 
 if TYPE_CHECKING:
     from fedpriv.client import Client
-
-
-class ConstructorOptions(Options):
-    """Parameters of a constructor; one of a type that YAML does not know is its class's own to give."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
 
 #: What a constructor gets from the project and not from the YAML file.
 GIVEN = {"server": ("self", "population"), "client": ("self", "variant", "site", "facts")}
@@ -67,14 +60,23 @@ def constructor_schema(kind: type[Any], half: str) -> type[Options]:
     """The options that a half's constructor takes; what every server half has is allowed what it is there."""
     fields: dict[str, Any] = {}
     for name, (annotation, default) in _parameters(kind, GIVEN[half]).items():
-        words = {}
+        words, annotation = {}, _checkable(annotation)
         if half == "server" and name in ServerOptions.model_fields:
             common = ServerOptions.model_fields[name]
             annotation, words = common.annotation, {"description": common.description}
             for part in common.metadata:
                 annotation = Annotated[annotation, part]
         fields[name] = (annotation, Field(... if default is inspect.Parameter.empty else default, **words))
-    return create_model(f"{kind.__name__}Options", __base__=ConstructorOptions, **fields)
+    return create_model(f"{kind.__name__}Options", __base__=Options, **fields)
+
+
+def _checkable(annotation: Any) -> Any:
+    """A type that is none of YAML's is for the class that hands its options on to give, and cannot be checked."""
+    try:
+        TypeAdapter(annotation)
+    except PydanticSchemaGenerationError:
+        return Any
+    return annotation
 
 
 def _parameters(kind: type[Any], given: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:

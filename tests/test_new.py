@@ -9,6 +9,7 @@ import pytest
 from project_copy import copied, python
 from pydantic import Field, ValidationError
 
+from fedpriv import help as help_module
 from fedpriv import policy
 from fedpriv.compose import compose
 from fedpriv.config import StrategyConfig
@@ -27,7 +28,7 @@ def test_a_new_method_passes_its_own_test_and_the_projects(tmp_path: Path, capsy
     made = capsys.readouterr().out.splitlines()[:4]
     assert made == [str(project / place) for place in PLACES]
     files = [f"tests/test_{name}.py" for name in ("mine", "imports", "config", "cli")]
-    chosen = "test_mine or mine] or arrows or pairs or help_names or fedcat or method_of_the_project"
+    chosen = "test_mine or mine] or arrows or pairs or fedcat"
     printed = python(project, "pytest", "-p", "no:cacheprovider", *files, "-k", chosen)
     assert " passed" in printed and "failed" not in printed
 
@@ -171,6 +172,15 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
         make_client(shuffled)
     with pytest.raises(OptionError, match=r"strategy\.client\.min_replies=7: must be strategy\.server\.min_replies=1"):
         make_client(own("cpsgd", min_replies=7))
+
+
+def test_help_shows_what_its_constructor_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(help_module, "group_choices", lambda group: ["mine", "fedcad"])
+    monkeypatch.setattr(help_module, "compose", lambda overrides: own("fedprox"))
+    rows = help_module._method_options()
+    (row,) = [row for row in rows if row[2].startswith("mine: ")]
+    assert row[:2] == ("strategy.client.proximal_mu", "float")
+    assert any(row[0] == "strategy.server.weighting" and row[2].startswith("weights of") for row in rows)
 
 
 def test_a_policy_may_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
