@@ -15,9 +15,9 @@ from fedpriv.compose import compose
 from fedpriv.config import StrategyConfig
 from fedpriv.errors import OptionError
 from fedpriv.new import main, make_method
-from fedpriv.own_methods import constructor_schema
+from fedpriv.own_methods import check_own_client, constructor_schema
 from fedpriv.preparation import server_class
-from fedpriv.worker import make_client
+from fedpriv.worker import client_class, make_client
 
 PLACES = ("strategies/mine.py", "clients/mine.py", "conf/strategy/mine.yaml", "tests/test_mine.py")
 
@@ -166,7 +166,7 @@ def test_options_of_a_server_without_a_row_are_checked() -> None:
 
 def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> None:
     config = own("dpsgd")
-    make_client(config)
+    check_own_client(config, client_class(config))
     shuffled = config.model_copy(update={"local": config.local.model_copy(update={"sampler": "shuffle"})})
     with pytest.raises(OptionError, match=r"local\.sampler=shuffle: mine's analysis holds for Poisson batches"):
         make_client(shuffled)
@@ -180,7 +180,7 @@ def test_help_shows_what_its_constructor_says(monkeypatch: pytest.MonkeyPatch) -
     rows = help_module._method_options()
     (row,) = [row for row in rows if row[2].startswith("mine: ")]
     assert row[:2] == ("strategy.client.proximal_mu", "float")
-    assert any(row[0] == "strategy.server.weighting" and row[2].startswith("weights of") for row in rows)
+    assert any(row[0] == "strategy.server.min_replies" and row[2].startswith("fewer usable") for row in rows)
 
 
 def test_a_policy_may_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
