@@ -31,7 +31,7 @@ def check_own_half(config: Config, half: str, kind: type[Any]) -> None:
         return
     options = config.server_options() if half == "server" else config.client_options()
     try:
-        constructor_schema(kind, half).model_validate(options)
+        constructor_schema(kind, half).model_validate(options)  # type: ignore[arg-type]
     except ValidationError as error:
         raise first_option_error(error, prefix=("strategy", half)) from None
 
@@ -60,13 +60,14 @@ def constructor_schema(kind: type[Any], half: str) -> type[Options]:
     """The options that a half's constructor takes; what every server half has is allowed what it is there."""
     fields: dict[str, Any] = {}
     for name, (annotation, default) in _parameters(kind, GIVEN[half]).items():
-        words, annotation = {}, _checkable(annotation)
+        words, annotation = None, _checkable(annotation)
         if half == "server" and name in ServerOptions.model_fields:
             common = ServerOptions.model_fields[name]
-            annotation, words = common.annotation, {"description": common.description}
+            annotation, words = common.annotation, common.description
             for part in common.metadata:
                 annotation = Annotated[annotation, part]
-        fields[name] = (annotation, Field(... if default is inspect.Parameter.empty else default, **words))
+        value: Any = ... if default is inspect.Parameter.empty else default
+        fields[name] = (annotation, Field(value, description=words) if words else value)
     return create_model(f"{kind.__name__}Options", __base__=Options, **fields)
 
 
