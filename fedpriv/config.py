@@ -408,7 +408,9 @@ def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_method(config: Config) -> None:
-    """The options of both halves against their schema. A method of the user's own has none, and a name of its own."""
+    """The options of both halves against their schema. A method of the user's own has a name of its own; its options
+    are checked when its halves are loaded (`fedpriv.own_methods`).
+    """
     package, _, rest = str(config.strategy.server.get("_target_", "")).partition(".")
     file = rest.partition(".")[0]
     if package == "strategies" and file in METHODS and config.strategy.name != file:

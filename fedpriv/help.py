@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedpriv.compose import CONF, compose, group_choices
 from fedpriv.config import Config, PartitionConfig, StrategyConfig
+from fedpriv.errors import OptionError
 from fedpriv.methods import METHODS
 from fedpriv.options import Options
-
-CONF = Path(__file__).resolve().parent.parent / "conf"
 
 USAGE = """fedpriv: differentially private federated learning whose privacy claims are checked
 
@@ -26,6 +26,7 @@ usage: python -m fedpriv [option=value ...]        one run; without options the 
        python -m fedpriv.predict run=DIR PICTURE... use a model
        python -m fedpriv.audit run=DIR              attack a run's release code (its own --help)
        python -m fedpriv.attack run=DIR             membership inference against a run (its own --help)
+       python -m fedpriv.new NAME                   a method of one's own: its files, to be changed (its own --help)
        python -m fedpriv.credentials FOLDER         certificates and keys of a deployment (its own --help)
        python -m fedpriv.dme [n=10 epsilon=1 ...]   mean estimation by every quantiser (its own --help)
 flags: -m, --multirun   -h, --help   --version
@@ -74,14 +75,27 @@ def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]
 def _method_options() -> list[tuple[str, str, str]]:
     """The options of the halves, each once, with the methods that have it."""
     users: dict[tuple[str, str, str], list[str]] = {}
-    for method, halves in METHODS.items():
+    schemas: dict[str, tuple[type[Options], type[Options]]] = {**METHODS, **_own_methods()}
+    for method, halves in schemas.items():
         for half, schema in zip(("server", "client"), halves, strict=True):
             for row in _walk(f"strategy.{half}.", schema):
                 users.setdefault(row, []).append(method)
     return [
-        (option, kind, text if len(methods) == len(METHODS) else f"{', '.join(methods)}: {text}")
+        (option, kind, text if set(methods) >= set(METHODS) else f"{', '.join(methods)}: {text}")
         for (option, kind, text), methods in users.items()
     ]
+
+
+def _own_methods() -> dict[str, tuple[type[Options], type[Options]]]:
+    """Schemas of the methods without a row in `METHODS`; only where there are some, something heavy is loaded."""
+    found: dict[str, tuple[type[Options], type[Options]]] = {}
+    for name in group_choices(CONF / "strategy"):
+        if name not in METHODS:
+            from fedpriv.own_methods import both_schemas
+
+            with suppress(OptionError, SyntaxError):  # of a file that is being worked on: help on all else goes on
+                found[name] = both_schemas(compose([f"strategy={name}"]))
+    return found
 
 
 def _type_in_words(field: FieldInfo) -> str:

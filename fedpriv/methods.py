@@ -334,7 +334,7 @@ class NbAFLClientOptions(NbAFLOptions, ClientOptions):
 
 
 #: name -> (options of the server half, options of the client half). A method without a row here is a user's
-#: own: its options are checked by its constructors.
+#: own: its constructors are its schema (`fedpriv.own_methods`).
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedavg": (ServerOptions, ClientOptions),
     "fedprox": (ServerOptions, FedProxClientOptions),
@@ -366,9 +366,9 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
 def check_halves(config: Config) -> None:
     """What no single option can show. Raises `OptionError`."""
     client = METHODS[config.strategy.name][1]
-    _check_min_replies(config)
+    check_min_replies(config)
     if issubclass(client, ExampleLevelClientOptions):
-        _check_example_level(config)
+        check_example_level(config)
     if issubclass(client, OneBitOptions):
         _check_one_bit(config)
     if issubclass(client, GradientOptions):
@@ -377,14 +377,14 @@ def check_halves(config: Config) -> None:
         _check_clipping(config)
 
 
-def _check_min_replies(config: Config) -> None:
+def check_min_replies(config: Config) -> None:
     """A guarantee that counts on min_replies noises is only true if the server keeps to it."""
-    server, client = config.server_options(), config.client_options()
-    if "min_replies" in client and client["min_replies"] != server["min_replies"]:
-        allowed = f"must be strategy.server.min_replies={server['min_replies']}"
+    client, least = config.client_options(), config.server_options().get("min_replies", 1)
+    if "min_replies" in client and client["min_replies"] != least:
+        allowed = f"must be strategy.server.min_replies={least}"
         raise OptionError("strategy.client.min_replies", client["min_replies"], allowed)
-    if client.get("colluders", 0) >= server["min_replies"] and client.get("colluders", 0) > 0:
-        allowed = f"must be less than strategy.server.min_replies={server['min_replies']}"
+    if client.get("colluders", 0) >= least and client.get("colluders", 0) > 0:
+        allowed = f"must be less than strategy.server.min_replies={least}"
         raise OptionError("strategy.client.colluders", client["colluders"], allowed)
 
 
@@ -473,7 +473,7 @@ def _check_clipping(config: Config) -> None:
         )
 
 
-def _check_example_level(config: Config) -> None:
+def check_example_level(config: Config) -> None:
     """What the analysis of noisy steps rests on, and local options that they have no use for."""
     name, local = config.strategy.name, config.local
     if local.sampler != "poisson":

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from pydantic import Field, ValidationError, field_validator
 
 from fedpriv.client import Client
+from fedpriv.compose import CONF, group_choices
 from fedpriv.config import Config, first_option_error
 from fedpriv.errors import OptionError
 from fedpriv.example_level import CLIP_RANGE
@@ -93,8 +94,8 @@ class Policy(Options):
     @classmethod
     def _methods_exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in METHODS:
-                raise OptionError("strategies", name, f"allowed: {', '.join(sorted(METHODS))}")
+            if name not in (known := {*METHODS, *group_choices(CONF / "strategy")}):
+                raise OptionError("strategies", name, f"allowed: {', '.join(sorted(known))}")
         return names
 
     @field_validator("order")

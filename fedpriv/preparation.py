@@ -14,6 +14,7 @@ from fedpriv.engines import resolve_engine
 from fedpriv.errors import OptionError
 from fedpriv.evaluation import Evaluator
 from fedpriv.models import resolve_model
+from fedpriv.own_methods import check_own_half
 from fedpriv.planning import Plan, make_plan, with_target
 from fedpriv.privacy.mechanisms import why_unbounded
 from fedpriv.server import FederatedStrategy, Population
@@ -49,10 +50,11 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
 
 
 def server_class(config: Config) -> type[FederatedStrategy]:
-    """The server half of the configured method."""
+    """The server half of the configured method. Raises `OptionError`, also for options that it does not take."""
     found = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
     if not issubclass(found, FederatedStrategy):
         raise OptionError("strategy.server._target_", found.__name__, "must be a subclass of FederatedStrategy")
+    check_own_half(config, "server", found)
     return found
 
 

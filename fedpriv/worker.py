@@ -18,6 +18,7 @@ from fedpriv.config import Config
 from fedpriv.data import FederatedData, check_declared, load_federated, normalise
 from fedpriv.errors import OptionError
 from fedpriv.models import FlatModel, build_model, layout_of, prefers_channels_last, resolve_model
+from fedpriv.own_methods import check_own_client
 from fedpriv.records import LOCAL_ACCURACY, FloatVector
 from fedpriv.resident import Resident, fits
 from fedpriv.state import MemoryStore
@@ -53,6 +54,7 @@ def make_client(config: Config, site: Site | None = None, examples: int | None =
     examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's).
     """
     kind, options = client_class(config), config.client_options() | changes
+    check_own_client(config, kind)
     if kind.threat.unit == "example" and config.partition.name == "resampled":
         words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
         raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
@@ -69,7 +71,7 @@ def make_client(config: Config, site: Site | None = None, examples: int | None =
         )
     try:
         return kind(variant=config.privacy.variant, site=site, **options)
-    except TypeError as error:  # a user's own method without a schema
+    except TypeError as error:  # a user's own method whose constructor hands on what it must not
         raise OptionError("strategy.client", str(options), str(error)) from None
 
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from fedpriv.audit_training import CanaryTrainer, audit_training
 from fedpriv.client import Client, Neighbours, PublicFacts, Site
 from fedpriv.compose import CONF, compose, group_choices
 from fedpriv.errors import OptionError
-from fedpriv.methods import METHODS, ExampleLevelClientOptions
+from fedpriv.methods import ExampleLevelClientOptions
+from fedpriv.options import Options
+from fedpriv.own_methods import both_schemas
 from fedpriv.planning import make_plan
 from fedpriv.privacy.auditor import audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
@@ -71,9 +74,13 @@ QUIET = ["strategy.client.noise_multiplier=4"]
 SAMPLED = ["strategy.client.noise_multiplier=1", "local.batch_size=60"]
 
 
+@lru_cache
+def client_schema(choice: str) -> type[Options]:
+    return both_schemas(compose([choice]))[1]
+
+
 def noise_for(case: tuple[str, ...]) -> list[str]:
-    name = case[0].removeprefix("strategy=")
-    client = METHODS[name][1]
+    client = client_schema(case[0])
     if issubclass(client, ExampleLevelClientOptions):
         return SAMPLED
     return QUIET if "noise_multiplier" in client.model_fields else []

@@ -13,6 +13,7 @@ from conftest import SMALL, Outcome, Run, result_of
 
 import fedpriv
 from fedpriv.cli import FLAGS
+from fedpriv.compose import CONF, group_choices
 from fedpriv.errors import OptionError
 from fedpriv.progress import figure
 
@@ -72,8 +73,7 @@ def test_a_run_that_fails_is_exit_code_1_and_keeps_what_it_had(cli: Cli, tmp_pat
     [
         (
             ["strategy=fedcat"],
-            "strategy=fedcat: allowed: adpfl, agn, anr, coqfl, corrquant, cpsgd, dpfedavg, dpfedsnlc, dpfl_agn, dpsgd, "
-            "fedags, fedavg, fedcad, fedldp, fedper, fedprox, fedvf, ldpfl, lgfedavg, nbafl, pfl (did you mean",
+            f"strategy=fedcat: allowed: {', '.join(group_choices(CONF / 'strategy'))} (did you mean",
         ),
         (["strategy.client.diff=1.5"], "strategy.client.diff=1.5: must be at most 0.999"),
         (["seed=0,1"], "seed=0,1: several values need -m (a sweep)"),

@@ -12,10 +12,12 @@ from fedpriv.config import FaultPlan
 from fedpriv.errors import OptionError
 from fedpriv.help import help_text
 from fedpriv.methods import METHODS
+from fedpriv.own_methods import both_schemas
 
+STRATEGIES = group_choices(CONF / "strategy")
 # (overrides, the option, what the message must say)
 REFUSED = [
-    (["strategy=fedcat"], "strategy", "fedprox, fedvf, ldpfl, lgfedavg, nbafl, pfl (did you mean fedcad?)"),
+    (["strategy=fedcat"], "strategy", f"{', '.join(STRATEGIES[-6:])} (did you mean fedcad?)"),
     (["partition=resampld"], "partition", "allowed: dirichlet, iid"),
     (["num_clients=0"], "num_clients", "at least 1"),
     (["num_clients=20.5"], "num_clients", "a whole number"),
@@ -165,12 +167,18 @@ def test_the_digest_is_of_what_decides_the_result():
         assert compose([override]).digest() != config.digest(), override
 
 
-@pytest.mark.parametrize("method", group_choices(CONF / "strategy"))
+def test_every_method_of_the_project_has_its_file():
+    assert set(METHODS) <= set(STRATEGIES)
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
 def test_every_strategy_file_has_a_schema_that_it_fills(method: str):
     config = compose([f"strategy={method}"])
-    server, client = METHODS[method]
-    assert set(config.server_options()) == set(server.model_fields)
-    assert set(config.client_options()) == set(client.model_fields)
+    for schema, options in zip(both_schemas(config), (config.server_options(), config.client_options()), strict=True):
+        if method in METHODS:
+            assert set(options) == set(schema.model_fields)
+        else:
+            schema.model_validate(options)
 
 
 @pytest.mark.parametrize("experiment", group_choices(CONF / "experiment"))

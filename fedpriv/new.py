@@ -1,0 +1,213 @@
+"""`python -m fedpriv.new NAME [folder=.]`: a method of one's own, private from its first run on.
+
+    strategies/NAME.py       server half: takes the mean of what arrives
+    clients/NAME.py          client half: clips, adds Gaussian noise, says what that costs; a place for one's own idea
+    conf/strategy/NAME.yaml  its options: `python -m fedpriv strategy=NAME`
+    tests/test_NAME.py       it runs and repeats, the ledger is the closed form, and no attack beats it
+
+folder: the project's. NAME: small letters, digits and _. No file is ever replaced. Engines, ledger, auditor, reports,
+sweeps and the project's own tests take the method as it is; nothing is to be added by hand.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.cli import DONE, MISTAKE, guarded
+from fedpriv.errors import OptionError
+from fedpriv.methods import METHODS
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+#: What YAML or the command line read as a value, and the one class that the server half imports.
+NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "federated_strategy"}
+OPTIONS = {"folder": "."}
+
+STRATEGY = '''\
+"""@name@, server half.
+
+The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
+"""
+
+from fedpriv.server import FederatedStrategy
+
+
+class @Class@(FederatedStrategy):
+    """theta <- theta + mean of the noisy updates that arrived."""
+
+    # Another step: `aggregate`. What a round tells the clients: `train_options`. Both see noisy updates only.
+'''
+
+CLIENT = '''\
+"""@name@, client half: what it is, and whose (authors, title, venue).
+
+The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
+
+Symbols: sigma -> noise_multiplier, C -> clip_norm, Delta theta -> update.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from torch import Tensor
+
+from fedpriv.client import Charge, Release, Site
+from fedpriv.gaussian_client import GaussianClient
+from fedpriv.mechanisms.clipping import clip, finite_or_zero
+from fedpriv.privacy.events import Gaussian
+from fedpriv.privacy.noise import NoiseSource, add_normal
+
+
+class @Class@Client(GaussianClient):
+    """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
+
+    # To remember: `State = Kept`, a frozen dataclass of tensors; `release` gets the last (or None), returns the next.
+
+    def __init__(
+        self,
+        *,
+        noise_multiplier: Annotated[float, Field(ge=0, description="noise standard deviation / clip_norm")],
+        clip_norm: Annotated[float, Field(ge=1e-6, description="L2 bound C of what is released")],
+        variant: str = "repaired",
+        site: Site | None = None,
+    ) -> None:
+        super().__init__(noise_multiplier=noise_multiplier, clip_norm=clip_norm, variant=variant, site=site)
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        idea = update  # YOUR IDEA: any function of the update [..., d] (the auditor calls it with many trials at once)
+        clipped = clip(finite_or_zero(idea), self.clip_norm)
+        value = add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)
+        return Release(value, None, self.figures(clipped, value - clipped))
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        # Two data sets move what was clipped by at most 2C under replace-one, whatever the idea is.
+        return (Charge(Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)),)
+'''
+
+CONFIG = """\
+# @name@: clip, then Gaussian noise on every coordinate. Every option of both constructors has its value here.
+name: @name@
+server: {_target_: strategies.@name@.@Class@, min_replies: 1, client_sampling: fixed, weighting: uniform}
+client:
+  _target_: clients.@name@.@Class@Client
+  noise_multiplier: 1.0 # sigma: noise standard deviation / clip_norm
+  clip_norm: 1.0 # C
+"""
+
+TEST = '''\
+"""@name@ repeats, its ledger is the closed form, no attack finds more than that."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from conftest import Run, ledger_of, result_of
+
+from fedpriv.audit import audit_mechanism
+from fedpriv.compose import compose
+from fedpriv.errors import OptionError
+from fedpriv.privacy.gaussian import gaussian_epsilon
+from fedpriv.worker import make_client
+
+METHOD = "@name@"
+SIGMA, ROUNDS, DELTA = 4.0, 3, 1e-5
+OPTIONS = (f"strategy={METHOD}", f"strategy.client.noise_multiplier={SIGMA}", f"num_rounds={ROUNDS}")
+QUICK = ("engine.trainer=sequential", "model=linear", "dataset.train_examples=200")
+
+
+def closed_form(releases: int) -> float:
+    """Epsilon of so many Gaussians: the sensitivity is 2C, so each has mu = 2 / sigma."""
+    return gaussian_epsilon(math.sqrt(releases) * 2 / SIGMA, DELTA)
+
+
+def test_it_repeats_and_its_epsilon_is_the_closed_form(run: Run) -> None:
+    first, second = run(*OPTIONS, *QUICK), run(*OPTIONS, *QUICK)
+    assert result_of(first) == result_of(second)
+    ledger = ledger_of(first)
+    assert len(ledger) == ROUNDS * len({entry["client"] for entry in ledger})
+    assert {(entry["mechanism"], entry["multiplier"]) for entry in ledger} == {("gaussian", SIGMA / 2)}
+    verified = json.loads((first / "summary.json").read_text())["privacy"]["verified_epsilon"]
+    assert verified == pytest.approx(closed_form(ROUNDS), rel=1e-6)
+
+
+@pytest.mark.parametrize("releases", [1, ROUNDS])
+def test_audited_is_at_most_verified(releases: int) -> None:
+    client = make_client(compose(OPTIONS))
+    found = audit_mechanism(client, releases, delta=DELTA, trials=60_000, confidence=0.999, seed=7)
+    assert found.verified == pytest.approx(closed_form(releases), rel=1e-6)
+    assert 0.25 * found.verified < found.audit.epsilon_lower <= found.verified  # and the auditor is not blind
+
+
+def test_an_option_out_of_range_is_named() -> None:
+    with pytest.raises(OptionError, match=r"strategy\\.client\\.noise_multiplier=-1.*must be at least 0"):
+        make_client(compose([*OPTIONS[:1], "strategy.client.noise_multiplier=-1"]))
+'''
+
+#: Where each file goes.
+FILES = {
+    "strategies/@name@.py": STRATEGY,
+    "clients/@name@.py": CLIENT,
+    "conf/strategy/@name@.yaml": CONFIG,
+    "tests/test_@name@.py": TEST,
+}
+
+
+def make_method(name: str, folder: Path) -> list[Path]:
+    """Writes the four files, or none; returns them. Raises `OptionError`, OSError."""
+    check_name(name)
+    for part in sorted({Path(place).parent for place in FILES}):
+        if not (folder / part).is_dir():
+            raise OptionError("folder", str(folder), f"must be the project's folder, {part}/ is not in it")
+    files = {folder / _filled(place, name): _filled(text, name) for place, text in FILES.items()}
+    if taken := [path for path in files if path.exists()]:
+        raise OptionError("NAME", name, f"{taken[0]} is there already; choose another name")
+    for path, text in files.items():
+        with path.open("x") as file:
+            file.write(text)
+    return list(files)
+
+
+def check_name(name: str) -> None:
+    """Raises `OptionError` for what cannot be the name of a method."""
+    if not NAME.fullmatch(name):
+        words = "must be small letters, digits and _, a letter first, at most 32 characters (as in my_method)"
+        raise OptionError("NAME", name, words)
+    if keyword.iskeyword(name) or name in NO_NAMES:
+        raise OptionError("NAME", name, "is a word of Python, YAML or the project; choose another name")
+    if name in METHODS:
+        raise OptionError("NAME", name, "is a method of the project; choose another name")
+
+
+def _filled(text: str, name: str) -> str:
+    return text.replace("@name@", name).replace("@Class@", "".join(part.capitalize() for part in name.split("_")))
+
+
+def main(arguments: Sequence[str]) -> int:
+    return guarded(lambda: _main(list(arguments)))
+
+
+def _main(arguments: list[str]) -> int:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return DONE if arguments else MISTAKE
+    name, *given = arguments
+    if "=" in name:
+        raise OptionError("NAME", name, "comes first: python -m fedpriv.new my_method")
+    options = OPTIONS | dict(argument.partition("=")[::2] for argument in given)
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(OPTIONS)}")
+    for path in make_method(name, Path(options["folder"]).expanduser()):
+        print(path)
+    print(f"`python -m fedpriv strategy={name}` trains with it, `python -m fedpriv.audit strategy={name}` attacks it")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
