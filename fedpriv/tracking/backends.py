@@ -156,6 +156,7 @@ class WandB:
             disable_code=True,
             save_code=False,
             x_disable_meta=True,
+            x_save_requirements=False,
             x_disable_stats=True,
             x_disable_machine_info=True,
             init_timeout=SECONDS_TO_CONNECT,
