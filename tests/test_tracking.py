@@ -14,10 +14,20 @@ from conftest import Outcome, Run, result_of, rows_of
 
 from fedpriv.compose import compose, compose_remote
 from fedpriv.errors import OptionError
+from fedpriv.run import with_operations
 from fedpriv.tracking import backends
 from fedpriv.tracking.figures import of_round, of_summary, options
 from fedpriv.tracking.tracker import IDS, Tracker
 
+#: A line of metrics.jsonl but for its round.
+ROW: dict[str, Any] = {
+    **dict.fromkeys(("participants", "dropped", "late", "stopped", "seconds", "bytes_up", "bytes_down"), 1),
+    **dict.fromkeys(("accuracy", "train_loss", "update_norm", "clipped_norm", "noise_norm", "personal_accuracy")),
+    "loss": 0.5,
+    "epsilon_so_far": 1.0,
+    "refused": {},
+    "figures": {},
+}
 ALL = "tracking.kinds=[tensorboard,mlflow,wandb]"
 
 
@@ -162,16 +172,8 @@ def test_an_infinite_epsilon_is_a_text_and_no_number(run: Run):
 
 
 def test_figures_that_are_no_numbers_never_pass_for_some():
-    row = dict.fromkeys(("participants", "dropped", "late", "stopped", "seconds", "bytes_up", "bytes_down"), 1)
-    row |= {
-        "round": 1,
-        "accuracy": None,
-        "loss": float("nan"),
-        "epsilon_so_far": "inf",
-        "refused": {"stale": 2, "x": 1},
-    }
-    row |= dict.fromkeys(("train_loss", "update_norm", "clipped_norm", "noise_norm"))
-    row |= {"figures": {"sigma": 2.0, "weights": [1, 2]}, "personal_accuracy": None, "errors": {"3": "a client's text"}}
+    row = ROW | {"loss": float("nan"), "epsilon_so_far": "inf", "refused": {"stale": 2, "x": 1}, "round": 1}
+    row |= {"figures": {"sigma": 2.0, "weights": [1, 2]}, "errors": {"3": "a client's text"}}
     figures, texts = of_round(row)
     assert figures["refused"] == 3 and figures["figures/sigma"] == 2.0
     assert not {"accuracy", "loss", "epsilon", "figures/weights"} & figures.keys()
@@ -182,7 +184,7 @@ def test_figures_that_are_no_numbers_never_pass_for_some():
 
 
 def test_nothing_is_tracked_unless_asked_and_nothing_of_the_result_changes(run: Run):
-    plain, tracked = run(), run("tracking.kinds=tensorboard")
+    plain, tracked = run("num_rounds=1"), run("num_rounds=1", "tracking.kinds=tensorboard")
     assert not (plain / IDS).exists() and not (plain / "tracking").exists()
     assert result_of(plain) == result_of(tracked)
 
@@ -214,13 +216,10 @@ def test_a_tool_that_comes_in_at_a_resume_gets_the_earlier_rounds(tmp_path: Path
     folder = tmp_path / "run"
     folder.mkdir()
     config = compose(["tracking.kinds=[tensorboard]"])
-    row = dict.fromkeys(("participants", "dropped", "late", "stopped", "seconds", "bytes_up", "bytes_down"), 1)
-    row |= dict.fromkeys(("accuracy", "train_loss", "update_norm", "clipped_norm", "noise_norm", "personal_accuracy"))
-    row |= {"loss": 0.5, "epsilon_so_far": 1.0, "refused": {}, "figures": {}}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps({**row, "round": n}) + "\n" for n in (1, 2)))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps({**ROW, "round": n}) + "\n" for n in (1, 2)))
     tracker = Tracker(config.tracking, folder, lambda kind, reason: pytest.fail(reason))
     tracker.start(config, 2)
-    tracker.round({**row, "round": 3})
+    tracker.round(ROW | {"round": 3})
     tracker.finish("stopped")
     scalars, texts = tensorboard_of(folder / "tracking" / "tensorboard" / "run")
     assert scalars["loss"].keys() == {1, 2, 3} and texts["state"] == "stopped"
@@ -228,7 +227,7 @@ def test_a_tool_that_comes_in_at_a_resume_gets_the_earlier_rounds(tmp_path: Path
 
 def test_a_sweep_is_one_tracked_run_per_job(cli: Callable[..., Outcome], tmp_path: Path):
     shared = ("tracking.kinds=[tensorboard,mlflow]", "tracking.folder=board", "tracking.experiment=seeds")
-    small = ("num_clients=4", "clients_per_round=4", "num_rounds=1", "engine=inprocess", "strategy=fedavg")
+    small = ("num_clients=2", "clients_per_round=2", "num_rounds=1", "engine=inprocess", "strategy=fedavg")
     outcome = cli("-m", *small, *shared, "seed=0,1", "hydra.sweep.dir=here", "tracking.name=same")
     assert outcome.code == 0 and outcome.err == ""
     assert {path.name for path in (tmp_path / "board" / "tensorboard").iterdir()} == {"same", "same-2"}
@@ -254,23 +253,27 @@ class Broken:
 
 
 @pytest.mark.parametrize("at", ["start", "round", "finish"])
-def test_a_tool_that_fails_is_one_warning_and_the_run_goes_on(
-    at: str, run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
-    broken = Broken(at)
-    real = backends.make_backend
-    monkeypatch.setattr(
-        "fedpriv.tracking.tracker.make_backend",
-        lambda kind, options: broken if kind == "mlflow" else real(kind, options),
-    )
-    folder = run("tracking.kinds=[mlflow,tensorboard]", "num_rounds=2")
-    said = [line for line in capfd.readouterr().err.splitlines() if "track" in line]
-    assert said == [
-        "fedpriv: mlflow no longer tracks this run, which goes on (RuntimeError: the disk of the tool is full)"
-    ]
-    assert broken.calls[-1] == at and broken.calls.count(at) == 1
-    scalars, _ = tensorboard_of(folder / "tracking" / "tensorboard" / folder.name)
-    assert scalars["loss"].keys() >= {1, 2} and (folder / "summary.json").exists()
+def test_a_tool_that_fails_is_left_alone_and_the_others_go_on(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tools = {"mlflow": Broken(at), "tensorboard": Broken("nowhere")}
+    monkeypatch.setattr("fedpriv.tracking.tracker.make_backend", lambda kind, options: tools[kind])
+    config, said = compose(["tracking.kinds=[mlflow,tensorboard]"]), []
+    tracker = Tracker(config.tracking, tmp_path, lambda *warning: said.append(warning))
+    tracker.start(config, 0)
+    tracker.round(ROW | {"round": 1})
+    tracker.round(ROW | {"round": 2})
+    tracker.finish("failed")
+    tracker.finish("failed")
+    assert said == [("mlflow", "RuntimeError: the disk of the tool is full")]
+    assert tools["mlflow"].calls[-1] == at
+    assert tools["tensorboard"].calls == ["start", "round", "round", "finish"]
+
+
+def test_a_run_goes_on_without_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("fedpriv.tracking.tracker.make_backend", lambda kind, options: Broken("round"))
+    folder = run("tracking.kinds=[mlflow]", "num_rounds=2")
+    words = "mlflow no longer tracks this run, which goes on (RuntimeError: the disk of the tool is full)"
+    assert [line for line in capfd.readouterr().err.splitlines() if "track" in line] == [f"fedpriv: {words}"]
+    assert len(rows_of(folder)) == 2 and (folder / "summary.json").exists()
 
 
 def test_a_warning_is_a_log_line_where_there_is_a_log(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
@@ -292,17 +295,17 @@ def test_a_warning_is_a_log_line_where_there_is_a_log(run: Run, tmp_path: Path, 
 # --- options ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
 def test_a_tool_that_is_not_installed_is_named_before_any_work(
-    kind: str, cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    package = backends.PACKAGES[kind][1]
-    monkeypatch.setitem(backends.PACKAGES, kind, (f"no_{kind}", package))
-    (tmp_path / f"no_{kind}").mkdir()  # a folder of that name where one works is not the package
+    (tmp_path / "no_tool").mkdir()  # a folder of that name where one works is not the package
     monkeypatch.syspath_prepend(str(tmp_path))
-    outcome = cli("num_rounds=1", f"tracking.kinds=[{kind}]", "hydra.run.dir=here")
-    assert outcome.code == 2 and outcome.err.count("\n") == 1
-    assert f"tracking.kinds={kind}: needs the package {package}: make install, or pip install" in outcome.err
+    for kind, package in (("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny"), ("wandb", "wandb")):
+        monkeypatch.setitem(backends.PACKAGES, kind, ("no_tool", backends.PACKAGES[kind][1]))
+        with pytest.raises(OptionError, match=f"tracking.kinds={kind}: needs the package {package}: make install, or"):
+            Tracker(compose([f"tracking.kinds={kind}"]).tracking, tmp_path, lambda *_: None)
+    outcome = cli("num_rounds=1", "tracking.kinds=[wandb]", "hydra.run.dir=here")
+    assert outcome.code == 2 and outcome.err.count("\n") == 1 and "tracking.kinds=wandb" in outcome.err
     assert not (tmp_path / "here").exists()
 
 
@@ -334,10 +337,9 @@ def test_the_host_may_choose_by_its_environment_and_nobody_from_outside(monkeypa
             compose_remote([f"tracking.{name}"])
 
 
-def test_a_run_can_be_resumed_and_repeated_with_other_tools(
-    cli: Callable[..., Outcome], run: Run, resumed: Callable[..., Path]
-):
-    folder = run("tracking.kinds=[tensorboard]", "num_rounds=1")
-    assert cli(f"rerun={folder}", "tracking.kinds=[]", "hydra.run.dir=again").code == 0
-    assert not (Path("again") / IDS).exists()
-    assert compose(["tracking.kinds=[mlflow]"]).digest() == compose().digest()
+def test_a_run_can_be_resumed_and_repeated_with_other_tools(cli: Callable[..., Outcome]):
+    config = compose(["tracking.kinds=[mlflow]"])
+    assert config.digest() == compose().digest()  # the same run
+    assert with_operations(config, ["tracking.kinds=[wandb]", "tracking.name=x"]).tracking.kinds == ("wandb",)
+    for command in ("resume", "rerun"):
+        assert "nowhere: there is no such run folder" in cli(f"{command}=nowhere", "tracking.kinds=[]").err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ class Tracker:
         self._last = done
         for kind in self._wanted.kinds:
             self._backends[kind] = make_backend(kind, self._wanted)
-            self._guarded(kind, lambda backend, kind=kind: self._begin(kind, backend, config, done))
+            self._guarded(kind, partial(self._begin, kind, config, done))
 
-    def _begin(self, kind: str, backend: Backend, config: Config, done: int) -> None:
+    def _begin(self, kind: str, config: Config, done: int, backend: Backend) -> None:
         file = self._folder / IDS
         ids = json.loads(file.read_text()) if file.exists() else {}
         place = Path(self._wanted.folder).absolute() if self._wanted.folder else self._folder / "tracking"
