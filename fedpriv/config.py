@@ -292,7 +292,7 @@ class TrackingConfig(Options):
     def _no_path(cls, name: str | None) -> str | None:
         """It becomes the name of a folder."""
         if name is not None and "/" in name:
-            raise OptionError("tracking.name", name, "must be a name without slashes")
+            raise OptionError("tracking.run_name", name, "must be a name without slashes")
         return name
 
 

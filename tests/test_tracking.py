@@ -228,7 +228,7 @@ def test_a_tool_that_comes_in_at_a_resume_gets_the_earlier_rounds(tmp_path: Path
 def test_a_sweep_is_one_tracked_run_per_job(cli: Callable[..., Outcome], tmp_path: Path):
     shared = ("tracking.kinds=[tensorboard,mlflow]", "tracking.folder=board", "tracking.experiment=seeds")
     small = ("num_clients=2", "clients_per_round=2", "num_rounds=1", "engine=inprocess", "strategy=fedavg")
-    outcome = cli("-m", *small, *shared, "seed=0,1", "hydra.sweep.dir=here", "tracking.name=same")
+    outcome = cli("-m", *small, *shared, "seed=0,1", "hydra.sweep.dir=here", "tracking.run_name=same")
     assert outcome.code == 0 and outcome.err == ""
     assert {path.name for path in (tmp_path / "board" / "tensorboard").iterdir()} == {"same", "same-2"}
     _, runs = mlflow_of(tmp_path / "board" / "mlflow", "seeds")
@@ -315,7 +315,7 @@ def test_a_tool_that_is_not_installed_is_named_before_any_work(
         ("tracking.kinds=[comet]", "tracking.kinds.0", "allowed: tensorboard, mlflow or wandb"),
         ("tracking.kinds=3", "tracking.kinds", "must be a list"),
         ("tracking.wandb_mode=sometimes", "tracking.wandb_mode", "allowed: offline or online"),
-        ("tracking.name=a/b", "tracking.name", "without slashes"),
+        ("tracking.run_name=a/b", "tracking.run_name", "without slashes"),
         ("tracking.experiment=''", "tracking.experiment", "must not be empty"),
         ("tracking.kind=wandb", "tracking.kind", "did you mean tracking.kinds?"),
     ],
@@ -332,7 +332,14 @@ def test_the_host_may_choose_by_its_environment_and_nobody_from_outside(monkeypa
     monkeypatch.setenv("FEDPRIV_TRACKING_FOLDER", "/srv/board")
     chosen = compose_remote(["seed=1"]).tracking
     assert chosen.kinds == ("tensorboard", "mlflow") and chosen.folder == "/srv/board"
-    for name in ("kinds=[wandb]", "folder=/tmp/x", "mlflow_address=x", "wandb_mode=online", "name=x", "experiment=x"):
+    for name in (
+        "kinds=[wandb]",
+        "folder=/tmp/x",
+        "mlflow_address=x",
+        "wandb_mode=online",
+        "run_name=x",
+        "experiment=x",
+    ):
         with pytest.raises(OptionError, match="cannot be set from outside"):
             compose_remote([f"tracking.{name}"])
 
@@ -340,6 +347,6 @@ def test_the_host_may_choose_by_its_environment_and_nobody_from_outside(monkeypa
 def test_a_run_can_be_resumed_and_repeated_with_other_tools(cli: Callable[..., Outcome]):
     config = compose(["tracking.kinds=[mlflow]"])
     assert config.digest() == compose().digest()  # the same run
-    assert with_operations(config, ["tracking.kinds=[wandb]", "tracking.name=x"]).tracking.kinds == ("wandb",)
+    assert with_operations(config, ["tracking.kinds=[wandb]", "tracking.run_name=x"]).tracking.kinds == ("wandb",)
     for command in ("resume", "rerun"):
         assert "nowhere: there is no such run folder" in cli(f"{command}=nowhere", "tracking.kinds=[]").err
