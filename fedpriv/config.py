@@ -271,7 +271,9 @@ class TrackingConfig(Options):
         default=None, min_length=1, description="where their files go (null: tracking/ in the run's folder)"
     )
     experiment: str = Field(default="fedpriv", min_length=1, description="mlflow's experiment, wandb's project")
-    name: str | None = Field(default=None, min_length=1, description="the run's name there (null: its folder's name)")
+    run_name: str | None = Field(
+        default=None, min_length=1, description="the run's name there (null: its folder's name)"
+    )
     mlflow_address: str | None = Field(
         default=None, min_length=1, description="mlflow: address of a server (null: files, no network)"
     )
@@ -287,7 +289,7 @@ class TrackingConfig(Options):
             kinds = [name.strip() for name in kinds.split(",") if name.strip()]
         return tuple(dict.fromkeys(kinds)) if isinstance(kinds, list | tuple) else () if kinds is None else kinds
 
-    @field_validator("name", mode="after")
+    @field_validator("run_name", mode="after")
     @classmethod
     def _no_path(cls, name: str | None) -> str | None:
         """It becomes the name of a folder."""

@@ -51,7 +51,7 @@ class Tracker:
         file = self._folder / IDS
         ids = json.loads(file.read_text()) if file.exists() else {}
         place = Path(self._wanted.folder).absolute() if self._wanted.folder else self._folder / "tracking"
-        name = self._wanted.name or self._folder.name
+        name = self._wanted.run_name or self._folder.name
         facts = RunFacts(self._wanted.experiment, name, place, options(config), done, ids.get(kind))
         found = backend.start(facts)
         if facts.known is None:
