@@ -304,7 +304,7 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
 
 
 def _operates(override: str) -> bool:
-    return override.startswith("operations.")
+    return override.startswith(("operations.", "tracking."))
 
 
 def _resume(folder: str, overrides: Sequence[str]) -> int:

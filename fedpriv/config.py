@@ -282,6 +282,47 @@ class OperationsConfig(Options):
     )
 
 
+#: Tools that can show a run.
+TrackingKind = Literal["tensorboard", "mlflow", "wandb"]
+
+
+class TrackingConfig(Options):
+    """Which tools show a run beside its own report. Decides nothing of the result."""
+
+    kinds: tuple[TrackingKind, ...] = Field(
+        default=(), description=f"track the run with these: {', '.join(get_args(TrackingKind))}"
+    )
+    folder: str | None = Field(
+        default=None, min_length=1, description="where their files go (null: tracking/ in the run's folder)"
+    )
+    experiment: str = Field(default="fedpriv", min_length=1, description="mlflow's experiment, wandb's project")
+    run_name: str | None = Field(
+        default=None, min_length=1, description="the run's name there (null: its folder's name)"
+    )
+    mlflow_address: str | None = Field(
+        default=None, min_length=1, description="mlflow: address of a server (null: files, no network)"
+    )
+    wandb_mode: Literal["offline", "online"] = Field(
+        default="offline", description="wandb: files for `wandb sync`, or its server"
+    )
+
+    @field_validator("kinds", mode="before")
+    @classmethod
+    def _one_or_several(cls, kinds: Any) -> Any:
+        """A list, one name, or names with commas between them (the host's environment)."""
+        if isinstance(kinds, str):
+            kinds = [name.strip() for name in kinds.split(",") if name.strip()]
+        return tuple(dict.fromkeys(kinds)) if isinstance(kinds, list | tuple) else () if kinds is None else kinds
+
+    @field_validator("run_name", mode="after")
+    @classmethod
+    def _no_path(cls, name: str | None) -> str | None:
+        """It becomes the name of a folder."""
+        if name is not None and "/" in name:
+            raise OptionError("tracking.run_name", name, "must be a name without slashes")
+        return name
+
+
 # --- the method (its options: fedpriv/methods.py) -------------------------------------------------------
 
 
@@ -318,6 +359,7 @@ class Config(Options):
     checkpoint: CheckpointConfig
     attack: AttackConfig = Field(default_factory=AttackConfig)
     operations: OperationsConfig = Field(default_factory=OperationsConfig)
+    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
     run_dir: str | None = Field(default=None, description="inside `flwr run`: folder for the run")
 
     @field_validator("dataset", mode="after")
@@ -355,6 +397,7 @@ class Config(Options):
         content.pop("run_dir")
         content.pop("attack")
         content.pop("operations")
+        content.pop("tracking")
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -577,6 +620,7 @@ _IN_WORDS = {
     "string_type": "must be a text",
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
     "dict_type": "must be a mapping, {option: value, ...}",
     "model_type": "must be a mapping, {option: value, ...}",
     "model_attributes_type": "must be a mapping, {option: value, ...}",

@@ -54,7 +54,7 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor) 
 def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
     """Goes on with an interrupted run from its newest checkpoint (or its start); ends as if nothing had happened.
 
-    operations: overrides ``operations.*=...``, which decide nothing of the result.
+    operations: overrides ``operations.*=...`` and ``tracking.*=...``, which decide nothing of the result.
     """
     began = time.perf_counter()
     folder = RunFolder(path)
@@ -93,7 +93,7 @@ def _taken_up(config: Config, folder: RunFolder, began: float, monitor: Monitor)
     """The interrupted run in a folder; None where there is none. Raises `RunFolderError` for one of other options."""
     if folder.finished or not (folder.path / "config.yaml").exists():
         return None
-    kept = read_config(folder.path).model_copy(update={"operations": config.operations})
+    kept = read_config(folder.path).model_copy(update={"operations": config.operations, "tracking": config.tracking})
     resolved, worker, _ = resolve(config, folder.path)
     if kept.digest() != resolved.digest():
         raise RunFolderError(f"{folder.path} holds an interrupted run with other options: name another run_dir")
@@ -127,13 +127,14 @@ def ended_by_flower(grace: float) -> Iterator[None]:
 
 
 def with_operations(config: Config, overrides: Sequence[str]) -> Config:
-    """The configuration with other options of operations. Raises `OptionError`."""
+    """The configuration with other options of operations and tracking. Raises `OptionError`."""
     raw = config.to_dict()
     for override in parse(overrides):
         group, _, name = override.key_or_group.partition(".")
-        if group != "operations" or override.is_sweep_override():
-            raise OptionError(override.key_or_group, override.get_value_string(), "only operations.* can be changed")
-        raw["operations"][name] = override.value()
+        if group not in ("operations", "tracking") or override.is_sweep_override():
+            words = "only operations.* and tracking.* can be changed"
+            raise OptionError(override.key_or_group, override.get_value_string(), words)
+        raw[group][name] = override.value()
     return from_dict(raw)
 
 

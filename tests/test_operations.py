@@ -154,7 +154,7 @@ def test_a_silent_run_is_unwell_only_while_rounds_go_on(monkeypatch: pytest.Monk
     now = [100.0]
     monkeypatch.setattr(monitor_module.time, "monotonic", lambda: now[0])
     config = compose([*SMALL, "engine.round_timeout=60"])
-    monitor = Monitor(config, "here", configure_logging(None))
+    monitor = Monitor(config, Path("here"), configure_logging(None))
     now[0] += 1000  # data may take longer to read than a round to come in
     assert monitor.healthy()[0] and not monitor.ready()[0]
     monitor.running(config, 7, 1.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.config import Config
+from fedpriv.errors import OptionError
 from fedpriv.operations.logs import EventLog, configure_logging
 from fedpriv.operations.metrics import RunMetrics
 from fedpriv.operations.serving import MetricsServer, serve_metrics
 from fedpriv.operations.stopping import signal_of
 from fedpriv.records import MALFORMED
+from fedpriv.tracking.backends import State
+from fedpriv.tracking.tracker import Tracker
 
 #: Seconds beyond `engine.round_timeout` after which a silent run counts as stuck: the exchange must end at that time,
 #: and aggregation and evaluation follow.
@@ -24,14 +28,19 @@ SLACK = 30.0
 
 
 class Monitor:
-    """What a session reports to. Its log is its own; ``server`` is there where metrics were asked for."""
+    """What a session reports to. Its log is its own; ``server`` is there where metrics were asked for.
 
-    def __init__(self, config: Config, name: str, log: EventLog) -> None:
+    Raises `OptionError` for a tool that should track the run and is not installed.
+    """
+
+    def __init__(self, config: Config, folder: Path, log: EventLog) -> None:
         privacy = config.privacy
+        self._tracker = Tracker(config.tracking, folder, self._not_tracked)
+        self._silent = config.operations.log_format is None
         self.metrics = RunMetrics(config.num_rounds, privacy.max_epsilon, privacy.target_epsilon)
         self.server: MetricsServer | None = None
         self.state = "starting"
-        self._name, self._log = name, log
+        self._name, self._log = folder.absolute().name, log
         self._round, self._rounds = 0, config.num_rounds
         self._patience = config.engine.round_timeout + SLACK
         self._reason = ""
@@ -48,6 +57,8 @@ class Monitor:
         sizes = {"num_rounds": config.num_rounds, "num_clients": config.num_clients}
         fields: dict[str, Any] = {"round": done, "epsilon": epsilon, **parts, **sizes}
         self._log.event("run_resumed" if done else "run_started", **fields)
+        self._tracker.start(config, done)
+        self.heard()  # tools may take their time
 
     def heard(self) -> None:
         """Something arrived or was done."""
@@ -76,6 +87,8 @@ class Monitor:
             bytes_up=row["bytes_up"],
             bytes_down=row["bytes_down"],
         )
+        self._tracker.round(row)
+        self.heard()
 
     def checkpoint(self, number: int) -> None:
         self._log.event("checkpoint_written", round=number)
@@ -106,7 +119,8 @@ class Monitor:
         self.server = serve_metrics(address, port, self.metrics.registry, self.healthy, self.ready)
         self._log.event("metrics_served", address=address, port=self.server.port)
 
-    def ended(self, state: str, level: int = logging.INFO, **fields: Any) -> None:
+    def ended(self, state: State, level: int = logging.INFO, **fields: Any) -> None:
+        self._tracker.finish(state)
         self._reason = str(fields.get("reason", ""))
         self._enter(state)
         seconds = round(time.monotonic() - self._began, 3)
@@ -116,6 +130,11 @@ class Monitor:
         if self.server is not None:
             self.server.close()
         self._log.close()
+
+    def _not_tracked(self, kind: str, reason: str) -> None:
+        self._log.event("tracking_failed", logging.WARNING, kind=kind, reason=reason)
+        if self._silent:
+            print(f"fedpriv: {kind} no longer tracks this run, which goes on ({reason})", file=sys.stderr, flush=True)
 
     def _enter(self, state: str) -> None:
         self.heard()
@@ -130,7 +149,11 @@ def watched(config: Config, folder: Path) -> Iterator[Monitor]:
     """
     options, name = config.operations, folder.absolute().name
     log = configure_logging(options.log_format, options.log_file, level=options.log_level, run=name)
-    monitor = Monitor(config, name, log)
+    try:
+        monitor = Monitor(config, folder, log)
+    except OptionError:
+        log.close()
+        raise
     try:
         if options.metrics_port is not None:
             monitor.serve(options.metrics_address, options.metrics_port)

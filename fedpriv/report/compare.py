@@ -18,7 +18,7 @@ from fedpriv.report.folder import RunFolder
 from fedpriv.report.words import number, other_threats, pick, reasons, threat_key
 
 #: What may differ between the runs of a group: the seed, and where and by which engine they were computed.
-NOT_COMPARED = ("seed", "run_dir", "engine", "operations")
+NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
 
 #: Figures of a row; the epsilons are those of the row's threat model.
 EPSILONS = ("claimed_epsilon", "verified_epsilon", "audited_epsilon")

@@ -1,0 +1,81 @@
+"""What is tracked: names, numbers and texts made of a run's configuration, rounds and summary.
+
+A number that is not finite becomes the text "inf": none of the tools shows it faithfully as a number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedpriv.client_accuracy import PERSONAL
+from fedpriv.config import Config
+
+Figures = dict[str, float]
+Texts = dict[str, str]
+
+#: Of a round's line of metrics.jsonl, by the same names: public, or the server's own.
+ROUND = ("accuracy", "loss", "participants", "dropped", "late", "stopped", "seconds", "bytes_up", "bytes_down")
+#: Means over the clients, which a simulation alone knows: no part of what a server sees.
+DIAGNOSTICS = ("train_loss", "update_norm", "clipped_norm", "noise_norm")
+#: Options that say where things lie on this machine, or who looks on.
+PLACES = (
+    *("run_dir", "operations", "tracking", "engine.address", "model.path"),
+    *("dataset.root", "dataset.cache", "dataset.split", "dataset.path", "dataset.test_root"),
+)
+#: What an epsilon that is null in summary.json means.
+NO_EPSILON = {"claimed_epsilon": "nothing is claimed", "audited_epsilon": "not audited"}
+
+
+def options(config: Config) -> Texts:
+    """The resolved configuration by dotted names, without `PLACES` and targets."""
+    found = {}
+    for name, value in _leaves("", config.to_dict()):
+        if not any(f"{name}.".startswith(f"{place}.") for place in PLACES) and "_target_" not in name:
+            found[name] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def of_round(row: Mapping[str, Any]) -> tuple[Figures, Texts]:
+    """A line of metrics.jsonl. Single clients are left out, and so is what a tool cannot draw (lists)."""
+    wanted: dict[str, Any] = {name: row[name] for name in ROUND}
+    wanted |= {"epsilon": row["epsilon_so_far"], "refused": sum(row["refused"].values())}
+    wanted |= {f"figures/{name}": value for name, value in row["figures"].items()}
+    wanted |= {f"diagnostics/{name}": row[name] for name in DIAGNOSTICS}
+    personal = row[PERSONAL] or {}
+    wanted |= {f"diagnostics/{PERSONAL}.{name}": value for name, value in personal.items() if name != "clients"}
+    return _divided(wanted)
+
+
+def of_summary(summary: Mapping[str, Any]) -> tuple[Figures, Texts]:
+    """summary.json by dotted names, the three epsilons always among them."""
+    figures, texts = _divided({f"summary/{name}": value for name, value in _leaves("", summary)})
+    for name, words in NO_EPSILON.items():
+        if summary["privacy"].get(name) is None:
+            texts[f"summary/privacy.{name}"] = words
+    return figures, texts
+
+
+def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _leaves(f"{prefix}.{key}" if prefix else str(key), child)
+    else:
+        yield prefix, node
+
+
+def _divided(values: Mapping[str, Any]) -> tuple[Figures, Texts]:
+    """Finite numbers, and texts. Nothing else is kept."""
+    figures: Figures = {}
+    texts: Texts = {}
+    for name, value in values.items():
+        if isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if math.isfinite(value):
+                figures[name] = float(value)
+            else:
+                texts[name] = str(float(value))
+    return figures, texts

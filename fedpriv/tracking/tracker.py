@@ -1,0 +1,92 @@
+"""What a run reports to, whichever tools look on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config import Config, TrackingConfig
+from fedpriv.errors import OptionError
+from fedpriv.files import JsonLines, write_atomic
+from fedpriv.tracking.backends import PACKAGES, Backend, RunFacts, State, make_backend
+from fedpriv.tracking.figures import Texts, of_round, of_summary, options
+
+#: In a run's folder: kind -> the id of the run there.
+IDS = "tracking.json"
+
+#: (kind, what went wrong)
+Warn = Callable[[str, str], None]
+
+
+class Tracker:
+    """The tools of one run. One that fails is left alone from then on, after one warning."""
+
+    def __init__(self, wanted: TrackingConfig, folder: Path, warn: Warn) -> None:
+        """folder: the run's. Raises `OptionError` where the package of a tool is not installed."""
+        for kind in wanted.kinds:
+            module, package = PACKAGES[kind]
+            found = importlib.util.find_spec(module)
+            if found is None or found.origin is None:  # a folder `wandb` where one works is no package
+                words = f"needs the package {package}: make install, or pip install {package}"
+                raise OptionError("tracking.kinds", kind, words)
+        self._wanted, self._folder, self._warn = wanted, folder.absolute(), warn
+        self._backends: dict[str, Backend] = {}
+        self._said: Texts = {}
+        self._last = 0
+
+    def start(self, config: Config, done: int) -> None:
+        """Rounds begin behind round ``done``. A run that was tracked before is taken up by its id; a tool that comes in
+        only now gets the earlier rounds too.
+        """
+        self._last = done
+        for kind in self._wanted.kinds:
+            self._backends[kind] = make_backend(kind, self._wanted)
+            self._guarded(kind, partial(self._begin, kind, config, done))
+
+    def _begin(self, kind: str, config: Config, done: int, backend: Backend) -> None:
+        file = self._folder / IDS
+        ids = json.loads(file.read_text()) if file.exists() else {}
+        place = Path(self._wanted.folder).absolute() if self._wanted.folder else self._folder / "tracking"
+        name = self._wanted.run_name or self._folder.name
+        facts = RunFacts(self._wanted.experiment, name, place, options(config), done, ids.get(kind))
+        found = backend.start(facts)
+        if facts.known is None:
+            write_atomic(file, json.dumps({**ids, kind: found}) + "\n")
+            for row in JsonLines(self._folder / "metrics.jsonl").read():
+                if row["round"] <= done:
+                    backend.round(row["round"], *of_round(row))
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """row: the round's line of metrics.jsonl."""
+        self._last = row["round"]
+        figures, texts = of_round(row)
+        news = {name: text for name, text in texts.items() if self._said.get(name) != text}
+        self._said |= news
+        self._all(lambda backend: backend.round(self._last, figures, news))
+
+    def finish(self, state: State) -> None:
+        """The run ended; its folder says how. The model is named by its place and stays there."""
+        self._all(lambda backend: self._end(backend, state))
+        self._backends.clear()
+
+    def _end(self, backend: Backend, state: State) -> None:
+        file, model = self._folder / "summary.json", self._folder / "model.safetensors"
+        figures, texts = of_summary(json.loads(file.read_text())) if state == "finished" else ({}, {})
+        if model.exists():
+            texts = {**texts, "model": model.as_uri()}
+        backend.finish(state, self._last, figures, texts)
+
+    def _all(self, work: Callable[[Backend], None]) -> None:
+        for kind in list(self._backends):
+            self._guarded(kind, work)
+
+    def _guarded(self, kind: str, work: Callable[[Backend], None]) -> None:
+        try:
+            work(self._backends[kind])
+        except Exception as error:
+            del self._backends[kind]
+            self._warn(kind, " ".join(f"{type(error).__name__}: {error}".split())[:300])
