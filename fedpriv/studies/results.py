@@ -1,0 +1,245 @@
+"""What a study leaves behind: ``results.json`` and ``runs.jsonl`` in its folder, which tables, words and the site are
+made from. Infinite is the string "inf", as in summary.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from fedpriv.errors import RunFolderError
+from fedpriv.files import write_atomic
+from fedpriv.report.words import number
+
+RESULTS_FILE, RUNS_FILE = "results.json", "runs.jsonl"
+
+
+def _json(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value
+
+
+#: A number that may be infinite.
+Number = Annotated[float, BeforeValidator(number), PlainSerializer(_json, when_used="json-unless-none")]
+
+Verdict = Literal["holds", "does not hold", "not decided", "cannot be tested here"]
+
+
+class Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(Stored):
+    """Mean over ``n`` seeds; std and half_width of the 95 % t-interval are None for one seed or infinite values."""
+
+    n: int
+    mean: Number | None
+    std: float | None = None
+    half_width: float | None = None
+
+
+class Machine(Stored):
+    processor: str
+    cores: int
+    memory_gib: float
+    system: str
+    python: str
+
+
+class Provenance(Stored):
+    """Where results come from. commits: of all runs behind them; "+" after one: with changes that it does not hold."""
+
+    commits: tuple[str, ...]
+    machine: Machine
+    versions: Mapping[str, str]
+    date: str
+    core_seconds: float = Field(description="time of all runs, summed")
+    client_epochs: float = 0.0
+    client_epoch_budget: float | None = None
+
+
+class RunRecord(Stored):
+    """One line of runs.jsonl. name: unique in the study, and a file name; options: overrides of `python -m fedpriv`;
+    curve: [round, accuracy or None, loss or None] where evaluated; summary: the run's summary.json.
+    """
+
+    name: str
+    kind: Literal["train", "plan", "audit", "attack", "dme"]
+    options: tuple[str, ...]
+    seed: int
+    command: str
+    summary: Mapping[str, Any]
+    figures: Mapping[str, Number | None] = {}
+    curve: tuple[tuple[int, float | None, float | None], ...] = ()
+    seconds: float = 0.0
+    commit: str = ""
+
+
+class Cell(Stored):
+    """One place of a table, in its unit; runs: names of the runs behind it; missing: why there is none."""
+
+    measured: Estimate | None = None
+    reported: Number | None = None
+    runs: tuple[str, ...] = ()
+    missing: str | None = None
+
+
+class TableRow(Stored):
+    name: str
+    label: str
+    cells: tuple[Cell, ...]
+
+
+class Ordering(Stored):
+    """Whether the order that the paper reports in a column is the measured one. Of its pairs: agreeing: as reported,
+    beyond doubt (95 %); contradicted: the other way round beyond doubt; open: neither.
+    """
+
+    column: str
+    reported: tuple[str, ...]
+    measured: tuple[str, ...]
+    agreeing: int
+    contradicted: int
+    open: int
+    holds: bool
+
+
+class Table(Stored):
+    name: str
+    title: str
+    source: str
+    unit: str
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    orderings: tuple[Ordering, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Figure(Stored):
+    """file: relative to the study's folder; alt: for readers who do not see it."""
+
+    name: str
+    file: str
+    alt: str
+    caption: str
+
+
+class Claim(Stored):
+    """A claim of a paper and what became of it. difference: what the verdict rests on, where it is a difference
+    (mean with its half_width), in the unit of the claim.
+    """
+
+    name: str
+    claim: str
+    source: str
+    verdict: Verdict
+    words: str
+    difference: Estimate | None = None
+    unit: str = ""
+
+
+class PaperResults(Stored):
+    """``results/<paper>/results.json``. idea, leak, repair: the paper in words (plain text)."""
+
+    paper: str
+    title: str
+    authors: str
+    scale: Literal["small", "literal"]
+    idea: str
+    leak: str
+    repair: str
+    methods: tuple[str, ...]
+    provenance: Provenance
+    seeds: int
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    claims: tuple[Claim, ...]
+
+
+class Entry(Stored):
+    """A calibrated method at one target. figures in their units: accuracy in percent, bytes up and down and seconds of
+    the whole run; chosen: what the search found; runs: names of its final runs.
+    """
+
+    method: str
+    label: str
+    paper: str
+    target: float
+    verified_epsilon: Number
+    accuracy: Estimate
+    bytes_up: float
+    bytes_down: float
+    seconds: Estimate
+    chosen: Mapping[str, str]
+    rank: int
+    runs: tuple[str, ...]
+    command: str
+
+
+class Left(Stored):
+    """What is listed and not ranked, with the reason. target: None for all targets."""
+
+    method: str
+    label: str
+    reason: str
+    variant: str = "repaired"
+    target: float | None = None
+
+
+class Board(Stored):
+    """One threat model: entries of other boards are not comparable. reference: the same setting without privacy."""
+
+    name: str
+    title: str
+    unit: str
+    adjacency: str
+    observer: str
+    delta: float
+    setting: str
+    targets: tuple[float, ...]
+    reference: Estimate
+    entries: tuple[Entry, ...]
+    left: tuple[Left, ...] = ()
+    plot: Figure | None = None
+    verdicts: tuple[str, ...] = Field(
+        default=(), description="whether a paper's idea beats the plain methods, in words"
+    )
+
+
+class Leaderboard(Stored):
+    """``results/leaderboard/results.json``. search: the space in the sweep's own words; note: what epsilon leaves out."""
+
+    provenance: Provenance
+    seeds: int
+    trials: int
+    search: str
+    note: str
+    boards: tuple[Board, ...]
+
+
+Study = TypeVar("Study", PaperResults, Leaderboard)
+
+
+def write_results(folder: Path, results: PaperResults | Leaderboard, runs: Sequence[RunRecord]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / RUNS_FILE, "".join(run.model_dump_json() + "\n" for run in runs))
+    write_atomic(
+        folder / RESULTS_FILE, json.dumps(results.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def read_results(folder: Path, kind: type[Study]) -> tuple[Study, list[RunRecord]]:
+    """Raises `RunFolderError` where there are none, or where they cannot be read."""
+    try:
+        results = kind.model_validate_json((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+        lines = (folder / RUNS_FILE).read_text(encoding="utf-8").splitlines()
+        return results, [RunRecord.model_validate_json(line) for line in lines]
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RunFolderError(f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}") from None
