@@ -211,7 +211,7 @@ class Board(Stored):
 
 
 class Leaderboard(Stored):
-    """``results/leaderboard/results.json``. search: the space in the sweep's own words; note: what epsilon leaves out."""
+    """``results/leaderboard/results.json``. search: the space in a sweep's words; note: what epsilon leaves out."""
 
     provenance: Provenance
     seeds: int
