@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -119,6 +120,7 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
         summary=summary,
         figures={name: number(value) for name, value in figures.items()},
         curve=tuple(_curve(run.rounds)) if run else (),
+        norms=tuple(_norms(run.rounds)) if run else (),
         seconds=round(time.perf_counter() - began, 3),
         commit=commit(),
     )
@@ -132,6 +134,12 @@ def _curve(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float | N
         accuracy, loss = number(row.get("accuracy")), number(row.get("loss"))
         if accuracy is not None or loss is not None:
             yield row["round"], accuracy, loss
+
+
+def _norms(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    for row in rounds:
+        if (length := number(row.get("update_norm"))) is not None and math.isfinite(length):
+            yield row["round"], float(f"{length:.4g}")
 
 
 def _train(job: Job, path: Path) -> dict[str, Any]:
