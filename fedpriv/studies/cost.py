@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from fedpriv.config import KNOWN_SETS, Config
 PICTURES_PER_EPOCH = 600
 
 
-def client_epochs(overrides: Sequence[str]) -> float:
+@cache
+def client_epochs(overrides: tuple[str, ...]) -> float:
     """Of a run with these overrides, from its options alone. Clients of unequal size are taken at their mean."""
     config = compose(overrides)
     options = config.client_options()

@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Job:
     seed: int
     extra: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def name(self) -> str:
         """A folder name: the method, and a digest of everything that decides the result."""
         chosen = dict(option.split("=", 1) for option in self.options if "=" in option)
@@ -56,21 +57,17 @@ class Job:
         return f"{what}-{self._digest()}-s{self.seed}"
 
     def _digest(self) -> str:
-        if self.kind == "dme":
-            content: Any = self.options
-        else:
-            from fedpriv.compose import compose
-
-            config = compose(self.overrides).to_dict()
-            for place in ("root", "cache", "download"):
-                config["dataset"].pop(place)
-            content = {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
+        content = list(self.options) if self.kind == "dme" else _deciding(self.without_seed)
         text = json.dumps([self.kind, self.extra, content], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
     def overrides(self) -> list[str]:
-        return [*self.options, f"seed={self.seed}", *(o for o in QUIET if not _chosen(self.options, o))]
+        return [*self.without_seed, f"seed={self.seed}"]
+
+    @property
+    def without_seed(self) -> tuple[str, ...]:
+        return (*self.options, *(o for o in QUIET if not _chosen(self.options, o)))
 
     @property
     def command(self) -> str:
@@ -80,6 +77,17 @@ class Job:
         module = {"plan": "fedpriv plan=true", "audit": "fedpriv.audit", "dme": "fedpriv.dme"}.get(self.kind, "fedpriv")
         extra = self.extra if self.kind == "audit" else ()
         return " ".join(["python -m", module, *words, f"seed={self.seed}", *extra])
+
+
+@cache
+def _deciding(overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Of a composed configuration what decides the result, but the seed."""
+    from fedpriv.compose import compose
+
+    config = compose(overrides).to_dict()
+    for place in ("root", "cache", "download"):
+        config["dataset"].pop(place)
+    return {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
 
 
 def _chosen(options: Sequence[str], default: str) -> bool:

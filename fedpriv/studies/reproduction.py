@@ -88,7 +88,7 @@ def check_budget(paper: Reproduction, scale: Scale, planned: Planned) -> None:
 
 
 def total_epochs(planned: Planned) -> float:
-    return sum(client_epochs(job.overrides) for job in planned.all_jobs if job.kind in ("train", "attack"))
+    return sum(client_epochs(job.without_seed) for job in planned.all_jobs if job.kind in ("train", "attack"))
 
 
 # --- from records to results -----------------------------------------------------------------------------------
