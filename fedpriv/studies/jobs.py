@@ -35,19 +35,25 @@ QUIET = ("engine=inprocess", "engine.threads_per_client=1", "operations.report=f
 RECORD_FILE = "record.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """``kind``: a training run (train), what one would cost (plan), an audit of its release code (audit), a run and an
     attack on its model (attack), or mean estimation by all quantisers (dme).
 
     options: overrides of `python -m fedpriv` (dme: its own options), without the seed. extra: options of the audit, or
-    the attack's name.
+    the attack's name. Two jobs are the same where their names are, however their options were written.
     """
 
     kind: str
     options: tuple[str, ...]
     seed: int
     extra: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @cached_property
     def name(self) -> str:
