@@ -31,6 +31,7 @@ from fedpriv.site.wording import (
     provenance,
     seeds,
     slug,
+    sortable,
 )
 from fedpriv.studies.results import Board, Cell, Entry, Estimate, Leaderboard, PaperResults, Table
 
@@ -43,6 +44,14 @@ class Link:
 
     text: str
     href: str | None
+
+
+@dataclass(frozen=True)
+class Links:
+    """what: the word for one of them, "seed" where runs are named by their seeds."""
+
+    what: str
+    links: tuple[Link, ...]
 
 
 #: Where a run is used: links from the site's root, by (study, run).
@@ -62,6 +71,7 @@ def _environment() -> Environment:
         "seeds": seeds,
         "size": size,
         "slug": slug,
+        "sortable": sortable,
     }
     environment.globals |= {
         "around_zero": charts.around_zero,
@@ -154,18 +164,13 @@ def _pictures(study: str, shown: Sequence[Any]) -> list[dict[str, str]]:
     ]
 
 
-def _links(study: Source[Any], names: Sequence[str]) -> list[Link]:
-    """Links to runs, which are named by their seeds where these differ."""
+def _links(study: Source[Any], names: Sequence[str]) -> Links:
     known = [study.runs.get(name) for name in names]
     told = [run.seed for run in known if run]
     by_seed = len(set(told)) == len(names)
-    return [
-        Link(
-            str(run.seed) if run and by_seed else name if len(names) == 1 else str(number),
-            _run_path(study.name, name) if run else None,
-        )
-        for number, (name, run) in enumerate(zip(names, known, strict=True), 1)
-    ]
+    texts = [str(seed) for seed in told] if by_seed else list(names)
+    paths = [_run_path(study.name, name) if run else None for name, run in zip(names, known, strict=True)]
+    return Links("seed" if by_seed else "run", tuple(map(Link, texts, paths)))
 
 
 # --- where a run is used ---------------------------------------------------------------------------------
@@ -278,8 +283,7 @@ def _table(paper: Source[PaperResults], table: Table) -> dict[str, Any]:
 
 
 def _cell(paper: Source[PaperResults], cell: Cell) -> dict[str, Any]:
-    mean = cell.measured.mean if cell.measured else None
-    return {"cell": cell, "sort": "" if mean is None else repr(mean), "links": _links(paper, cell.runs)}
+    return {"cell": cell, "sort": sortable(cell.measured), "links": _links(paper, cell.runs)}
 
 
 # --- the leaderboard -------------------------------------------------------------------------------------

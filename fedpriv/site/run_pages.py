@@ -27,10 +27,8 @@ from fedpriv.site.charts import accuracy_chart, loss_chart
 from fedpriv.site.wording import KINDS, commit, elapsed, value_in_words
 from fedpriv.studies.results import RunRecord
 
-#: (key of the summary, what stands before and after its value)
+#: (key of the summary, what stands before and after its value), behind method and data
 FACTS = (
-    ("strategy", "", ""),
-    ("dataset", "on ", ""),
     ("model", "model ", ""),
     ("num_parameters", "", " parameters"),
     ("num_clients", "", " clients"),
@@ -94,7 +92,8 @@ def _accuracy(run: RunRecord) -> float | None:
 def _subtitle(run: RunRecord) -> str:
     known = [(run.summary.get(key), before, after) for key, before, after in FACTS]
     words = [f"{before}{value_in_words(value)}{after}" for value, before, after in known if value is not None]
-    return " · ".join([*words, f"seed {run.seed}"])
+    what = " on ".join(str(run.summary[key]) for key in ("strategy", "dataset") if run.summary.get(key) is not None)
+    return " · ".join([*filter(None, [what]), *words, f"seed {run.seed}"])
 
 
 def _tiles(run: RunRecord, privacy: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -33,18 +33,19 @@ LIST = "index"
 
 @dataclass(frozen=True)
 class Badge:
-    """A verdict as the pages show it: sign and word, never a colour alone."""
+    """A verdict as the pages show it: sign and word, never a colour alone. several: the word for more than one."""
 
     sign: str
     words: str
+    several: str
     kind: str
 
 
 BADGES: dict[Verdict, Badge] = {
-    "holds": Badge("✓", "holds", "holds"),
-    "does not hold": Badge("✗", "does not hold", "fails"),
-    "not decided": Badge("?", "not decided", "open"),
-    "cannot be tested here": Badge("–", "cannot be tested here", "untested"),
+    "holds": Badge("✓", "holds", "hold", "holds"),
+    "does not hold": Badge("✗", "does not hold", "do not hold", "fails"),
+    "not decided": Badge("?", "not decided", "not decided", "open"),
+    "cannot be tested here": Badge("–", "cannot be tested here", "cannot be tested here", "untested"),
 }
 
 
@@ -74,11 +75,16 @@ def measured(estimate: Estimate | None, signed: bool = False) -> str:
     if width is None or not math.isfinite(width) or not math.isfinite(mean):
         return sign + figure(mean)
     decimals = 0 if abs(mean) >= 1000 else _decimals(width)
-    return f"{sign}{mean:,.{decimals}f} ± {width:,.{decimals}f}"
+    return f"{sign}{mean:,.{decimals}f} ± {width:,.{decimals}f}".replace("-", "−")
 
 
 def _decimals(width: float) -> int:
     return min(max(-math.floor(math.log10(width)), 1), 4) if width > 0 else 1
+
+
+def sortable(estimate: Estimate | None) -> str:
+    """The mean for the script that sorts; empty where there is none."""
+    return "" if estimate is None or estimate.mean is None else repr(estimate.mean)
 
 
 def seeds(estimate: Estimate) -> str:

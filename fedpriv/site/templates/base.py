@@ -39,7 +39,7 @@ network.</p>
 PARTS = """
 {% macro badge(one, count=none) %}
 <span class="badge {{ one.kind }}"><span aria-hidden="true">{{ one.sign }}</span>
-{%- if count is not none %} {{ count }}{% endif %} {{ one.words }}</span>
+{%- if count is not none %} {{ count }}{% endif %} {{ one.words if count in (none, 1) else one.several }}</span>
 {% endmacro %}
 
 {% macro counts(verdicts) %}
@@ -61,9 +61,9 @@ PARTS = """
 {% endmacro %}
 
 {% macro run_links(links, root) %}
-{% if links %}
-<span class="runs">{{ "run" if links|length == 1 else "runs" }}
-{% for link in links %}
+{% if links.links %}
+<span class="runs">{{ links.what }}{{ "s" if links.links|length > 1 }}
+{% for link in links.links %}
 {% if link.href %}
 <a href="{{ root }}{{ link.href }}">{{ link.text }}</a>
 {% else %}

@@ -5,8 +5,8 @@ HOME = """{% extends "base" %}
 {% block main %}
 <div class="hero">
 <h1>Private federated learning, with its claims checked</h1>
-<p class="lead">Papers on differentially private federated learning state an epsilon. fedpriv runs their methods, computes
-what was really sent, and attacks the code. Every run shows three figures side by side.</p>
+<p class="lead">Papers on differentially private federated learning state an epsilon. fedpriv runs their methods,
+computes a bound for what was really sent, and attacks the code. Every run shows three figures side by side.</p>
 </div>
 
 <section aria-labelledby="three">
@@ -26,8 +26,10 @@ and as <em>repaired</em>, with the smallest change that makes the verified epsil
 <section aria-labelledby="commands">
 <h2 id="commands">Two commands</h2>
 <div class="two">
-<div class="card command"><pre tabindex="0">make run</pre><p>installs everything, then trains Fed-CAD on scikit-learn’s digits</p></div>
-<div class="card command"><pre tabindex="0">make test</pre><p>installs everything, then runs all tests</p></div>
+<div class="card command"><pre tabindex="0">make run</pre>
+<p>installs everything, then trains Fed-CAD on scikit-learn’s digits</p></div>
+<div class="card command"><pre tabindex="0">make test</pre>
+<p>installs everything, then runs all tests</p></div>
 </div>
 </section>
 
@@ -51,8 +53,8 @@ and as <em>repaired</em>, with the smallest change that makes the verified epsil
 {% if boards %}
 <section aria-labelledby="best">
 <h2 id="best">Best at equal privacy</h2>
-<p>The most accurate method at each verified epsilon, one card per threat model. Figures of two cards are not comparable:
-they protect other things from other eyes.</p>
+<p>The most accurate method at each verified epsilon, one card per threat model. Figures of two cards are not
+comparable: they protect other things from other eyes.</p>
 <div class="cards">
 {% for board in boards %}
 <article class="card">

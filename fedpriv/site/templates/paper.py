@@ -20,8 +20,10 @@ scale{% endif %}. Methods: {{ results.methods|join(", ") }}.</p>
 <p>{{ claim.words }}</p>
 {% if claim.difference is not none and claim.difference.mean is not none %}
 <p class="interval">{{ around_zero(claim.difference) }}
-<span>difference <b>{{ claim.difference|measured(true) }}</b>{% if claim.unit %} {{ claim.unit }}{% endif %}
-<span class="soft">({{ "95 % interval, " if claim.difference.half_width is not none }}{{ claim.difference|seeds }})</span></span></p>
+<span>difference <b>{{ claim.difference|measured(true) }}</b> {{ claim.unit }}
+<span class="soft">({{ "95 % interval, " if claim.difference.half_width is not none }}
+{{- claim.difference|seeds }})</span>
+</span></p>
 {% endif %}
 </article>
 {% else %}
@@ -35,15 +37,17 @@ scale{% endif %}. Methods: {{ results.methods|join(", ") }}.</p>
 
 {% if tables %}
 <h2 id="tables">Tables</h2>
-<p>Measured: mean ± half width of the 95 % interval over seeds. Below it what the paper reports, and the runs by their
-seeds.</p>
+<p>Measured: mean ± half width of the 95 % interval over seeds. Below it what the paper reports, and its runs by
+their seeds.</p>
 {% for shown in tables %}
 {% set table = shown.table %}
 <h3 id="{{ shown.id }}">{{ table.title }}</h3>
 <p class="soft">{{ table.source }}{% if table.unit %}; in {{ table.unit }}{% endif %}</p>
 <div class="card scroll" tabindex="0" role="region" aria-labelledby="{{ shown.id }}">
 <table class="sortable cells">
-<thead><tr><th scope="col">method</th>{% for column in table.columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
+<thead><tr><th scope="col">method</th>
+{% for column in table.columns %}<th scope="col">{{ column }}</th>{% endfor %}
+</tr></thead>
 <tbody>
 {% for row in shown.rows %}
 <tr id="{{ row.id }}"><th scope="row">{{ row.label }}</th>
@@ -62,6 +66,8 @@ seeds.</p>
 {% endfor %}
 {% for _ in range(row.missing) %}<td data-sort=""></td>{% endfor %}
 </tr>
+{% else %}
+<tr><td class="soft" colspan="{{ table.columns|length + 1 }}">nothing measured yet</td></tr>
 {% endfor %}
 </tbody>
 </table>

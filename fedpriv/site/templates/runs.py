@@ -51,8 +51,8 @@ RUN = """{% extends "base" %}
 </tbody></table></details>
 {% endmacro %}
 {% block main %}
-<p class="kicker"><a href="{{ root }}{{ study_path }}">Back to {{ study_title }}</a> · <a href="index.html">all its runs</a>
-· {{ kind }}</p>
+<p class="kicker"><a href="{{ root }}{{ study_path }}">Back to {{ study_title }}</a> ·
+<a href="index.html">all its runs</a> · {{ kind }}</p>
 <h1 class="name">{{ run.name }}</h1>
 <p class="soft">{{ subtitle }}</p>
 <div class="tiles">

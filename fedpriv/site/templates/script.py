@@ -27,6 +27,7 @@ SORT = """(() => {
   };
   for (const table of document.querySelectorAll("table.sortable")) {
     for (const header of table.tHead.rows[0].cells) {
+      if ("fixed" in header.dataset) continue;
       const button = document.createElement("button");
       button.type = "button";
       button.append(...header.childNodes);

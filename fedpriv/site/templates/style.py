@@ -47,13 +47,15 @@ b.figure { font-weight: 650; }
 td, dd, .soft { font-variant-numeric: tabular-nums; }
 .nowrap { white-space: nowrap; }
 .tiles { margin: 1.6rem 0; gap: .9rem; }
-.three { display: grid; gap: .9rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); margin: 1rem 0; }
+.three { display: grid; gap: .9rem; margin: 1rem 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); }
 .three h3 { margin: 0 0 .2rem; font-size: 1.1rem; } .three p { margin: 0 0 .3rem; }
 .two { display: grid; gap: .9rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
 .command { margin: 0; padding: .5rem 1rem .8rem; } .command p { color: var(--soft); margin: 0; font-size: .92rem; }
 .command pre { font-size: 1.05rem; font-weight: 600; margin: .3rem 0; }
 .command pre::before { content: "$ "; color: var(--soft); font-weight: 400; }
-.cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); margin: 1rem 0; }
+.cards { display: grid; gap: 1rem; margin: 1rem 0;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); }
 .cards .card { margin: 0; padding: 1.1rem 1.2rem; min-width: 0; }
 .cards h3 { margin: 0 0 .2rem; font-size: 1.15rem; }
 .cards table { margin-top: .5rem; }
@@ -76,25 +78,26 @@ td, dd, .soft { font-variant-numeric: tabular-nums; }
 .box p + p { margin-top: .5rem; }
 .box.good { background: var(--good-page); border-left-color: var(--good); }
 thead th { vertical-align: bottom; white-space: nowrap; }
-th button { font: inherit; color: inherit; background: none; border: 0; padding: .1rem 0; margin: 0; cursor: pointer;
+th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; margin: 0; cursor: pointer;
   text-align: left; white-space: nowrap; }
 th button:hover { color: var(--ink); text-decoration: underline; text-underline-offset: .2em; }
 th button::after { content: "↕"; opacity: .45; margin-left: .3em; }
 th[aria-sort] button { color: var(--ink); font-weight: 650; } th[aria-sort] button::after { opacity: 1; }
 th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descending] button::after { content: "↓"; }
-.scroll td, .scroll th { padding-right: 1.3rem; }
+.scroll td, .scroll th { padding-right: 1.1rem; }
 .scroll tbody th { min-width: 8.5rem; max-width: 17rem; white-space: normal; }
 .scroll td { min-width: 3.2rem; max-width: 24rem; overflow-wrap: anywhere; }
 .scroll td.figure { white-space: nowrap; overflow-wrap: normal; }
 .cells td { min-width: 8.2rem; }
 .reported, .under, .runs { display: block; font-size: .84rem; font-weight: 400; color: var(--soft); }
-.runs a { display: inline-block; min-width: 1.15em; padding: 0 .12em; }
+.runs a { display: inline-block; min-width: 1.5rem; padding: .1rem .25rem; text-align: center; }
 .entries td, .entries tbody th { min-width: 4.6rem; }
-.entries td:nth-child(3) { min-width: 11rem; } .entries td.chosen { min-width: 15rem; }
+.entries td:nth-child(3) { min-width: 11rem; } .entries td.chosen { min-width: 13rem; }
+.entries tbody th { min-width: 8.5rem; }
 .entries td.rank { min-width: 2.6rem; font-weight: 650; }
 .entries tr.entry:has(td.rank[data-sort="1"]) > * { background: color-mix(in srgb, var(--good) 5%, transparent); }
-.chosen code { display: inline-block; background: var(--chip); border-radius: 4px; padding: 0 .35rem; margin: 0 .15rem .2rem 0;
-  font-size: .8rem; }
+.chosen code { display: inline-block; background: var(--chip); border-radius: 4px; padding: 0 .35rem;
+  margin: 0 .15rem .2rem 0; font-size: .8rem; }
 .chosen details { border: 0; padding: 0; margin: .1rem 0 0; background: none; }
 .chosen summary { font-weight: 400; font-size: .84rem; color: var(--soft); }
 .chosen pre { max-width: 22rem; }
@@ -111,8 +114,10 @@ th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descendin
 .orderings { list-style: none; padding: 0; max-width: 60rem; } .orderings li { margin: .6rem 0; }
 .verdicts li { margin: .3rem 0; }
 .board { border-top: 1px solid var(--line); margin-top: 3.4rem; } .board h2 { margin-top: 1.6rem; }
-#filters { display: flex; flex-wrap: wrap; align-items: end; gap: .7rem 1rem; padding: .9rem 1.1rem; margin: 1.6rem 0; }
-#filters p { margin: 0; min-width: 0; } #filters .grow { flex: 1 1 12rem; }
+#filters { display: flex; flex-wrap: wrap; align-items: end; gap: .7rem 1rem; padding: .9rem 1.1rem;
+  margin: 1.6rem 0; }
+#filters p { margin: 0; min-width: 0; } #filters p:first-child { flex: 0 1 22rem; } #filter-board { width: 100%; }
+#filters .grow { flex: 1 1 12rem; }
 #filters label { display: block; font-size: .84rem; color: var(--soft); margin-bottom: .15rem; }
 select, input, #filters button { font: inherit; color: inherit; background: var(--page); border: 1px solid var(--line);
   border-radius: 6px; padding: .4rem .6rem; max-width: 100%; min-height: 2.5rem; }
