@@ -34,8 +34,14 @@ from fedpriv.studies.results import (
 HOSTILE = """<script>alert("x")</script> & <img src=x onerror=alert(1)> '{{ 7 * 7 }}'"""
 LONG = "a method whose name goes on and on " + "without_any_place_to_break_it_" * 5
 
-METHODS = (("fedcad", "Fed-CAD", "fedcad"), ("fedldp", "Fed-LDP, fresh noise", "fedcad"), ("dpfedavg", "DP-FedAvg", "fedags"),
-           ("adpfl", "ADP-FL", "adpfl"), ("coqfl", "CoQ-FL", "coqfl"))  # fmt: skip
+#: (strategy, label, paper)
+METHODS = (
+    ("fedcad", "Fed-CAD", "fedcad"),
+    ("fedldp", "Fed-LDP, fresh noise", "fedcad"),
+    ("dpfedavg", "DP-FedAvg", "fedags"),
+    ("adpfl", "ADP-FL", "adpfl"),
+    ("coqfl", "CoQ-FL", "coqfl"),
+)
 
 
 def estimate(mean: float | None, width: float | None = None, n: int = 3) -> Estimate:
@@ -128,12 +134,17 @@ def odd_runs() -> list[RunRecord]:
 def paper_results(name: str, runs: Sequence[RunRecord]) -> PaperResults:
     names = tuple(run.name for run in runs)
     full = Cell(measured=estimate(87.23, 0.83), reported=92.43, runs=names[:3])
+    large = Cell(measured=estimate(1979.4, 3.2), reported=math.inf, runs=names[:1])
+    lost = Cell(measured=estimate(84.1), reported=90.0, runs=("was-lost",))
+    endless, unknown = Cell(measured=estimate(math.inf)), Cell(measured=Estimate(n=0, mean=None))
     rows = (
-        TableRow(name="fedcad", label="Fed-CAD, adaptive", cells=(full, Cell(measured=estimate(1979.4, 3.2), reported=math.inf, runs=names[:1]))),
-        TableRow(name="fedldp", label="Fed-LDP", cells=(Cell(measured=estimate(84.1), reported=90.0, runs=("was-lost",)), Cell(measured=estimate(math.inf)))),
-        TableRow(name="hostile row", label=f"{HOSTILE} {LONG}", cells=(Cell(missing="too slow for this machine"), Cell())),
-        TableRow(name="short", label="DP-FedAvg", cells=(Cell(measured=Estimate(n=0, mean=None)),)),
-    )  # fmt: skip
+        TableRow(name="fedcad", label="Fed-CAD, adaptive", cells=(full, large)),
+        TableRow(name="fedldp", label="Fed-LDP", cells=(lost, endless)),
+        TableRow(
+            name="hostile row", label=f"{HOSTILE} {LONG}", cells=(Cell(missing="too slow for this machine"), Cell())
+        ),
+        TableRow(name="short", label="DP-FedAvg", cells=(unknown,)),
+    )
     order = {"reported": ("Fed-CAD", "Fed-LDP"), "measured": ("Fed-CAD", "Fed-LDP")}
     orderings = (
         Ordering(column="sigma 0.1", **order, agreeing=3, contradicted=0, open=0, holds=True),
@@ -150,7 +161,8 @@ def paper_results(name: str, runs: Sequence[RunRecord]) -> PaperResults:
               source="Section VII-B, Table II", verdict="holds", words="Measured over three seeds, beyond doubt.",
               difference=estimate(3.13, 1.02), unit="points"),
         Claim(name="private", claim="The run is (12.3, 1e-5)-differentially private.", source="Theorem VI.1",
-              verdict="does not hold", words="Diff follows the norm of the update without noise.", difference=estimate(math.inf)),
+              verdict="does not hold", words="Diff follows the norm of the update without noise.",
+              difference=estimate(math.inf)),
         Claim(name="faster", claim="It converges in fewer rounds.", source="Figure 3", verdict="not decided",
               words="The interval holds zero.", difference=estimate(-0.2, 0.9), unit="rounds"),
         Claim(name=f"odd {HOSTILE}", claim=f"{HOSTILE} {LONG}", source=HOSTILE, verdict="cannot be tested here",
@@ -164,7 +176,8 @@ def paper_results(name: str, runs: Sequence[RunRecord]) -> PaperResults:
         repair="The step follows a public schedule. The verified epsilon is finite.",
         methods=("fedcad", "fedldp"), provenance=provenance(), seeds=3, tables=(table, other),
         figures=(
-            Figure(name="accuracy", file="figures/accuracy.png", alt="Two lines of accuracy over rounds", caption="Accuracy."),
+            Figure(name="accuracy", file="figures/accuracy.png", alt="Two lines of accuracy over rounds",
+                   caption="Accuracy."),
             Figure(name="odd one", file="figures/odd name.png", alt=HOSTILE, caption=HOSTILE),
         ),
         claims=claims,
@@ -188,10 +201,13 @@ def board(name: str, observer: str, runs: Sequence[str], best: float, **changes:
         "observer": observer, "delta": 1e-5, "setting": "MNIST, 1,000 clients, 50 per round, 40 rounds, a small CNN.",
         "targets": (2.0, 8.0, 50.0), "reference": estimate(97.4, 0.2), "entries": entries,
         "left": (
-            Left(method="fedags", label="DP-FedAGS", reason="no finite bound: the loss is sent in clear", variant="published"),
+            Left(method="fedags", label="DP-FedAGS", reason="no finite bound: the loss is sent in clear",
+                 variant="published"),
             Left(method="cpsgd", label=HOSTILE, reason=f"takes too long {LONG}", target=2.0),
         ),
-        "plot": Figure(name=name, file="figures/board.png", alt="Accuracy over epsilon", caption="Accuracy by epsilon."),
+        "plot": Figure(
+            name=name, file="figures/board.png", alt="Accuracy over epsilon", caption="Accuracy by epsilon."
+        ),
         "verdicts": ("Correlated noise beats fresh noise at epsilon 8 by 2.4 ± 0.9 points.", HOSTILE),
     }  # fmt: skip
     return Board(**{**given, **changes})
