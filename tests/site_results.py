@@ -40,7 +40,7 @@ METHODS = (
     ("fedldp", "Fed-LDP, fresh noise", "fedcad"),
     ("dpfedavg", "DP-FedAvg", "fedags"),
     ("adpfl", "ADP-FL", "adpfl"),
-    ("coqfl", "CoQ-FL", "coqfl"),
+    ("dpfedavg", "DP-FedAvg, larger steps", ""),
 )
 
 

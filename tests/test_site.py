@@ -300,6 +300,14 @@ def test_refuses_two_runs_of_one_name(tmp_path, capsys):
     assert "two runs have the name 'agn-s0'" in said
 
 
+def test_refuses_two_of_one_name(tmp_path, capsys):
+    folder = make_paper(tmp_path / "results", "agn")
+    claims = json.loads((folder / "results.json").read_text())["claims"]
+    break_results(tmp_path / "results", claims=[claims[0], claims[0]])
+    said = refusal(capsys, f"results={tmp_path / 'results'}", f"out={tmp_path / 'site'}")
+    assert "2 claims have the name 'better'" in said
+
+
 def test_an_error_leaves_the_old_site_as_it_was(tmp_path):
     out = tmp_path / "site"
     with replace_site(out) as folder:

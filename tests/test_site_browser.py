@@ -112,7 +112,7 @@ def test_a_reader_goes_from_the_front_to_a_run_and_back(opened: Watched) -> None
     page.get_by_role("row", name="Fed-CAD, adaptive").get_by_role("link", name="1").click()
     assert page.locator("h1").inner_text() == "fedcad-s1"
     page.get_by_role("link", name="Fed-CAD, Accuracy by noise: Fed-CAD, adaptive, sigma 0.1").click()
-    assert page.url.endswith("papers/fedcad.html#row-accuracy-fedcad")
+    assert page.url.endswith("papers/fedcad.html#row:accuracy:fedcad")
     assert page.locator("tr:target th").inner_text() == "Fed-CAD, adaptive"
     page.get_by_role("link", name="All 10 runs").click()
     page.get_by_role("link", name="../up").click()
@@ -145,7 +145,7 @@ def test_filters_show_what_was_asked_and_the_address_keeps_it(opened: Watched) -
     assert page.get_by_label("Method or paper").input_value() == "FED-cad"
     page.goto(address.partition("#")[0] + "#board=none&target=99&q=%3Cscript%3E&x=y")
     assert page.get_by_label("Threat model").input_value() == "" and status.inner_text() == "0 of 24 entries"
-    page.goto(address.partition("#")[0] + "#entry-client-server-2-dpfedavg")  # an anchor: everything is shown
+    page.goto(address.partition("#")[0] + "#entry:client-server:2:dpfedavg")  # an anchor: everything is shown
     assert status.inner_text() == "24 of 24 entries" and page.locator("tr:target").is_visible()
 
 
@@ -154,7 +154,7 @@ def test_methods_left_out_follow_the_filters(opened: Watched) -> None:
     assert [text.split()[0] for text in opened.texts("tr.leftout")] == ["DP-FedAGS"]
     opened.open("leaderboard.html#board=client-server&target=2")
     opened.page.wait_for_function(
-        "document.querySelectorAll('#board-client-server tr.leftout:not([hidden])').length === 2"
+        "document.querySelectorAll('#board\\\\:client-server tr.leftout:not([hidden])').length === 2"
     )
     opened.open("leaderboard.html#q=cpsgd")
     opened.page.wait_for_function("document.getElementById('filter-status').textContent === '0 of 24 entries'")

@@ -33,7 +33,7 @@ from fedpriv.site.wording import (
     slug,
     sortable,
 )
-from fedpriv.studies.results import Board, Cell, Entry, Estimate, Leaderboard, PaperResults, Table
+from fedpriv.studies.results import Board, Cell, Entry, Estimate, Figure, Leaderboard, PaperResults, Table
 
 STYLE_FILE = "style.css"
 
@@ -152,10 +152,11 @@ def _copy_figures(study: Source[Any], folder: Path) -> None:
         shutil.copyfile(study.folder / picture.file, target)
 
 
-def _pictures(study: str, shown: Sequence[Any]) -> list[dict[str, str]]:
+def _pictures(study: str, shown: Sequence[Figure], where: str = "") -> list[dict[str, str]]:
+    """where: tells figures of one name on one page apart."""
     return [
         {
-            "id": f"figure-{slug(picture.name)}",
+            "id": f"figure{where}:{slug(picture.name)}",
             "path": quote(_picture_path(study, picture.file)),
             "alt": picture.alt,
             "caption": picture.caption,
@@ -196,11 +197,14 @@ def _uses(found: Results) -> Uses:
 
 
 def _row_id(table: str, row: str) -> str:
-    return f"row-{slug(table)}-{slug(row)}"
+    return f"row:{slug(table)}:{slug(row)}"
 
 
 def _entry_id(board: Board, entry: Entry) -> str:
-    return f"entry-{slug(board.name)}-{slug(plain(entry.target))}-{slug(entry.method)}"
+    """By its method, which several entries of one target may share."""
+    rivals = [other for other in board.entries if (other.target, other.method) == (entry.target, entry.method)]
+    name = slug(entry.method) if len(rivals) == 1 else f"{slug(entry.method)}:{rivals.index(entry) + 1}"
+    return f"entry:{slug(board.name)}:{slug(plain(entry.target))}:{name}"
 
 
 # --- landing page ----------------------------------------------------------------------------------------
@@ -268,7 +272,7 @@ def _paper(paper: Source[PaperResults]) -> dict[str, Any]:
 
 def _table(paper: Source[PaperResults], table: Table) -> dict[str, Any]:
     return {
-        "id": f"table-{slug(table.name)}",
+        "id": f"table:{slug(table.name)}",
         "table": table,
         "rows": [
             {
@@ -290,7 +294,7 @@ def _cell(paper: Source[PaperResults], cell: Cell) -> dict[str, Any]:
 
 
 def _board_id(board: Board) -> str:
-    return f"board-{slug(board.name)}"
+    return f"board:{slug(board.name)}"
 
 
 def _leaderboard(study: Source[Leaderboard], papers: Set[str]) -> dict[str, Any]:
@@ -331,7 +335,7 @@ def _board(study: Source[Leaderboard], board: Board, papers: Set[str]) -> dict[s
             }
             for left in board.left
         ],
-        "pictures": _pictures(LEADERBOARD, [board.plot] if board.plot else []),
+        "pictures": _pictures(LEADERBOARD, [board.plot] if board.plot else [], f":{slug(board.name)}"),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,7 @@ def read_all(folder: Path) -> Results:
     board = _read(folder / LEADERBOARD, Leaderboard) if LEADERBOARD in there else None
     found = Results(papers, board)
     for study in found.studies():
+        _check_names(study)
         for figure in figures(study.results):
             check_figure(study.folder, figure)
     return found
@@ -75,6 +77,23 @@ def _read(folder: Path, kind: type[Study]) -> Source[Study]:
             raise RunFolderError(f"{folder}: two runs have the name {record.name!r}")
         runs[record.name] = record
     return Source(folder.name, folder, results, runs)
+
+
+def _check_names(study: Source[PaperResults] | Source[Leaderboard]) -> None:
+    """Names become anchors and files: raises `RunFolderError` where two of one kind are the same."""
+    results = study.results
+    kinds: dict[str, list[str]] = {}
+    if isinstance(results, PaperResults):
+        kinds = {"claims": [claim.name for claim in results.claims], "figures": [one.name for one in results.figures]}
+        kinds["tables"] = [table.name for table in results.tables]
+        for table in results.tables:
+            kinds[f"rows of the table {table.name!r}"] = [row.name for row in table.rows]
+    else:
+        kinds["boards"] = [board.name for board in results.boards]
+    for kind, names in kinds.items():
+        for name, count in Counter(names).items():
+            if count > 1:
+                raise RunFolderError(f"{study.folder}: {count} {kind} have the name {name!r}")
 
 
 def figures(results: PaperResults | Leaderboard) -> list[Figure]:

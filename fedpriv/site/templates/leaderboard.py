@@ -33,8 +33,8 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 
 {% for one in boards %}
 {% set board = one.board %}
-<section class="board" id="{{ one.id }}" data-board="{{ one.slug }}" aria-labelledby="{{ one.id }}-title">
-<h2 id="{{ one.id }}-title">{{ board.title }}</h2>
+<section class="board" id="{{ one.id }}" data-board="{{ one.slug }}" aria-labelledby="{{ one.id }}:title">
+<h2 id="{{ one.id }}:title">{{ board.title }}</h2>
 <p>{{ one.question }}</p>
 <p class="soft">{{ board.setting }}</p>
 {% if board.reference.mean is not none %}
@@ -53,9 +53,9 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 {% endif %}
 {% for target, entries in one.groups %}
 <div class="group" data-target="{{ target }}">
-<h3 id="{{ one.id }}-{{ target|slug }}">Epsilon {{ target }}</h3>
+<h3 id="{{ one.id }}:{{ target|slug }}">Epsilon {{ target }}</h3>
 {% if entries %}
-<div class="card scroll" tabindex="0" role="region" aria-labelledby="{{ one.id }}-title {{ one.id }}-{{ target|slug }}">
+<div class="card scroll" tabindex="0" role="region" aria-labelledby="{{ one.id }}:title {{ one.id }}:{{ target|slug }}">
 <table class="sortable entries">
 <thead><tr><th scope="col">rank</th><th scope="col">method</th><th scope="col">accuracy, %</th>
 <th scope="col">verified</th><th scope="col">sent by clients</th><th scope="col">sent by server</th>
@@ -68,7 +68,7 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 <th scope="row" data-sort="{{ entry.label }}">{{ entry.label }}
 {% if row.paper_path %}
 <a class="under" href="{{ root }}{{ row.paper_path }}">{{ row.paper }}</a>
-{% else %}
+{% elif row.paper %}
 <span class="under">{{ row.paper }}</span>
 {% endif %}
 </th>
@@ -98,8 +98,8 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 {% endfor %}
 {% if one.left %}
 <div class="left">
-<h3 id="{{ one.id }}-left">Listed and not ranked</h3>
-<div class="card scroll" tabindex="0" role="region" aria-labelledby="{{ one.id }}-title {{ one.id }}-left">
+<h3 id="{{ one.id }}:left">Listed and not ranked</h3>
+<div class="card scroll" tabindex="0" role="region" aria-labelledby="{{ one.id }}:title {{ one.id }}:left">
 <table class="sortable">
 <thead><tr><th scope="col">method</th><th scope="col">variant</th><th scope="col">target</th>
 <th scope="col">reason</th></tr></thead>

@@ -14,7 +14,7 @@ scale{% endif %}. Methods: {{ results.methods|join(", ") }}.</p>
 
 <h2 id="claims">Claims and what became of them</h2>
 {% for claim in results.claims %}
-<article class="card claim" id="claim-{{ claim.name|slug }}">
+<article class="card claim" id="claim:{{ claim.name|slug }}">
 <h3>{{ claim.claim }}</h3>
 <p class="verdict">{{ parts.badge(badges[claim.verdict]) }} <span class="soft">{{ claim.source }}</span></p>
 <p>{{ claim.words }}</p>
