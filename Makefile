@@ -28,7 +28,8 @@ browser: ## Chromium for the tests of the site: by apt-get, where it is missing 
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing Chromium for the tests of the site (apt-get)"; \
 		export DEBIAN_FRONTEND=noninteractive; \
-		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+		get="apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20"; \
+		{ $$get update && $$get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 			|| echo "Chromium could not be installed; going on without it"; \
 	else echo "no Chromium here, and only root can install it with apt-get; going on without it"; fi
 
