@@ -150,6 +150,13 @@ def test_runs_that_lack_nearly_everything(pages):
     has(pages["runs/fedcad/plan-bare.html"], "plan: what a run would cost", "left no record of privacy", "seed 0")
     audit = pages["runs/fedcad/audit-published.html"]
     has(audit, "Published variant.", "no finite bound: Diff follows the norm", "audited ∞", "lira: agrees with the")
+    has(
+        pages["runs/fedcad/index.html"],
+        "Runs of Fed-CAD",
+        "fedcad-s1 train fedcad 1 87.0 % 31.0 s",
+        "plan-bare plan – 0 – –",
+    )
+    assert "31.5" not in pages["runs/fedcad/index.html"].text  # epsilons of different threat models: not in one column
     (name,) = (name for name in names if name.startswith("one-point"))
     assert "50.0 % in round 7" in pages[f"runs/fedcad/{name}"].text
     assert not pages["runs/fedcad/not-evaluated.html"].of("svg")

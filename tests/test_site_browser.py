@@ -45,7 +45,9 @@ def browser() -> Iterator[Any]:
     if found is None:
         pytest.fail("there is no Chromium here: `make browser` installs it, `make test` leaves these tests out")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        chromium = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu"], timeout=120_000
+        )
         yield chromium
         chromium.close()
 
@@ -56,7 +58,7 @@ class Watched:
     def __init__(self, page: Any, site: Path) -> None:
         self.page, self.site = page, site
         self.faults: list[str] = []
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -93,10 +95,10 @@ def opened(browser: Any, site: Path) -> Iterator[Watched]:
 
 @pytest.mark.parametrize("path", KINDS)
 def test_a_page_opens_without_a_fault_and_fits_a_phone(opened: Watched, path: str) -> None:
+    opened.open(path)
     for size, scheme in (((1200, 900), "light"), ((360, 740), "dark")):
         opened.page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
         opened.page.emulate_media(color_scheme=scheme)
-        opened.open(path)
         assert opened.width() <= size[0]
         assert opened.page.locator("h1").is_visible()
     pictures = "[...document.images].map((one) => { one.loading = 'eager'; return one.decode().then(() => true); })"

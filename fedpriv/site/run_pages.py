@@ -39,17 +39,15 @@ FACTS = (
 
 def run_row(run: RunRecord, file: str) -> dict[str, Any]:
     """A run in the list of its study."""
-    privacy = _privacy(run) or {}
-    accuracy, verified = _accuracy(run), number(privacy.get("verified_epsilon"))
+    accuracy, method = _accuracy(run), run.summary.get("strategy")
     return {
         "name": run.name,
         "file": f"{file}.html",
         "kind": run.kind,
+        "method": "–" if method is None else str(method),
         "seed": run.seed,
         "accuracy": accuracy,
         "accuracy_words": percent(accuracy, "–"),
-        "verified": verified,
-        "verified_words": figure(verified),
         "seconds": run.seconds,
     }
 

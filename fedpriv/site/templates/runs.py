@@ -5,17 +5,18 @@ RUNS = """{% extends "base" %}
 {% block main %}
 <p class="kicker"><a href="{{ root }}{{ study_path }}">Back to {{ study_title }}</a></p>
 <h1 id="title">{{ title }}</h1>
-<p class="soft">{{ many(rows|length, "run") }}. Verified epsilons of different threat models are not comparable.</p>
+<p class="soft">{{ many(rows|length, "run") }}. Epsilons are on the page of each: runs may have different threat
+models, and such epsilons do not belong into one column.</p>
 <div class="card scroll" tabindex="0" role="region" aria-labelledby="title">
 <table class="sortable">
-<thead><tr><th scope="col">run</th><th scope="col">kind</th><th scope="col">seed</th><th scope="col">accuracy</th>
-<th scope="col">verified epsilon</th><th scope="col">time</th></tr></thead>
+<thead><tr><th scope="col">run</th><th scope="col">kind</th><th scope="col">method</th>
+<th scope="col">seed</th><th scope="col">accuracy</th><th scope="col">time</th></tr></thead>
 <tbody>
 {% for row in rows %}
-<tr><th scope="row"><a href="{{ row.file }}">{{ row.name }}</a></th><td>{{ row.kind }}</td><td>{{ row.seed }}</td>
+<tr><th scope="row"><a href="{{ row.file }}">{{ row.name }}</a></th><td>{{ row.kind }}</td>
+<td>{{ row.method }}</td><td>{{ row.seed }}</td>
 <td data-sort="{{ "" if row.accuracy is none else row.accuracy }}" class="figure">{{ row.accuracy_words }}</td>
-<td data-sort="{{ "" if row.verified is none else row.verified }}" class="figure">{{ row.verified_words }}</td>
-<td data-sort="{{ row.seconds }}" class="figure">{{ row.seconds|elapsed }}</td></tr>
+<td data-sort="{{ row.seconds or "" }}" class="figure">{{ row.seconds|elapsed if row.seconds else "–" }}</td></tr>
 {% endfor %}
 </tbody>
 </table>
