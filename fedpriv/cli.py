@@ -287,7 +287,8 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
         print("\n".join(final_lines(summary)))
     if summary.get("note"):
         print(f"note: {summary['note']}")
-    print(f"folder: {shown(folder)}\nreport: {shown(folder / 'report.html')}", flush=True)
+    report = folder / "report.html"
+    print(f"folder: {shown(folder)}\nreport: {shown(report) if report.exists() else 'none'}", flush=True)
 
 
 def shown(path: Path) -> str:

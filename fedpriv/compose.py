@@ -41,7 +41,7 @@ REMOTE_OPTIONS = re.compile(
     r"|model\.(hidden|second_hidden|groups)"
     r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
     r"|attack\.(keep_snapshots|snapshot_every)"
-    r"|operations\.(log_format|log_level|metrics_port|stop_grace)"
+    r"|operations\.(log_format|log_level|metrics_port|report|stop_grace)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"
     r"|privacy\.(variant|delta|max_epsilon)"
     r"|strategy\.(server|client)\.[a-z][a-z0-9_]*"

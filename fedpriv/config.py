@@ -280,6 +280,7 @@ class OperationsConfig(Options):
         description="seconds that the first SIGTERM or Ctrl-C leaves a round to end; then a checkpoint is written, "
         "also where checkpoint.every=0",
     )
+    report: bool = Field(default=True, description="write report.html and its pictures at the end")
 
 
 #: Tools that can show a run.

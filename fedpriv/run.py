@@ -44,7 +44,7 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor) 
     """Resolves and plans a new run and takes its folder."""
     config, worker, plan = resolve(config, folder.path)
     folder.begin(config)
-    if config.dataset.name != "on_nodes":  # whose labels no server knows
+    if config.operations.report and config.dataset.name != "on_nodes":  # whose labels no server knows
         from fedpriv.data.picture import draw_label_distribution  # matplotlib: a second that `plan` need not wait
 
         draw_label_distribution(worker.data, folder.path / "labels.png")

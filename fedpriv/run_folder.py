@@ -42,6 +42,9 @@ START = ".start.json"
 #: A folder that holds one of these has been used by a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots")
 
+#: Packages that make tables, pages and pictures of runs, and train nothing.
+READERS = {"report", "studies", "site"}
+
 VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
 
 
@@ -52,12 +55,14 @@ def versions() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """SHA-256 over the project's source but reports: changed code gives other updates under the same noise keys."""
+    """SHA-256 over the project's source but what only reads finished runs: changed code gives other updates under the
+    same noise keys.
+    """
     root = Path(__file__).resolve().parent.parent
     files = [path for part in ("fedpriv", "strategies", "clients") for path in sorted((root / part).rglob("*.py"))]
     digest = hashlib.sha256()
     for path in files:
-        if "report" not in path.parts:
+        if not READERS.intersection(path.relative_to(root).parts):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

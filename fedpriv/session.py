@@ -293,6 +293,8 @@ class Session:
         self.folder.save_facts(self.worker.data.dataset)
 
     def _report(self) -> None:
+        if not self.config.operations.report:
+            return
         from fedpriv.report.page import write_report  # matplotlib and jinja2: only now
 
         write_report(self.folder.path)

@@ -64,7 +64,8 @@ class Provenance(Stored):
 
 class RunRecord(Stored):
     """One line of runs.jsonl. name: unique in the study, and a file name; options: overrides of `python -m fedpriv`;
-    curve: [round, accuracy or None, loss or None] where evaluated; summary: the run's summary.json.
+    curve: [round, accuracy or None, loss or None] where evaluated; norms: [round, mean length of the clients' updates];
+    summary: the run's summary.json.
     """
 
     name: str
@@ -75,6 +76,7 @@ class RunRecord(Stored):
     summary: Mapping[str, Any]
     figures: Mapping[str, Number | None] = {}
     curve: tuple[tuple[int, float | None, float | None], ...] = ()
+    norms: tuple[tuple[int, float], ...] = ()
     seconds: float = 0.0
     commit: str = ""
 

@@ -1,0 +1,79 @@
+"""`python -m fedpriv.reproduce`: a paper's experiments, its tables and figures, and what of its claims holds.
+
+    python -m fedpriv.reproduce paper=fedcad|adpfl|coqfl|fedags|agn|all scale=small|literal
+                                [data=FOLDER] [download=false] [workers=0] [seeds=null] [out=results]
+
+data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
+(default: $FEDPRIV_PICTURES, else data). download=true fetches what is not there. workers=0: one per core. seeds: fewer
+(or more) than the paper's file says.
+
+Runs what is not done yet, several at a time, and goes on where it was interrupted. Writes OUT/PAPER/README.md (tables,
+verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs' own folders lie in OUT/PAPER/runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv.cli import DONE, command_options, guarded, shown, whole_number
+from fedpriv.errors import OptionError, RunFailed
+
+OPTIONS = {
+    "paper": None,
+    "scale": "small",
+    "data": "",
+    "download": "false",
+    "workers": "0",
+    "seeds": "null",
+    "out": "results",
+}
+MOST_WORKERS, MOST_SEEDS = 1024, 100
+
+
+def main(arguments: Sequence[str]) -> int:
+    return guarded(lambda: _main(list(arguments)))
+
+
+def _main(arguments: list[str]) -> int:
+    if not arguments or set(arguments) & {"-h", "--help"}:
+        print(__doc__)
+        return DONE
+    given = command_options(arguments, OPTIONS, "fedpriv.reproduce", may_be_empty=("data",))
+    for name, allowed in (("scale", ("small", "literal")), ("download", ("true", "false"))):
+        if given[name] not in allowed:
+            raise OptionError(name, given[name], f"allowed: {', '.join(allowed)}")
+    workers = whole_number(given, "workers", 0, MOST_WORKERS)
+    seeds = None if given["seeds"] == "null" else whole_number(given, "seeds", 1, MOST_SEEDS)
+
+    from fedpriv.studies.data import default_folder
+    from fedpriv.studies.spec import load, papers
+
+    data = Path(given["data"]) if given["data"] else default_folder()
+    names = papers() if given["paper"] == "all" else [given["paper"]]
+    chosen = [load(name) for name in names]
+
+    from fedpriv.studies.reproducing import reproduce
+    from fedpriv.studies.reproduction import plan
+
+    scale: Any = given["scale"]
+    download = given["download"] == "true"
+    for paper in chosen:  # what is refused is refused before the first hour
+        plan(paper, scale, data, download, seeds)
+    failed = []
+    for paper in chosen:
+        began = time.monotonic()
+        folder = Path(given["out"]) / paper.paper
+        failures = reproduce(paper, scale, data, folder, download=download, workers=workers, seeds=seeds)
+        print(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
+        failed += [f"{failure.job.name}: {failure.words}" for failure in failures]
+    if failed:
+        raise RunFailed(f"{len(failed)} runs failed, first {failed[0]}")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

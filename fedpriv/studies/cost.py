@@ -1,0 +1,44 @@
+"""How much a run trains, in client-epochs: passes over 600 pictures."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from fedpriv.compose import compose
+from fedpriv.config import KNOWN_SETS, Config
+
+PICTURES_PER_EPOCH = 600
+
+
+@cache
+def client_epochs(overrides: tuple[str, ...]) -> float:
+    """Of a run with these overrides, from its options alone. Clients of unequal size are taken at their mean."""
+    config = compose(overrides)
+    options = config.client_options()
+    per_client = _pictures(config) / config.num_clients
+    if "local_steps" in options:
+        pictures = options["local_steps"] * config.local.batch_size
+    elif config.local.steps:
+        pictures = config.local.steps * config.local.batch_size
+    else:
+        pictures = config.local.epochs * per_client
+    return float(config.num_rounds * config.clients_asked * pictures / PICTURES_PER_EPOCH)
+
+
+def _pictures(config: Config) -> float:
+    """Pictures that all clients together train on."""
+    each = getattr(config.partition, "examples_per_client", None)
+    if each is not None:
+        return float(each * config.num_clients)
+    dataset = config.dataset
+    known = dataset.train_examples or KNOWN_SETS.get(dataset.name, (0, 0))[0] or _files(str(dataset.root))
+    return known * (1 - config.partition.test_fraction)
+
+
+@cache
+def _files(root: str) -> int:
+    """Pictures in class folders."""
+    folder = Path(root)
+    folder = folder / "train" if (folder / "train").is_dir() else folder
+    return sum(1 for path in folder.glob("*/*") if path.is_file())

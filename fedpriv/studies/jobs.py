@@ -1,0 +1,346 @@
+"""The runs of a study: each one once, several at a time, taken up where they were left.
+
+A job is named by what decides its result, so a study that is called again finds what is done, resumes what was
+broken off, and runs what is new or was changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import FedprivError, RunFailed, RunFolderError
+from fedpriv.files import write_atomic
+from fedpriv.report.folder import read_run
+from fedpriv.report.words import number, pick
+from fedpriv.studies.provenance import commit
+from fedpriv.studies.results import RunRecord
+
+#: Of every job: nothing that only a person who looks at one run needs, and one core each.
+QUIET = ("engine=inprocess", "engine.threads_per_client=1", "operations.report=false")
+
+RECORD_FILE = "record.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """``kind``: a training run (train), what one would cost (plan), an audit of its release code (audit), a run and an
+    attack on its model (attack), or mean estimation by all quantisers (dme).
+
+    options: overrides of `python -m fedpriv` (dme: its own options), without the seed. extra: options of the audit, or
+    the attack's name.
+    """
+
+    kind: str
+    options: tuple[str, ...]
+    seed: int
+    extra: tuple[str, ...] = ()
+
+    @cached_property
+    def name(self) -> str:
+        """A folder name: the method, and a digest of everything that decides the result."""
+        chosen = dict(option.split("=", 1) for option in self.options if "=" in option)
+        what = self.kind if self.kind == "dme" else f"{self.kind}-{chosen.get('strategy', 'default')}"
+        return f"{what}-{self._digest()}-s{self.seed}"
+
+    def _digest(self) -> str:
+        content = list(self.options) if self.kind == "dme" else _deciding(self.without_seed)
+        text = json.dumps([self.kind, self.extra, content], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*self.without_seed, f"seed={self.seed}"]
+
+    @property
+    def without_seed(self) -> tuple[str, ...]:
+        return (*self.options, *(o for o in QUIET if not _chosen(self.options, o)))
+
+    @property
+    def command(self) -> str:
+        """What a person types for the same result."""
+        options = [option for option in self.options if not option.startswith(("dataset.root=", "dataset.cache="))]
+        words = [f"'{option}'" if set(option) & set("{}[]$ ") else option for option in options]
+        module = {"plan": "fedpriv plan=true", "audit": "fedpriv.audit", "dme": "fedpriv.dme"}.get(self.kind, "fedpriv")
+        extra = self.extra if self.kind == "audit" else ()
+        return " ".join(["python -m", module, *words, f"seed={self.seed}", *extra])
+
+
+@cache
+def _deciding(overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Of a composed configuration what decides the result, but the seed."""
+    from fedpriv.compose import compose
+
+    config = compose(overrides).to_dict()
+    for place in ("root", "cache", "download"):
+        config["dataset"].pop(place)
+    return {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
+
+
+def _chosen(options: Sequence[str], default: str) -> bool:
+    return any(option.split("=")[0] == default.split("=")[0] for option in options)
+
+
+# --- one job -----------------------------------------------------------------------------------------------
+
+
+def find(job: Job, folder: Path) -> RunRecord | None:
+    """The record of a job that is done."""
+    file = folder / job.name / RECORD_FILE
+    try:
+        return RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def carry_out(job: Job, folder: Path) -> RunRecord:
+    """The record of a job, which is done now if it was not before; what `find` reads is written last.
+
+    Raises what the job raises: `FedprivError`s, and KeyboardInterrupt after a checkpoint.
+    """
+    done = find(job, folder)
+    if done is not None:
+        return done
+    began = time.perf_counter()
+    path = folder / job.name
+    figures = _WORK[job.kind](job, path)
+    run = read_run(path) if job.kind in ("train", "attack") else None
+    summary = dict(run.summary or {}) if run else figures.pop("summary", {})
+    record = RunRecord(
+        name=job.name,
+        kind=job.kind,  # type: ignore[arg-type]
+        options=job.options,
+        seed=job.seed,
+        command=job.command,
+        summary=summary,
+        figures={name: number(value) for name, value in figures.items()},
+        curve=tuple(_curve(run.rounds)) if run else (),
+        norms=tuple(_norms(run.rounds)) if run else (),
+        seconds=round(time.perf_counter() - began, 3),
+        commit=commit(),
+    )
+    path.mkdir(parents=True, exist_ok=True)
+    write_atomic(path / RECORD_FILE, record.model_dump_json() + "\n")
+    return record
+
+
+def _curve(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float | None, float | None]]:
+    for row in rounds:
+        accuracy, loss = number(row.get("accuracy")), number(row.get("loss"))
+        if accuracy is not None or loss is not None:
+            yield row["round"], accuracy, loss
+
+
+def _norms(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    for row in rounds:
+        if (length := number(row.get("update_norm"))) is not None and math.isfinite(length):
+            yield row["round"], float(f"{length:.4g}")
+
+
+def _train(job: Job, path: Path) -> dict[str, Any]:
+    from fedpriv.compose import compose
+    from fedpriv.run import resume_run, start_run
+
+    if (path / "summary.json").exists():
+        return {}
+    if (path / "config.yaml").exists():
+        try:
+            resume_run(path)
+            return {}
+        except RunFolderError:  # begun by other code or with other libraries: its rounds cannot be repeated
+            shutil.rmtree(path)
+    start_run(compose(job.overrides), path)
+    return {}
+
+
+def _attack(job: Job, path: Path) -> dict[str, Any]:
+    from fedpriv import attack
+
+    _train(job, path)
+    (name,) = job.extra
+    code = attack.main([f"run={path}", f"attack={name}"])
+    kept = json.loads((path / "attacks" / f"{name}.json").read_text(encoding="utf-8"))
+    if code and kept.get("shown", False):
+        raise RunFailed(f"the attack {name} ended with exit code {code}")
+    figures = {"shown": float(bool(kept["shown"]))}
+    if kept["shown"]:
+        figures["attack_accuracy"] = 100 * float(pick(kept, "balanced_accuracy", "value"))
+        figures["attack_auc"] = float(pick(kept, "auc", "value"))
+    return figures
+
+
+def _plan(job: Job, path: Path) -> dict[str, Any]:
+    from fedpriv.compose import compose
+    from fedpriv.preparation import resolve
+    from fedpriv.report.words import THREAT_KEYS
+    from fedpriv.run_folder import json_number
+
+    config, _, plan = resolve(compose(job.overrides), None)
+    privacy = {key: getattr(plan.threat, key, None) for key in THREAT_KEYS} | {
+        "delta": config.privacy.delta,
+        "variant": config.privacy.variant,
+        "claimed_epsilon": json_number(plan.claim.epsilon) if plan.claim else None,
+        "claimed_scope": plan.claim.scope if plan.claim else None,
+        "claimed_equation": plan.claim.equation if plan.claim else None,
+        "verified_epsilon": json_number(plan.verified_epsilon),
+        "verified_median": json_number(plan.verified_median),
+        "accountant": plan.accountant,
+        "reasons": list(plan.reasons),
+    }
+    summary = {
+        "strategy": config.strategy.name,
+        "dataset": config.dataset.name,
+        "model": config.model.name,
+        "rounds": config.num_rounds,
+        "num_clients": config.num_clients,
+        "clients_per_round": config.clients_per_round,
+        "privacy": privacy,
+        "traffic": {"bytes_up": plan.bytes_up, "bytes_down": plan.bytes_down},
+    }
+    return {"summary": summary}
+
+
+def _audit(job: Job, path: Path) -> dict[str, Any]:
+    from fedpriv.audit import audit_config
+    from fedpriv.compose import compose
+    from fedpriv.run_folder import json_number
+
+    given = dict(option.split("=", 1) for option in job.extra)
+    config = compose(job.overrides)
+    participations = int(given["participations"]) if "participations" in given else None
+    scopes = audit_config(
+        config,
+        trials=int(given.get("trials", 200_000)),
+        confidence=float(given.get("confidence", 0.99)),
+        seed=job.seed,
+        participations=participations,
+    )
+    figures: dict[str, Any] = {}
+    words = []
+    for scope in scopes:
+        short = scope.name.replace(" ", "_")
+        figures |= {f"audited_{short}": scope.audit.epsilon_lower, f"verified_{short}": scope.verified}
+        figures |= {} if scope.claimed is None else {f"claimed_{short}": scope.claimed}
+        words.append(f"{scope.name}: {scope.verdict}")
+    largest = max(scopes, key=lambda scope: scope.audit.epsilon_lower)
+    privacy = {
+        "delta": config.privacy.delta,
+        "variant": config.privacy.variant,
+        "claimed_epsilon": None if largest.claimed is None else json_number(largest.claimed),
+        "verified_epsilon": json_number(largest.verified),
+        "audited_epsilon": json_number(largest.audit.epsilon_lower),
+        "audited_confidence": largest.audit.confidence,
+        "audited_trials": largest.audit.trials,
+        "reasons": words,
+    }
+    refuted = any(scope.verdict.startswith("refutes") for scope in scopes)
+    summary = {"strategy": config.strategy.name, "dataset": config.dataset.name, "privacy": privacy}
+    return {"summary": summary, "refuted": float(refuted), **figures}
+
+
+def _dme(job: Job, path: Path) -> dict[str, Any]:
+    from fedpriv.dme import parse_options, table
+
+    options = parse_options([*job.options, f"seed={job.seed}", f"out={path / 'dme'}"])
+    figures: dict[str, Any] = {}
+    for row in table(options):
+        figures |= {f"{row.quantiser} error": row.error, f"{row.quantiser} epsilon": row.epsilon_server}
+    return {"summary": {"strategy": "dme", "privacy": {}}, **figures}
+
+
+_WORK: dict[str, Callable[[Job, Path], dict[str, Any]]] = {
+    "train": _train,
+    "plan": _plan,
+    "audit": _audit,
+    "attack": _attack,
+    "dme": _dme,
+}
+
+
+# --- many jobs ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that cannot be done, in words. wrong: an option of it is refused, which no repetition mends."""
+
+    job: Job
+    words: str
+
+
+def carry_out_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    workers: int = 0,
+    told: Callable[[Job, RunRecord | Failure, int, int], None] = lambda job, result, done, of: None,
+) -> dict[Job, RunRecord | Failure]:
+    """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core).
+
+    told(job, result, how many are done, of how many) is called for each. A failure stops nothing else. An interruption
+    (KeyboardInterrupt) lets the jobs at work write their checkpoints and is raised again; a later call goes on.
+    """
+    jobs = list(dict.fromkeys(jobs))
+    results: dict[Job, RunRecord | Failure] = {}
+    for job in jobs:
+        if (done := find(job, folder)) is not None:
+            results[job] = done
+            told(job, done, len(results), len(jobs))
+    waiting = [job for job in jobs if job not in results]
+    if not waiting:
+        return results
+    with _pool(min(workers or os.cpu_count() or 1, len(waiting))) as pool:
+        futures: dict[Future[RunRecord | Failure], Job] = {pool.submit(_attempt, job, folder): job for job in waiting}
+        while futures:
+            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                job = futures.pop(future)
+                try:
+                    results[job] = future.result()
+                except BrokenProcessPool as error:
+                    raise RunFailed("a worker process died (out of memory?); the same command goes on") from error
+                told(job, results[job], len(results), len(jobs))
+    return results
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with an interruption: each gets Ctrl-C itself, ends its round, and is waited for."""
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_quieten)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown(wait=True)
+
+
+def _quieten() -> None:
+    """What runs print is for somebody who looks at one run. Libraries' warnings too were seen by then."""
+    import sys
+    import warnings
+
+    warnings.simplefilter("ignore")
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _attempt(job: Job, folder: Path) -> RunRecord | Failure:
+    from fedpriv.operations.stopping import stop
+
+    with stop.handled():
+        try:
+            return carry_out(job, folder)
+        except FedprivError as error:
+            return Failure(job, str(error))

@@ -1,0 +1,230 @@
+"""``conf/reproduction/<paper>.yaml``: the runs that reproduce a paper, the tables they fill, the claims they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from fedpriv.compose import CONF
+from fedpriv.errors import OptionError
+
+FOLDER = CONF / "reproduction"
+
+Scale = Literal["small", "literal"]
+Kind = Literal["train", "plan", "audit", "attack", "dme"]
+
+#: Where a figure of a table comes from: a path into summary.json, or a figure of the job.
+MEASURES: Mapping[str, tuple[str, ...]] = {
+    "accuracy": ("accuracy", "final"),
+    "personalised": ("accuracy", "personalised"),
+    "claimed_epsilon": ("privacy", "claimed_epsilon"),
+    "verified_epsilon": ("privacy", "verified_epsilon"),
+    "audited_epsilon": ("privacy", "audited_epsilon"),
+    "bytes_up": ("traffic", "bytes_up"),
+}
+#: Measures that are shown in percent.
+PERCENT = ("accuracy", "personalised")
+
+
+class Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Line(Spec):
+    """A row or a column: overrides in YAML's own words, for all scales and for one. measure: where not the table's."""
+
+    label: str
+    options: tuple[str, ...] = ()
+    small: tuple[str, ...] = ()
+    literal: tuple[str, ...] = ()
+    measure: str | None = None
+
+
+class TableSpec(Spec):
+    """rows x columns of jobs. dataset: where a run's pictures are is added by the command (null: no data needed, or
+    the digits). experiment's scale is added too. scales: at which of them the table is made at all.
+    """
+
+    title: str
+    source: str
+    kind: Kind = "train"
+    dataset: str | None = None
+    measure: str = "accuracy"
+    options: tuple[str, ...] = ()
+    small: tuple[str, ...] = ()
+    literal: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    scales: tuple[Scale, ...] = ("small", "literal")
+    only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
+    seeds: int | None = Field(default=None, ge=1)
+    rows: Mapping[str, Line]
+    columns: Mapping[str, Line]
+    left_out: tuple[tuple[str, str], ...] = ()
+    reported: Mapping[str, Mapping[str, float]] = {}
+    orderings: bool = True
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        known = {(row, column) for row in self.rows for column in self.columns}
+        named = [*self.left_out, *((row, column) for row, cells in self.reported.items() for column in cells)]
+        if wrong := [place for place in named if tuple(place) not in known]:
+            raise ValueError(f"no such row and column: {', '.join(map(str, wrong[0]))}")
+        measures = [self.measure, *(line.measure for line in (*self.rows.values(), *self.columns.values()))]
+        if wrong_measures := [m for m in measures if m and m not in MEASURES and not m.startswith("figure:")]:
+            raise ValueError(f"no such measure: {wrong_measures[0]}; allowed: {', '.join(MEASURES)}, figure:NAME")
+        return self
+
+    def percent(self, row: str, column: str) -> bool:
+        return self.measure_of(row, column) in PERCENT
+
+    def measure_of(self, row: str, column: str) -> str:
+        return self.rows[row].measure or self.columns[column].measure or self.measure
+
+
+def _reference(value: Any) -> Any:
+    return tuple(value.split("/")) if isinstance(value, str) else value
+
+
+#: A cell, "table/row/column".
+Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
+
+
+class Better(Spec):
+    """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
+    differences that the paper prints, in the order of the pairs.
+    """
+
+    kind: Literal["better"]
+    pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
+    reported: tuple[float, ...] = ()
+
+
+class Similar(Spec):
+    """Of each pair the values differ by at most ``within``."""
+
+    kind: Literal["similar"]
+    pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
+    within: float = Field(gt=0)
+
+
+class AtMost(Spec):
+    """A value is at most a bound (a number, or another cell): how a stated epsilon is held against a verified one."""
+
+    kind: Literal["at_most"]
+    cell: Reference
+    bound: float | Reference
+
+
+class AtLeast(Spec):
+    """A mean reaches a value that the paper prints. Decided at scale=literal only, where `small_too` is not set."""
+
+    kind: Literal["at_least"]
+    cell: Reference
+    bound: float
+    small_too: bool = False
+
+
+class Cannot(Spec):
+    kind: Literal["cannot"]
+    why: str
+
+
+class ClaimSpec(Spec):
+    """because: what explains the outcome, in words; added to the verdict's own."""
+
+    claim: str
+    source: str
+    test: Annotated[Better | Similar | AtMost | AtLeast | Cannot, Field(discriminator="kind")]
+    because: str = ""
+
+    @property
+    def cells(self) -> list[tuple[str, str, str]]:
+        match self.test:
+            case Better(pairs=pairs) | Similar(pairs=pairs):
+                return [cell for pair in pairs for cell in pair]
+            case AtMost(cell=cell, bound=bound):
+                return [cell, bound] if isinstance(bound, tuple) else [cell]
+            case AtLeast(cell=cell):
+                return [cell]
+        return []
+
+
+class FigureSpec(Spec):
+    """curves: accuracy over rounds of a table's rows in one column. lines: a table's cells over numbers x of its
+    columns. norms: the median length of the clients' updates over rounds.
+    """
+
+    kind: Literal["curves", "lines", "norms"]
+    table: str
+    title: str
+    caption: str
+    column: str | None = None
+    rows: tuple[str, ...] = ()
+    x: tuple[float, ...] = ()
+    xlabel: str = "round"
+    ylabel: str = "test accuracy in %"
+    log: bool = False
+
+
+class Reproduction(Spec):
+    """One paper. client_epochs: at most so many epochs of 600 pictures are trained, at each scale."""
+
+    paper: str
+    title: str
+    authors: str
+    idea: str
+    leak: str
+    repair: str
+    methods: tuple[str, ...]
+    seeds: Mapping[Scale, int]
+    client_epochs: Mapping[Scale, float]
+    tables: Mapping[str, TableSpec]
+    figures: Mapping[str, FigureSpec] = {}
+    claims: Mapping[str, ClaimSpec]
+
+    @model_validator(mode="after")
+    def _references_exist(self) -> Self:
+        for name, claim in self.claims.items():
+            for table, row, column in claim.cells:
+                known = self.tables.get(table)
+                if known is None or row not in known.rows or column not in known.columns:
+                    raise ValueError(f"claims.{name}: no such cell: {table}/{row}/{column}")
+                if (row, column) in known.left_out:
+                    raise ValueError(f"claims.{name}: {table}/{row}/{column} is left out")
+        for name, figure in self.figures.items():
+            table_spec = self.tables.get(figure.table)
+            if table_spec is None:
+                raise ValueError(f"figures.{name}: no such table: {figure.table}")
+            if figure.kind != "lines" and figure.column not in table_spec.columns:
+                raise ValueError(f"figures.{name}: no such column: {figure.column}")
+            if figure.kind == "lines" and len(figure.x) != len(table_spec.columns):
+                raise ValueError(f"figures.{name}: x has one number for each of {len(table_spec.columns)} columns")
+        return self
+
+
+def papers() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load(paper: str) -> Reproduction:
+    """Raises `OptionError` for a paper that is not there, and for a file that is not as it must be."""
+    if paper not in papers():
+        raise OptionError("paper", paper, f"allowed: {', '.join([*papers(), 'all'])}")
+    return read(FOLDER / f"{paper}.yaml")
+
+
+def read(file: Path) -> Reproduction:
+    """Raises `OptionError` that names file, place and value."""
+    try:
+        return Reproduction.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise OptionError("paper", file, " ".join(str(error).split())) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise OptionError("paper", file, f"{place}: {first['msg']}") from None

@@ -1,0 +1,156 @@
+"""What becomes of a claim: values over seeds in, a verdict and its words out. No files, no runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fedpriv.report.compare import spread
+from fedpriv.report.words import figure
+from fedpriv.studies.results import Estimate, Ordering, Verdict
+
+HOLDS: Verdict = "holds"
+FAILS: Verdict = "does not hold"
+OPEN: Verdict = "not decided"
+CANNOT: Verdict = "cannot be tested here"
+
+
+@dataclass(frozen=True)
+class Values:
+    """What was measured in one cell: seed -> value, in the unit of its table; reasons: why a bound is not finite."""
+
+    label: str
+    by_seed: Mapping[int, float]
+    reasons: Sequence[str] = field(default=())
+    unit: str = ""
+
+    @property
+    def estimate(self) -> Estimate:
+        return estimate(list(self.by_seed.values()))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    verdict: Verdict
+    words: str
+    difference: Estimate | None = None
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean, standard deviation and half width of the 95 % t-interval."""
+    found = spread(values)
+    return Estimate(n=found.n, mean=found.mean, std=found.std, half_width=found.half_width)
+
+
+def paired_difference(first: Values, second: Values) -> Estimate:
+    """first - second, seed by seed: what the seed decides (data, cohorts, initial model) is the same in both."""
+    seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
+    return estimate([first.by_seed[seed] - second.by_seed[seed] for seed in seeds])
+
+
+def bounds(found: Estimate) -> tuple[float, float]:
+    """The ends of the interval; without one (a single seed) everything is possible."""
+    if found.mean is None or found.half_width is None:
+        return -math.inf, math.inf
+    return found.mean - found.half_width, found.mean + found.half_width
+
+
+def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = ()) -> Outcome:
+    """Holds where every difference is above 0 beyond doubt (95 %), fails where one is below 0 beyond doubt."""
+    verdicts, words, first = [], [], None
+    for number, (one, other) in enumerate(pairs):
+        found = paired_difference(one, other)
+        first = first or found
+        low, high = bounds(found)
+        verdicts.append(HOLDS if low > 0 else FAILS if high < 0 else OPEN)
+        printed = f"; reported {reported[number]:+.3g}" if number < len(reported) else ""
+        if printed and low > 0 and not low <= reported[number] <= high:
+            printed += ", which is not reached" if high < reported[number] else ", which is exceeded"
+        words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}{printed}")
+    return Outcome(_joint(verdicts), ". ".join(words), first if len(pairs) == 1 else None)
+
+
+def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
+    """Holds where every difference lies within bounds beyond doubt, fails where one lies outside beyond doubt."""
+    verdicts, words, first = [], [], None
+    for one, other in pairs:
+        found = paired_difference(one, other)
+        first = first or found
+        low, high = bounds(found)
+        outside = low > within or high < -within
+        verdicts.append(HOLDS if -within <= low and high <= within else FAILS if outside else OPEN)
+        words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}, wanted within {within:g}")
+    return Outcome(_joint(verdicts), ". ".join(words), first if len(pairs) == 1 else None)
+
+
+def at_most(value: Values, bound: float, bound_label: str = "") -> Outcome:
+    """Of a figure that is computed, not sampled. Its largest over seeds counts."""
+    largest = max(value.by_seed.values())
+    over = f"{figure(bound)}{f' ({bound_label})' if bound_label else ''}"
+    words = f"{value.label}: {figure(largest)}, {'at most' if largest <= bound else 'more than'} {over}"
+    if math.isinf(largest) and value.reasons:
+        words += f". No bound: {value.reasons[0]}"
+    return Outcome(HOLDS if largest <= bound else FAILS, words)
+
+
+def at_least(value: Values, bound: float, decided: bool) -> Outcome:
+    """A mean against a printed value. decided: whether the setting is the paper's, so that less is a contradiction."""
+    found = value.estimate
+    _, high = bounds(found)
+    words = f"{value.label}: {shown(found, value.unit)}; reported {bound:g}"
+    if found.mean is not None and found.mean >= bound:
+        return Outcome(HOLDS, words)
+    if not decided:
+        return Outcome(CANNOT, f"{words}. At scale=small there are fewer rounds than in the paper")
+    return Outcome(FAILS if high < bound else OPEN, words)
+
+
+def _joint(verdicts: Sequence[Verdict]) -> Verdict:
+    if FAILS in verdicts:
+        return FAILS
+    return HOLDS if all(verdict == HOLDS for verdict in verdicts) else OPEN
+
+
+def shown(found: Estimate, unit: str = "") -> str:
+    if found.mean is None:
+        return "nothing"
+    sign = f" {unit}" if unit else ""
+    width = f" ± {found.half_width:.2g}" if found.half_width is not None else ""
+    mean = f"{found.mean:.1f}" if unit == "%" else figure(found.mean)
+    return f"{mean}{width}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
+
+
+def difference(found: Estimate, unit: str = "") -> str:
+    """A paired difference with its interval, in points where the unit is percent."""
+    if found.mean is None:
+        return "no seed in common"
+    unit = "points" if unit == "%" else unit
+    low, high = bounds(found)
+    interval = f" [{low:+.2g}, {high:+.2g}]" if math.isfinite(low) else " (one seed: no interval)"
+    return f"{found.mean:+.3g}{interval} {unit}".rstrip()
+
+
+def ordering(column: str, rows: Mapping[str, Values], reported: Mapping[str, float]) -> Ordering | None:
+    """The reported order of a column's rows against the measured one, pair by pair; None for fewer than two rows."""
+    names = [name for name in sorted(reported, key=lambda name: -reported[name]) if name in rows]
+    if len(names) < 2:
+        return None
+    counts = {HOLDS: 0, FAILS: 0, OPEN: 0}
+    for place, higher in enumerate(names):
+        for lower in names[place + 1 :]:
+            if reported[higher] == reported[lower]:
+                continue
+            low, high = bounds(paired_difference(rows[higher], rows[lower]))
+            counts[HOLDS if low > 0 else FAILS if high < 0 else OPEN] += 1
+    means = {name: rows[name].estimate.mean or 0.0 for name in names}
+    measured = sorted(names, key=lambda name: -means[name])
+    return Ordering(
+        column=column,
+        reported=tuple(rows[name].label for name in names),
+        measured=tuple(rows[name].label for name in measured),
+        agreeing=counts[HOLDS],
+        contradicted=counts[FAILS],
+        open=counts[OPEN],
+        holds=not counts[FAILS] and not counts[OPEN],
+    )

@@ -1,0 +1,135 @@
+"""A study's results for people: README.md with tables and verdicts, and one CSV per table."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.files import write_atomic
+from fedpriv.report.words import figure, seconds
+from fedpriv.studies.results import Cell, Claim, Ordering, PaperResults, Provenance, Table
+from fedpriv.studies.verdicts import shown
+
+TABLES = "tables"
+
+
+def write_words(results: PaperResults, folder: Path) -> list[Path]:
+    """README.md and tables/*.csv."""
+    (folder / TABLES).mkdir(parents=True, exist_ok=True)
+    files = [folder / TABLES / f"{table.name}.csv" for table in results.tables]
+    for table, file in zip(results.tables, files, strict=True):
+        write_table(table, file)
+    readme = folder / "README.md"
+    write_atomic(readme, page(results))
+    return [readme, *files]
+
+
+def write_table(table: Table, file: Path) -> None:
+    """One line per cell."""
+    header = ["row", "column", "mean", "std", "ci95_half_width", "seeds", "reported", "missing"]
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(header)
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                found = cell.measured
+                numbers = (found.mean, found.std, found.half_width, found.n) if found else (None, None, None, 0)
+                writer.writerow([row.label, column, *numbers, cell.reported, cell.missing])
+
+
+def page(results: PaperResults) -> str:
+    """Markdown."""
+    count = verdict_counts(results.claims)
+    lines = [
+        f"# {results.title}",
+        "",
+        f"{results.authors}. Reproduced at `scale={results.scale}`: "
+        f"`python -m fedpriv.reproduce paper={results.paper} scale={results.scale}`.",
+        "",
+        results.idea,
+        "",
+        f"**What leaks as published.** {results.leak}",
+        "",
+        f"**Repaired.** {results.repair}",
+        "",
+        "## What holds",
+        "",
+        ", ".join(f"{number} {verdict}" for verdict, number in count.items()) + ".",
+        "",
+        "| claim | source | verdict | measured |",
+        "|---|---|---|---|",
+        *(f"| {_cell(c.claim)} | {_cell(c.source)} | **{c.verdict}** | {_cell(c.words)} |" for c in results.claims),
+        "",
+        "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared: a verdict is "
+        "“not decided” where the interval holds both signs.",
+        "",
+    ]
+    for table in results.tables:
+        lines += _table(table)
+    lines += ["## Figures", ""] if results.figures else []
+    for one in results.figures:
+        lines += [f"![{one.alt}]({one.file})", "", one.caption, ""]
+    return "\n".join([*lines, *origin(results.provenance)]) + "\n"
+
+
+def verdict_counts(claims: Sequence[Claim]) -> Counter[str]:
+    return Counter(claim.verdict for claim in claims)
+
+
+def _table(table: Table) -> list[str]:
+    missing = dict.fromkeys(cell.missing for row in table.rows for cell in row.cells if cell.missing)
+    return [
+        f"## {table.title}",
+        "",
+        f"{table.source}. {'In %, mean' if table.unit == '%' else 'Mean'} ± half width of the 95 % interval; in "
+        "brackets what the paper reports.",
+        "",
+        f"| | {' | '.join(map(_cell, table.columns))} |",
+        f"|---|{'---|' * len(table.columns)}",
+        *(f"| {_cell(row.label)} | {' | '.join(_value(c, table.unit) for c in row.cells)} |" for row in table.rows),
+        "",
+        *(f"- {_order(order)}" for order in table.orderings),
+        *(f"- {note}" for note in (*table.notes, *missing)),
+        "",
+    ]
+
+
+def _value(cell: Cell, unit: str) -> str:
+    found = cell.measured
+    if found is None:
+        text = "–"
+    elif unit == "%":
+        text = f"{found.mean:.1f}" + (f" ± {found.half_width:.1f}" if found.half_width is not None else "")
+    else:
+        text = shown(found).split(" (")[0]
+    return text + (f" [{figure(cell.reported)}]" if cell.reported is not None else "")
+
+
+def _order(order: Ordering) -> str:
+    pairs = order.agreeing + order.contradicted + order.open
+    return (
+        f"{order.column}: reported order {' > '.join(order.reported)}; measured {' > '.join(order.measured)}. "
+        f"{'It holds' if order.holds else 'It does not hold as a whole'}: of {pairs} pairs {order.agreeing} agree, "
+        f"{order.contradicted} are the other way round, {order.open} are open."
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def origin(found: Provenance) -> list[str]:
+    """Where the figures come from."""
+    machine = found.machine
+    budget = f" of at most {found.client_epoch_budget:,.0f}" if found.client_epoch_budget else ""
+    return [
+        "## Where this comes from",
+        "",
+        f"- commit {', '.join(found.commits) or 'unknown'} (+: with changes), {found.date}",
+        f"- {machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.system}, "
+        f"Python {machine.python}",
+        f"- {', '.join(f'{name} {version}' for name, version in found.versions.items() if name != 'python')}",
+        f"- {seconds(found.core_seconds)} of one core; {found.client_epochs:,.0f} epochs of 600 pictures{budget}",
+    ]
