@@ -100,6 +100,7 @@ def train_run(name: str, seed: int = 0, accuracy: float = 0.87, **changes: Any) 
         },
         "figures": {"drift_norm": 0.25, "nothing": None, "endless": math.inf},
         "curve": curve,
+        "norms": tuple((i, 1.4 + i / 100) for i in range(1, 31)),
         "seconds": 31.0,
         "commit": "0123456789abcdef0123456789abcdef01234567",
     }  # fmt: skip

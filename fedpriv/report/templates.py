@@ -1,6 +1,7 @@
 """The HTML of the pages (jinja2). A Python module, because Flower's app bundle takes no other file type for it."""
 
-STYLE = """:root { color-scheme: light dark; --page: #f6f6f4; --card: #fff; --ink: #1d1f23; --soft: #5c6169; --line: #dfdfdb;
+STYLE = """
+:root { color-scheme: light dark; --page: #f6f6f4; --card: #fff; --ink: #1d1f23; --soft: #5c6169; --line: #dfdfdb;
   --accent: #0072B2; --claimed: #D55E00; --verified: #007a59; --audited: #0072B2;
   --warn: #fff1e3; --warn-line: #D55E00; }
 @media (prefers-color-scheme: dark) { :root { --page: #131417; --card: #1c1e22; --ink: #e7e7e4; --soft: #a2a7af;
@@ -75,8 +76,7 @@ BASE = (
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{% block title %}{% endblock %}</title>
-<style>
-"""
+<style>"""
     + STYLE
     + """</style>
 </head>

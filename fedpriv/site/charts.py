@@ -42,10 +42,18 @@ def accuracy_chart(curve: Sequence[Point]) -> Markup | None:
 
 
 def loss_chart(curve: Sequence[Point]) -> Markup | None:
-    points = [(x, y) for x, _, y in curve if y is not None and math.isfinite(y)]
+    return _from_zero("Loss on the test set", [(x, y) for x, _, y in curve if y is not None])
+
+
+def norm_chart(norms: Sequence[tuple[int, float]]) -> Markup | None:
+    return _from_zero("Mean length of the clients’ updates", norms)
+
+
+def _from_zero(title: str, found: Sequence[tuple[int, float]]) -> Markup | None:
+    points = [(x, y) for x, y in found if math.isfinite(y)]
     high = max((y for _, y in points), default=1.0)
     ticks = _ticks(0.0, high if high > 0 else 1.0, 4)
-    return _line_chart("Loss on the test set", points, ticks, (0.0, max(ticks[-1], high)), figure)
+    return _line_chart(title, points, ticks, (0.0, max(ticks[-1], high)), figure)
 
 
 def _line_chart(

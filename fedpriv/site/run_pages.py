@@ -23,7 +23,7 @@ from fedpriv.report.words import (
     three_figures,
     untrained_layers,
 )
-from fedpriv.site.charts import accuracy_chart, loss_chart
+from fedpriv.site.charts import accuracy_chart, loss_chart, norm_chart
 from fedpriv.site.wording import KINDS, commit, elapsed, value_in_words
 from fedpriv.studies.results import RunRecord
 
@@ -54,6 +54,14 @@ def run_row(run: RunRecord, file: str) -> dict[str, Any]:
 
 def run_context(run: RunRecord) -> dict[str, Any]:
     privacy = _privacy(run)
+    charts = (
+        (accuracy_chart(run.curve), "Accuracy on the test set, where evaluated."),
+        (loss_chart(run.curve), "Loss on the test set, where evaluated."),
+        (
+            norm_chart(run.norms),
+            "Length of the clients’ updates, mean over a round; a diagnostic for the experimenter.",
+        ),
+    )
     return {
         "title": run.name,
         "kind": KINDS[run.kind],
@@ -66,7 +74,7 @@ def run_context(run: RunRecord) -> dict[str, Any]:
         "privacy": _section(privacy) if privacy is not None else None,
         "others": [_section(other) for other in other_threats(privacy or {})],
         "attacks": _attacks(run.summary),
-        "charts": [chart for chart in (accuracy_chart(run.curve), loss_chart(run.curve)) if chart],
+        "charts": [(chart, words) for chart, words in charts if chart],
         "figures": [(name.replace("_", " "), figure(value)) for name, value in run.figures.items()],
         "cost": _cost(run),
         "summary": json.dumps(dict(run.summary), indent=1, ensure_ascii=False, default=str),

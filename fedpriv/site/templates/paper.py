@@ -56,7 +56,7 @@ their seeds.</p>
 {% if one.cell.measured is not none %}
 <b class="figure">{{ one.cell.measured|measured }}</b> <span class="soft">({{ one.cell.measured.n }})</span>
 {% else %}
-<span class="soft">{{ one.cell.missing or "not measured" }}</span>
+<span class="soft">{{ one.cell.missing or "–" }}</span>
 {% endif %}
 {% if one.cell.reported is not none %}
 <span class="reported">paper {{ one.cell.reported|plain }}</span>

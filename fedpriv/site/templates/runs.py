@@ -108,9 +108,8 @@ repaired default.</p></div>
 {% if charts %}
 <h2 id="learning">Learning</h2>
 <div class="pictures">
-{% for chart in charts %}
-<figure>{{ chart }}<figcaption>{{ "Accuracy" if chart.find("<title>Accuracy") >= 0 else "Loss" }} on the test set, where
-evaluated.</figcaption></figure>
+{% for chart, words in charts %}
+<figure>{{ chart }}<figcaption>{{ words }}</figcaption></figure>
 {% endfor %}
 </div>
 {% endif %}
