@@ -39,7 +39,7 @@ FACTS = (
 
 def run_row(run: RunRecord, file: str) -> dict[str, Any]:
     """A run in the list of its study."""
-    accuracy, method = _accuracy(run), run.summary.get("strategy")
+    accuracy, own, method = _accuracy(run), _own_accuracy(run), run.summary.get("strategy")
     return {
         "name": run.name,
         "file": f"{file}.html",
@@ -48,6 +48,8 @@ def run_row(run: RunRecord, file: str) -> dict[str, Any]:
         "seed": run.seed,
         "accuracy": accuracy,
         "accuracy_words": percent(accuracy, "–"),
+        "own": own,
+        "own_words": percent(own, "–"),
         "seconds": run.seconds,
     }
 
@@ -70,6 +72,7 @@ def run_context(run: RunRecord) -> dict[str, Any]:
         "commit": commit(run.commit),
         "tiles": _tiles(run, privacy),
         "published": pick(privacy, "variant") == "published",
+        "note": pick(run.summary, "note"),
         "layers": untrained_layers(run.summary),
         "privacy": _section(privacy) if privacy is not None else None,
         "others": [_section(other) for other in other_threats(privacy or {})],
@@ -95,6 +98,11 @@ def _accuracy(run: RunRecord) -> float | None:
     return evaluated[-1] if evaluated else None
 
 
+def _own_accuracy(run: RunRecord) -> float | None:
+    """Mean over the clients, each on its own test pictures."""
+    return number(pick(run.summary, "accuracy", "personalised"))
+
+
 def _subtitle(run: RunRecord) -> str:
     known = [(run.summary.get(key), before, after) for key, before, after in FACTS]
     words = [f"{before}{value_in_words(value)}{after}" for value, before, after in known if value is not None]
@@ -106,8 +114,7 @@ def _tiles(run: RunRecord, privacy: Mapping[str, Any] | None) -> list[dict[str, 
     tiles = []
     if (accuracy := _accuracy(run)) is not None:
         tiles.append(_tile("accuracy", percent(accuracy), "global model, test set"))
-    own = number(pick(run.summary, "accuracy", "personalised"))
-    if own is not None:
+    if (own := _own_accuracy(run)) is not None:
         tiles.append(_tile("personalised", percent(own), "mean of the clients' own tests"))
     if privacy is not None:
         tiles += [_tile(f"{f.name} epsilon", f.value, _about(f), f.name) for f in three_figures(privacy)]

@@ -10,12 +10,14 @@ models, and such epsilons do not belong into one column.</p>
 <div class="card scroll" tabindex="0" role="region" aria-labelledby="title">
 <table class="sortable">
 <thead><tr><th scope="col">run</th><th scope="col">kind</th><th scope="col">method</th>
-<th scope="col">seed</th><th scope="col">accuracy</th><th scope="col">time</th></tr></thead>
+<th scope="col">seed</th><th scope="col">accuracy</th><th scope="col">clients’ own tests</th>
+<th scope="col">time</th></tr></thead>
 <tbody>
 {% for row in rows %}
 <tr><th scope="row"><a href="{{ row.file }}">{{ row.name }}</a></th><td>{{ row.kind }}</td>
 <td>{{ row.method }}</td><td>{{ row.seed }}</td>
 <td data-sort="{{ "" if row.accuracy is none else row.accuracy }}" class="figure">{{ row.accuracy_words }}</td>
+<td data-sort="{{ "" if row.own is none else row.own }}" class="figure">{{ row.own_words }}</td>
 <td data-sort="{{ row.seconds or "" }}" class="figure">{{ row.seconds|elapsed if row.seconds else "–" }}</td></tr>
 {% endfor %}
 </tbody>
@@ -66,6 +68,9 @@ RUN = """{% extends "base" %}
 {% if published %}
 <div class="box" role="note"><p><strong>Published variant.</strong> This run follows the paper as printed, not the
 repaired default.</p></div>
+{% endif %}
+{% if note %}
+<div class="box" role="note"><p><strong>Note.</strong> {{ note }}</p></div>
 {% endif %}
 {% if layers %}
 <div class="box" role="note"><p><strong>Clients keep layers.</strong> {{ layers }}</p></div>
