@@ -1,10 +1,11 @@
 # `make help` explains itself. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-gpu stress deploy-demo lint format bench bench-privacy papers lock clean
+.PHONY: help install run browser test test-gpu site stress deploy-demo lint format bench bench-privacy papers lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
 JOBS ?= 2
+FIND_CHROMIUM = command -v chromium || command -v chromium-browser || command -v google-chrome
 export FLWR_TELEMETRY_ENABLED = 0
 
 help: ## this list
@@ -22,11 +23,27 @@ install: .venv/installed ## everything into .venv, from requirements.txt (hashes
 run: install ## the default job: Fed-CAD on the digits data, about half a minute
 	$(PY) -m fedpriv $(ARGS)
 
-test: install ## all tests in JOBS processes (on real pictures where ../shared/data or FEDPRIV_PICTURES is there)
-	$(PY) -m pytest -m "not gpu" -n $(JOBS) --dist loadfile --max-worker-restart=0 $(ARGS)
+browser: ## Chromium for the tests of the site: by apt-get, where it is missing and we are root
+	@{ $(FIND_CHROMIUM); } >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Chromium for the tests of the site (apt-get)"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		get="apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20"; \
+		{ $$get update && $$get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+			|| echo "Chromium could not be installed; going on without it"; \
+	else echo "no Chromium here, and only root can install it with apt-get; going on without it"; fi
+
+test: install browser ## all tests in JOBS processes (on real pictures where ../shared/data or FEDPRIV_PICTURES is there)
+	@marks="not gpu"; \
+	{ $(FIND_CHROMIUM); } >/dev/null || { marks="not gpu and not browser"; \
+		echo "the browser tests are left out: there is no Chromium here"; }; \
+	set -x; $(PY) -m pytest -m "$$marks" -n $(JOBS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)
+
+site: install ## the site of docs/results in site/; ARGS="results=FOLDER out=FOLDER"
+	$(PY) -m fedpriv.site $(ARGS)
 
 stress: install ## what `make test` samples, at length: a million damaged messages, a million found by coverage, 1,000 kills
 	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 FEDPRIV_KILLS=1000 $(PY) -m pytest -s --timeout=7200 \

@@ -1,12 +1,6 @@
 """The HTML of the pages (jinja2). A Python module, because Flower's app bundle takes no other file type for it."""
 
-BASE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{% block title %}{% endblock %}</title>
-<style>
+STYLE = """
 :root { color-scheme: light dark; --page: #f6f6f4; --card: #fff; --ink: #1d1f23; --soft: #5c6169; --line: #dfdfdb;
   --accent: #0072B2; --claimed: #D55E00; --verified: #007a59; --audited: #0072B2;
   --warn: #fff1e3; --warn-line: #D55E00; }
@@ -73,7 +67,18 @@ code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
   figure, .tile, .box, tr, dl > div { break-inside: avoid; } h2, h3 { break-after: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; }
 }
-</style>
+"""
+
+BASE = (
+    """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{% block title %}{% endblock %}</title>
+<style>"""
+    + STYLE
+    + """</style>
 </head>
 <body>
 <main>
@@ -82,6 +87,7 @@ code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 </body>
 </html>
 """
+)
 
 RUN = """{% extends "base" %}
 {% macro figures(privacy, open) %}

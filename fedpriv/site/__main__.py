@@ -1,0 +1,47 @@
+"""`python -m fedpriv.site [results=docs/results] [out=site]`: the static site of a folder of results.
+
+    results   folder with <paper>/results.json (fedcad, adpfl, coqfl, fedags, agn; any of them) and leaderboard/
+    out       folder of the site; replaced as a whole, if it is empty or an earlier site
+
+Open index.html in a browser: the pages need no server and no network.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.cli import DONE, command_options, guarded
+from fedpriv.site.folder import check_target, replace_site
+from fedpriv.site.pages import write_pages
+from fedpriv.site.sources import read_all
+
+OPTIONS: dict[str, str | None] = {"results": "docs/results", "out": "site"}
+
+
+def build(results: Path, out: Path) -> int:
+    """Makes the site and returns its number of pages. Raises `OptionError`, `RunFolderError`."""
+    check_target(results, out)
+    found = read_all(results)
+    with replace_site(out) as folder:
+        return write_pages(found, folder)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return guarded(lambda: _main(list(arguments)))
+
+
+def _main(arguments: list[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return DONE
+    options = command_options(arguments, OPTIONS, "fedpriv.site")
+    out = Path(options["out"]).expanduser()
+    count = build(Path(options["results"]).expanduser(), out)
+    print(f"{count} page{'s' * (count != 1)}: open {out / 'index.html'}")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

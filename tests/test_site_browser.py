@@ -1,0 +1,210 @@
+"""The site in a real browser: every kind of page, from the disk, on a small and on a large screen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_results import HOSTILE, make_leaderboard, make_paper
+
+from fedpriv.site.__main__ import main
+from fedpriv.site.wording import slug
+
+pytestmark = pytest.mark.browser
+
+HOSTILE_RUN = slug(f"../up {HOSTILE}?a#b%41")
+KINDS = (
+    "index.html",
+    "papers/fedcad.html",
+    "leaderboard.html",
+    "runs/fedcad/index.html",
+    "runs/fedcad/fedcad-s0.html",
+    "runs/fedcad/plan-bare.html",
+    "runs/fedcad/audit-published.html",
+    f"runs/fedcad/{HOSTILE_RUN}.html",
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("site")
+    make_paper(home / "results", "fedcad")
+    make_leaderboard(home / "results")
+    assert main([f"results={home / 'results'}", f"out={home / 'site'}"]) == 0
+    return home / "site"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.fail("there is no Chromium here: `make browser` installs it, `make test` leaves these tests out")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu"], timeout=120_000
+        )
+        yield chromium
+        chromium.close()
+
+
+class Watched:
+    """A page and what went wrong in it."""
+
+    def __init__(self, page: Any, site: Path) -> None:
+        self.page, self.site = page, site
+        self.faults: list[str] = []
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("requestfailed", self._failure)
+        page.on("request", self._request)
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith(("file://", "data:")):
+            self.faults.append(f"request: {request.url}")
+
+    def _failure(self, request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # a click may leave a page whose pictures are still loading
+            self.faults.append(f"failed: {request.url}: {request.failure}")
+
+    def open(self, path: str) -> None:
+        self.page.goto(f"{self.site.as_uri()}/{path}")
+
+    def width(self) -> int:
+        return self.page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
+
+    def texts(self, what: str) -> list[str]:
+        """Of the elements that are seen."""
+        return [" ".join(one.inner_text().split()) for one in self.page.locator(f"{what}:visible").all()]
+
+
+@pytest.fixture
+def opened(browser: Any, site: Path) -> Iterator[Watched]:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    watched = Watched(page, site)
+    yield watched
+    page.close()
+    assert watched.faults == []
+
+
+@pytest.mark.parametrize("path", KINDS)
+def test_a_page_opens_without_a_fault_and_fits_a_phone(opened: Watched, path: str) -> None:
+    opened.open(path)
+    for size, scheme in (((1200, 900), "light"), ((360, 740), "dark")):
+        opened.page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+        opened.page.emulate_media(color_scheme=scheme)
+        assert opened.width() <= size[0]
+        assert opened.page.locator("h1").is_visible()
+    pictures = "[...document.images].map((one) => { one.loading = 'eager'; return one.decode().then(() => true); })"
+    assert all(opened.page.evaluate(f"Promise.all({pictures})"))
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert opened.page.evaluate(background) == "rgb(19, 20, 23)"  # the style was found
+
+
+def test_a_reader_goes_from_the_front_to_a_run_and_back(opened: Watched) -> None:
+    page = opened.page
+    opened.open("index.html")
+    page.get_by_role("heading", name="Fed-CAD").get_by_role("link").click()
+    page.get_by_role("row", name="Fed-CAD, adaptive").get_by_role("link", name="1").click()
+    assert page.locator("h1").inner_text() == "fedcad-s1"
+    page.get_by_role("link", name="Fed-CAD, Accuracy by noise: Fed-CAD, adaptive, sigma 0.1").click()
+    assert page.url.endswith("papers/fedcad.html#row:accuracy:fedcad")
+    assert page.locator("tr:target th").inner_text() == "Fed-CAD, adaptive"
+    page.get_by_role("link", name="All 10 runs").click()
+    page.get_by_role("link", name="../up").click()
+    assert HOSTILE in page.locator("h1").inner_text()
+    page.get_by_role("link", name="Leaderboard", exact=True).click()
+    assert page.locator("h1").inner_text() == "Methods at equal verified privacy"
+
+
+def test_filters_show_what_was_asked_and_the_address_keeps_it(opened: Watched) -> None:
+    page = opened.page
+    opened.open("leaderboard.html")
+    status = page.get_by_role("status")
+    assert status.inner_text() == "24 of 24 entries" and len(opened.texts("section.board")) == 4
+    page.get_by_label("Threat model").select_option("client-server")
+    assert status.inner_text() == "8 of 24 entries" and len(opened.texts("section.board")) == 1
+    page.get_by_label("Target epsilon").select_option("8")
+    assert opened.texts(".group h3") == ["Epsilon 8"] and status.inner_text() == "5 of 24 entries"
+    page.get_by_label("Method or paper").fill("FED-cad")
+    assert opened.texts("tr.entry .rank") == ["1", "2"]  # Fed-CAD, and the baseline of its paper
+    assert page.url.endswith("#board=client-server&target=8&q=FED-cad")
+    address = page.url
+    page.get_by_label("Method or paper").fill("no such method")
+    assert opened.texts("#nothing") == ["No entry fits these filters."] and opened.texts("section.board") == []
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_function("document.getElementById('filter-status').textContent === '24 of 24 entries'")
+    assert page.url.endswith("leaderboard.html")
+    page.goto("about:blank")
+    page.goto(address)  # a link to a filtered view
+    assert opened.texts("tr.entry .rank") == ["1", "2"] and status.inner_text() == "2 of 24 entries"
+    assert page.get_by_label("Method or paper").input_value() == "FED-cad"
+    page.goto(address.partition("#")[0] + "#board=none&target=99&q=%3Cscript%3E&x=y")
+    assert page.get_by_label("Threat model").input_value() == "" and status.inner_text() == "0 of 24 entries"
+    page.goto(address.partition("#")[0] + "#entry:client-server:2:dpfedavg")  # an anchor: everything is shown
+    assert status.inner_text() == "24 of 24 entries" and page.locator("tr:target").is_visible()
+
+
+def test_methods_left_out_follow_the_filters(opened: Watched) -> None:
+    opened.open("leaderboard.html#board=client-server&target=8")
+    assert [text.split()[0] for text in opened.texts("tr.leftout")] == ["DP-FedAGS"]
+    opened.open("leaderboard.html#board=client-server&target=2")
+    opened.page.wait_for_function(
+        "document.querySelectorAll('#board\\\\:client-server tr.leftout:not([hidden])').length === 2"
+    )
+    opened.open("leaderboard.html#q=cpsgd")
+    opened.page.wait_for_function("document.getElementById('filter-status').textContent === '0 of 24 entries'")
+    assert len(opened.texts("tr.leftout")) == 3 and opened.texts(".group") == []
+
+
+def test_tables_sort_by_mouse_and_by_keyboard(opened: Watched) -> None:
+    page = opened.page
+    opened.open("leaderboard.html#board=client-server&target=8")
+    accuracy = page.get_by_role("button", name="accuracy, %").locator("visible=true")
+    accuracy.click()
+    assert opened.texts("tr.entry .rank") == ["5", "4", "3", "2", "1"]
+    assert opened.texts("th[aria-sort=ascending]") == ["accuracy, %"]
+    accuracy.press("Enter")
+    assert opened.texts("tr.entry .rank") == ["1", "2", "3", "4", "5"]
+    assert opened.texts("th[aria-sort=descending]") == ["accuracy, %"]
+    page.get_by_role("button", name="sent by clients").locator("visible=true").press("Space")
+    assert opened.texts("tr.entry .rank") == ["5", "4", "3", "2", "1"] and len(opened.texts("th[aria-sort]")) == 1
+    opened.open("papers/fedcad.html")
+    column = page.get_by_role("button", name="sigma 1.0")
+    order = "tbody tr td:nth-child(3)"
+    column.click()  # what is missing stays last, infinite is a number
+    assert [text.split()[0] for text in opened.texts(f"table.cells:has({order}) {order}")[:2]] == ["1,979", "∞"]
+    column.click()
+    assert [text.split()[0] for text in opened.texts(f"table.cells:has({order}) {order}")[:2]] == ["∞", "1,979"]
+
+
+def test_keyboard_readers_skip_to_the_content(opened: Watched) -> None:
+    opened.open("papers/fedcad.html")
+    opened.page.keyboard.press("Tab")
+    skip = opened.page.get_by_role("link", name="Skip to the content")
+    assert skip.bounding_box()["y"] >= 0
+    opened.page.keyboard.press("Enter")
+    assert opened.page.evaluate("document.activeElement.id") == "main"
+
+
+def test_without_scripts_everything_is_shown(browser: Any, site: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    watched = Watched(context.new_page(), site)
+    watched.open("leaderboard.html#board=client-server&target=8")
+    assert watched.page.locator("tr.entry:visible").count() == 24 and not watched.page.locator("#filters").is_visible()
+    assert watched.page.locator("th button").count() == 0
+    context.close()
+    assert watched.faults == []
+
+
+def test_a_page_prints(opened: Watched) -> None:
+    opened.open("leaderboard.html")
+    assert opened.page.pdf()[:4] == b"%PDF"
+    opened.page.emulate_media(media="print")
+    assert not opened.page.locator("#filters").is_visible() and not opened.page.locator("nav").is_visible()
