@@ -238,8 +238,8 @@ def read_results(folder: Path, kind: type[Study]) -> tuple[Study, list[RunRecord
     """Raises `RunFolderError` where there are none, or where they cannot be read."""
     try:
         results = kind.model_validate_json((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-        lines = (folder / RUNS_FILE).read_text(encoding="utf-8").splitlines()
-        return results, [RunRecord.model_validate_json(line) for line in lines]
+        lines = (folder / RUNS_FILE).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return results, [RunRecord.model_validate_json(line) for line in lines if line]
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
     except ValidationError as error:
