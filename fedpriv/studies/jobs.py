@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -293,7 +293,8 @@ def carry_out_all(
     workers: int = 0,
     told: Callable[[Job, RunRecord | Failure, int, int], None] = lambda job, result, done, of: None,
 ) -> dict[Job, RunRecord | Failure]:
-    """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core).
+    """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core;
+    1: in this process).
 
     told(job, result, how many are done, of how many) is called for each. A failure stops nothing else. An interruption
     (KeyboardInterrupt) lets the jobs at work write their checkpoints and is raised again; a later call goes on.
@@ -306,6 +307,12 @@ def carry_out_all(
             told(job, done, len(results), len(jobs))
     waiting = [job for job in jobs if job not in results]
     if not waiting:
+        return results
+    if workers == 1:
+        for job in waiting:
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+                results[job] = _attempt(job, folder)
+            told(job, results[job], len(results), len(jobs))
         return results
     with _pool(min(workers or os.cpu_count() or 1, len(waiting))) as pool:
         futures: dict[Future[RunRecord | Failure], Job] = {pool.submit(_attempt, job, folder): job for job in waiting}

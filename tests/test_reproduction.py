@@ -1,0 +1,303 @@
+"""A paper's experiments end to end, on a paper made up for the digits; and the five papers' own files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedpriv import reproduce
+from fedpriv.errors import OptionError
+from fedpriv.methods import METHODS
+from fedpriv.studies import jobs, spec
+from fedpriv.studies.data import where
+from fedpriv.studies.jobs import Failure, Job, carry_out_all, find
+from fedpriv.studies.reproduction import plan, total_epochs
+from fedpriv.studies.results import PaperResults, RunRecord, read_results
+
+DIGITS = [
+    "dataset=digits", "model=linear", "num_clients=4", "clients_per_round=4", "num_rounds=2", "local.batch_size=60",
+    "engine.trainer=sequential", "checkpoint.every=0",
+]  # fmt: skip
+
+PAPER: dict[str, Any] = {
+    "paper": "made_up",
+    "title": "A paper of the tests",
+    "authors": "nobody",
+    "idea": "An idea.",
+    "leak": "A leak | with a bar.",
+    "repair": "A repair.",
+    "methods": ["fedldp"],
+    "seeds": {"small": 2, "literal": 3},
+    "client_epochs": {"small": 60, "literal": 100},
+    "tables": {
+        "noise": {
+            "title": "Noise",
+            "source": "Table 1",
+            "options": [*DIGITS, "strategy=fedldp", "evaluate.every=1"],
+            "rows": {
+                "little": {"label": "little noise", "options": ["strategy.client.noise_multiplier=0.001"]},
+                "much": {"label": "much noise", "options": ["strategy.client.noise_multiplier=10"]},
+            },
+            "columns": {"final": {"label": "accuracy"}},
+            "reported": {"little": {"final": 30.0}, "much": {"final": 90.0}},
+        },
+        "epsilon": {
+            "title": "Epsilon",
+            "source": "Theorem 1",
+            "kind": "plan",
+            "measure": "verified_epsilon",
+            "options": [*DIGITS, "strategy=fedcad", "strategy.client.obsolete_factor=0.4"],
+            "rows": {
+                "published": {"label": "published", "options": ["privacy.variant=published"]},
+                "repaired": {"label": "repaired"},
+            },
+            "columns": {"run": {"label": "epsilon"}},
+        },
+        "elsewhere": {
+            "title": "Other pictures",
+            "source": "Table 2",
+            "dataset": "mnist",
+            "options": ["strategy=fedldp"],
+            "rows": {"only": {"label": "only"}},
+            "columns": {"final": {"label": "accuracy"}},
+        },
+    },
+    "figures": {
+        "curves": {"kind": "curves", "table": "noise", "column": "final", "title": "Curves", "caption": "Two."},
+        "norms": {"kind": "norms", "table": "noise", "column": "final", "title": "Norms", "caption": "Two."},
+    },
+    "claims": {
+        "right": {
+            "claim": "Little noise is better",
+            "source": "Table 1",
+            "test": {"kind": "better", "pairs": [["noise/little/final", "noise/much/final"]]},
+        },
+        "wrong": {
+            "claim": "Much noise is better",
+            "source": "Table 1",
+            "test": {"kind": "better", "pairs": [["noise/much/final", "noise/little/final"]], "reported": [60]},
+        },
+        "private": {
+            "claim": "It is private",
+            "source": "Theorem 1",
+            "test": {"kind": "at_most", "cell": "epsilon/published/run", "bound": 1e9},
+        },
+        "repaired": {
+            "claim": "It can be",
+            "source": "Theorem 1",
+            "test": {"kind": "at_most", "cell": "epsilon/repaired/run", "bound": 1e9},
+        },
+        "pictures": {
+            "claim": "It works elsewhere",
+            "source": "Table 2",
+            "test": {"kind": "at_least", "cell": "elsewhere/only/final", "bound": 1},
+        },
+    },
+}
+
+
+def with_paper(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Path:
+    """The made-up paper as the only one there is."""
+    (folder / "papers").mkdir(exist_ok=True)
+    (folder / "papers" / "made_up.yaml").write_text(yaml.safe_dump(PAPER | changes, sort_keys=False))
+    monkeypatch.setattr(spec, "FOLDER", folder / "papers")
+    return folder / "papers" / "made_up.yaml"
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the made-up paper's results."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    with pytest.MonkeyPatch.context() as patch:
+        with_paper(folder, patch)
+        assert reproduce.main(["paper=made_up", "workers=1", f"out={folder / 'out'}", f"data={folder}"]) == 0
+    return folder / "out" / "made_up"
+
+
+def test_tables_verdicts_and_figures_are_written(reproduced: Path) -> None:
+    results, runs = read_results(reproduced, PaperResults)
+    little, much = results.tables[0].rows
+    assert little.cells[0].measured is not None and much.cells[0].measured is not None
+    assert little.cells[0].measured.n == 2 and results.seeds == 2
+    assert (little.cells[0].measured.mean or 0) > (much.cells[0].measured.mean or 0) + 20
+    assert little.cells[0].reported == 30.0 and set(little.cells[0].runs) <= {run.name for run in runs}
+    (order,) = results.tables[0].orderings
+    assert order.reported == ("much noise", "little noise") and order.measured == ("little noise", "much noise")
+    assert not order.holds and order.agreeing == 0
+    verdicts = {claim.name: claim for claim in results.claims}
+    assert verdicts["right"].verdict != "does not hold" and verdicts["wrong"].verdict != "holds"
+    assert verdicts["private"].verdict == "does not hold" and "∞" in verdicts["private"].words
+    assert verdicts["repaired"].verdict == "holds"
+    assert verdicts["pictures"].verdict == "cannot be tested here" and "mnist" in verdicts["pictures"].words
+    assert {figure.name for figure in results.figures} == {"curves", "norms"}
+    for figure in results.figures:
+        assert (reproduced / figure.file).read_bytes().startswith(b"\x89PNG")
+    assert results.provenance.client_epochs == pytest.approx(4 * 2 * 1437 / 600, abs=0.06)
+    with (reproduced / "tables" / "noise.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["row"] for row in rows] == ["little noise", "much noise"] and rows[0]["seeds"] == "2"
+    page = (reproduced / "README.md").read_text()
+    assert "A leak | with a bar." in page and "| It is private | Theorem 1 | **does not hold** |" in page
+    assert "measured little noise > much noise. It does not hold" in page and "![Curves:" in page
+
+
+def test_a_second_call_runs_nothing_and_a_change_runs_only_what_it_changes(
+    reproduced: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+    real = jobs._WORK["train"]
+    monkeypatch.setitem(jobs._WORK, "train", lambda job, path: done.append(job.name) or real(job, path))
+    with_paper(tmp_path, monkeypatch)
+    call = ["paper=made_up", "workers=1", f"out={reproduced.parent}", f"data={tmp_path}"]
+    assert reproduce.main(call) == 0
+    assert done == []
+    changed = json.loads(json.dumps(PAPER))
+    changed["tables"]["noise"]["rows"]["much"]["options"] = ["strategy.client.noise_multiplier=11"]
+    with_paper(tmp_path, monkeypatch, tables=changed["tables"])
+    assert reproduce.main([*call[:2], f"out={tmp_path / 'out'}", call[3], "seeds=1"]) == 0
+    assert len(done) == 2  # another folder: both rows, one seed each
+    done.clear()
+    assert reproduce.main([*call[:2], f"out={tmp_path / 'out'}", call[3], "seeds=2"]) == 0
+    assert len(done) == 2 and all(name.endswith("-s1") for name in done)
+
+
+def test_a_job_that_fails_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = json.loads(json.dumps(PAPER))
+    changed["tables"]["noise"]["rows"]["much"]["options"] += ["local.sampler=poisson", "local.batch_size=900"]
+    with_paper(tmp_path, monkeypatch, tables=changed["tables"], claims={"right": PAPER["claims"]["right"]})
+    code = reproduce.main(["paper=made_up", "workers=1", f"out={tmp_path / 'out'}", "seeds=1", f"data={tmp_path}"])
+    assert code == 1
+    captured = capsys.readouterr()
+    assert "1 runs failed" in captured.err and "local.batch_size=900" in captured.err
+    results, _ = read_results(tmp_path / "out" / "made_up", PaperResults)
+    assert results.tables[0].rows[0].cells[0].measured is not None
+    assert "refused: local.batch_size=900" in str(results.tables[0].rows[1].cells[0].missing)
+    assert results.claims[0].verdict == "cannot be tested here"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["paper=nothing"], "paper=nothing: allowed: adpfl, agn, coqfl, fedags, fedcad, all"),
+        (["paper=fedcad", "scale=big"], "scale=big: allowed: small, literal"),
+        (["paper=fedcad", "workers=-1"], "workers=-1: must be a whole number from 0 to 1024"),
+        (["paper=fedcad", "seeds=0"], "seeds=0: must be a whole number from 1 to 100"),
+        (["paper=fedcad", "download=yes"], "download=yes: allowed: true, false"),
+        (["paper=fedcad", "size=1"], "size=1: no such option; allowed: paper, scale, data"),
+        (["scale=small"], "paper=: is missing"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda paper: paper["claims"]["right"]["test"].update(pairs=[["noise/x/final", "noise/much/final"]]),
+            "no such",
+        ),
+        (lambda paper: paper["tables"]["noise"].update(measure="speed"), "no such measure: speed; allowed: accuracy"),
+        (lambda paper: paper["tables"]["noise"]["reported"].update(x={"final": 1}), "no such row and column: x, final"),
+        (lambda paper: paper["figures"]["curves"].update(table="x"), "figures.curves: no such table: x"),
+        (lambda paper: paper["tables"]["noise"].update(colour="red"), "colour"),
+        (lambda paper: paper["client_epochs"].update(small=1), "client-epochs are planned, more than the budget of 1"),
+    ],
+)
+def test_a_wrong_file_is_named(
+    change: Callable[[dict[str, Any]], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    paper = json.loads(json.dumps(PAPER))
+    change(paper)
+    with_paper(tmp_path, monkeypatch, **paper)
+    assert reproduce.main(["paper=made_up", f"out={tmp_path / 'out'}", f"data={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert words in error and "made_up" in error and not (tmp_path / "out").exists()
+
+
+def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(tmp_path: Path) -> None:
+    """In processes of their own; a broken record and a started run are no obstacles."""
+    common = tuple(option for option in DIGITS if not option.startswith(("num_rounds", "checkpoint")))
+    first, second = (
+        Job("train", (*common, "strategy=fedavg", f"num_rounds={n}", "checkpoint.every=1"), 0) for n in (1, 2)
+    )
+    other_words = Job("train", (*reversed(second.options),), 0)
+    assert second == other_words and first != second and second != Job("train", second.options, 1)
+    wrong = Job("plan", (*common, "strategy=fedavg", "privacy.target_epsilon=1"), 0)
+    told: list[tuple[int, int]] = []
+    found = carry_out_all(
+        [first, second, other_words, wrong], tmp_path, 2, lambda job, r, done, of: told.append((done, of))
+    )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert isinstance(found[wrong], Failure) and "privacy.target_epsilon=1" in found[wrong].words  # type: ignore[union-attr]
+    record = found[second]
+    assert isinstance(record, RunRecord) and len(record.curve) == 2 and record == find(second, tmp_path)
+    (tmp_path / second.name / "record.json").write_text("{")
+    (tmp_path / second.name / "summary.json").unlink()  # as after kill -9 in the last round
+    again = carry_out_all([second], tmp_path, 1)[second]
+    assert isinstance(again, RunRecord) and again.summary["accuracy"] == record.summary["accuracy"]
+
+
+def test_an_interruption_leaves_through_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(job: Job, path: Path) -> dict[str, Any]:
+        signal.raise_signal(signal.SIGINT)
+        return {}
+
+    monkeypatch.setitem(jobs._WORK, "plan", interrupted)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    job = Job("plan", ("dataset=digits", "strategy=fedavg"), 0)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out_all([job], tmp_path, 1)
+    assert find(job, tmp_path) is None
+
+
+def test_pictures_are_found_in_both_layouts(tmp_path: Path) -> None:
+    assert where("mnist", tmp_path) is None and where("cifar10", tmp_path) is None
+    assert where("mnist", tmp_path, download=True) == (
+        "dataset=mnist", f"dataset.root={tmp_path}", "dataset.download=true",
+    )  # fmt: skip
+    (tmp_path / "cifar10" / "train" / "cat").mkdir(parents=True)
+    assert where("cifar10", tmp_path) == (
+        "dataset=image_folder", f"dataset.root={tmp_path / 'cifar10'}", "dataset.size=32",
+    )  # fmt: skip
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    assert where("cifar10", tmp_path) == ("dataset=cifar10", f"dataset.root={tmp_path}")
+    assert where("digits", tmp_path) == ("dataset=digits",)
+
+
+# --- the five papers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("paper", ["adpfl", "agn", "coqfl", "fedags", "fedcad"])
+def test_a_papers_file_is_whole(paper: str, tmp_path: Path) -> None:
+    """Every run composes, both scales stay within their budgets, every claim is decided by something."""
+    found = spec.load(paper)
+    assert found.paper == paper and len(found.claims) >= 10 and set(found.methods) <= set(METHODS)
+    data = tmp_path / "data"
+    (data / "MNIST" / "raw").mkdir(parents=True)
+    (data / "FashionMNIST" / "raw").mkdir(parents=True)
+    (data / "cifar-10-batches-py").mkdir(parents=True)
+    (data / "cifar-100-python").mkdir(parents=True)
+    planned = plan(found, "small", data)
+    assert 0 < total_epochs(planned) <= found.client_epochs["small"]
+    decided = {cell for claim in found.claims.values() for cell in claim.cells}
+    assert {table for table, _, _ in decided} >= {
+        name for name, t in found.tables.items() if t.kind in ("plan", "audit")
+    }
+
+
+def test_a_paper_that_is_not_there() -> None:
+    with pytest.raises(OptionError, match="allowed: adpfl, agn, coqfl, fedags, fedcad, all"):
+        spec.load("nothing")

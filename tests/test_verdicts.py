@@ -1,0 +1,98 @@
+"""Verdicts on hand-made numbers: signs, intervals, what one seed cannot decide, orderings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedpriv.studies.verdicts import (
+    CANNOT,
+    FAILS,
+    HOLDS,
+    OPEN,
+    Values,
+    at_least,
+    at_most,
+    better,
+    ordering,
+    paired_difference,
+    similar,
+)
+
+
+def values(label: str, *numbers: float) -> Values:
+    return Values(label, dict(enumerate(numbers)), unit="%")
+
+
+HIGH = values("high", 90.0, 91.0, 92.0)
+LOW = values("low", 80.0, 81.1, 81.9)
+NOISY = values("noisy", 70.0, 95.0, 85.0)
+
+
+def test_a_difference_is_taken_seed_by_seed() -> None:
+    found = paired_difference(HIGH, LOW)
+    # differences 10, 9.9, 10.1: mean 10, standard deviation 0.1, t(2, 0.975) = 4.302653
+    assert found.n == 3 and found.mean == pytest.approx(10) and found.std == pytest.approx(0.1)
+    assert found.half_width == pytest.approx(4.302653 * 0.1 / math.sqrt(3), rel=1e-6)
+    other_seeds = Values("other", {1: 80.0, 7: 10.0})
+    assert paired_difference(HIGH, other_seeds).n == 1  # seed 1 is the only one in common
+
+
+def test_better_knows_the_sign_and_what_is_open() -> None:
+    assert better([(HIGH, LOW)]).verdict == HOLDS
+    assert better([(LOW, HIGH)]).verdict == FAILS
+    assert better([(HIGH, NOISY)]).verdict == OPEN
+    assert better([(HIGH, LOW), (HIGH, NOISY)]).verdict == OPEN
+    assert better([(HIGH, LOW), (LOW, HIGH), (HIGH, NOISY)]).verdict == FAILS
+    one_seed = better([(values("a", 99.0), values("b", 1.0))])
+    assert one_seed.verdict == OPEN and "one seed: no interval" in one_seed.words
+
+
+def test_better_says_whether_the_reported_gain_is_reached() -> None:
+    assert "reported +10" in better([(HIGH, LOW)], [10.0]).words
+    assert "not reached" not in better([(HIGH, LOW)], [10.0]).words
+    assert "reported +16, which is not reached" in better([(HIGH, LOW)], [16.0]).words
+    assert "reported +2, which is exceeded" in better([(HIGH, LOW)], [2.0]).words
+    difference = better([(HIGH, LOW)]).difference
+    assert difference is not None and difference.mean == pytest.approx(10)
+    assert better([(HIGH, LOW), (LOW, HIGH)]).difference is None
+
+
+def test_similar_needs_the_whole_interval() -> None:
+    near = values("near", 90.1, 91.0, 92.1)
+    assert similar([(HIGH, near)], within=1).verdict == HOLDS
+    assert similar([(HIGH, LOW)], within=1).verdict == FAILS
+    assert similar([(HIGH, LOW)], within=11).verdict == HOLDS
+    assert similar([(HIGH, NOISY)], within=1).verdict == OPEN
+    assert similar([(values("a", 1.0), values("b", 1.0))], within=1).verdict == OPEN  # one seed decides nothing
+
+
+def test_a_bound_is_held_against_the_largest_value() -> None:
+    assert at_most(values("epsilon", 2.0, 2.7), 2.72).verdict == HOLDS
+    assert at_most(values("epsilon", 2.0, 2.73), 2.72).verdict == FAILS
+    infinite = Values("epsilon", {0: math.inf}, reasons=("98 % of coordinates are sent without noise",))
+    outcome = at_most(infinite, 2.72)
+    assert outcome.verdict == FAILS
+    assert outcome.words == "epsilon: ∞, more than 2.72. No bound: 98 % of coordinates are sent without noise"
+    assert at_most(infinite, math.inf).verdict == HOLDS
+
+
+def test_a_level_is_missed_only_in_the_papers_own_setting() -> None:
+    assert at_least(HIGH, 90.5, decided=False).verdict == HOLDS
+    assert at_least(HIGH, 99.0, decided=False).verdict == CANNOT
+    assert at_least(HIGH, 99.0, decided=True).verdict == FAILS
+    assert at_least(HIGH, 92.0, decided=True).verdict == OPEN  # 91 +- 2.5
+
+
+def test_an_ordering_counts_its_pairs() -> None:
+    rows = {"high": HIGH, "low": LOW, "noisy": NOISY}
+    found = ordering("column", rows, {"high": 99.0, "low": 98.0})
+    assert found is not None and found.holds and (found.agreeing, found.contradicted, found.open) == (1, 0, 0)
+    found = ordering("column", rows, {"high": 98.0, "low": 99.0})
+    assert found is not None and not found.holds and (found.agreeing, found.contradicted, found.open) == (0, 1, 0)
+    assert found.reported == ("low", "high") and found.measured == ("high", "low")
+    found = ordering("column", rows, {"high": 99.0, "low": 98.0, "noisy": 97.0})
+    assert found is not None and not found.holds and (found.agreeing, found.contradicted, found.open) == (1, 0, 2)
+    assert ordering("column", rows, {"high": 99.0}) is None
+    assert ordering("column", {"high": HIGH}, {"high": 99.0, "gone": 98.0}) is None
