@@ -193,7 +193,7 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(
         (["paper=fedcad", "seeds=0"], "seeds=0: must be a whole number from 1 to 100"),
         (["paper=fedcad", "download=yes"], "download=yes: allowed: true, false"),
         (["paper=fedcad", "size=1"], "size=1: no such option; allowed: paper, scale, data"),
-        (["scale=small"], "paper=: is missing"),
+        (["scale=small"], "paper: is missing"),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
