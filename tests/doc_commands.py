@@ -225,7 +225,6 @@ class Shop:
         if self.exact or options.keys() & {"plan", "resume", "rerun"} or "--help" in given:
             return main(given)
         multirun = "-m" in given
-        check([word for word in given if word != "-m"], multirun)
         smaller = SMALL | {"engine": options.get("engine", "inprocess")}
         for words, more in FITTING.items():
             if words in " ".join(given):
@@ -233,6 +232,8 @@ class Shop:
         if options.get("partition") == "resampled":
             del smaller["clients_per_round"]
         kept = [word for word in given if word.partition("=")[0] not in smaller]
+        if multirun or kept != given:  # what is made smaller is taken as it stands, too
+            check([word for word in given if word != "-m"], multirun)
         if multirun:  # the first value of each option, and the last one too of the first option
             swept = [n for n, word in enumerate(kept) if "," in word and "[" not in word and "{" not in word]
             for n in swept:
@@ -355,6 +356,7 @@ def edit_sparse(folder: Path, page: str) -> None:
 def furnish() -> None:
     """What the pages' placeholders stand for: pictures, sets and a finished run, in the working directory."""
     import huggingface_hub
+    from matplotlib.figure import Figure
     from picture_sets import pictures, write_hub_set, write_mnist
     from PIL import Image
 
@@ -364,6 +366,10 @@ def furnish() -> None:
             Image.fromarray(picture.transpose(1, 2, 0)).save(Path("PICTURES", name, f"{number}.png"))
     write_mnist(Path("data"), 48, 16, (28, 28))
     write_hub_set(Path("stored"), size=(32, 32), train=24, test=12)
+    draw = Figure.savefig
+    Figure.savefig = lambda *given, **options: draw(
+        *given, **options | {"dpi": 20}
+    )  # drawing is a third of a small run
     huggingface_hub.snapshot_download = lambda *_, local_dir, **__: shutil.copytree("stored", local_dir)
 
 

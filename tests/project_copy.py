@@ -6,18 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-PARTS = ("fedpriv", "strategies", "clients", "conf", "tests")
-
-
-def copied(folder: Path, parts: Sequence[str] = PARTS) -> Path:
+def copied(folder: Path) -> Path:
     """All that a method needs to be trained, audited and tested."""
-    for part in parts:
+    for part in ("fedpriv", "strategies", "clients", "conf", "tests"):
         shutil.copytree(ROOT / part, folder / part)  # what is compiled already is worth seconds
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
