@@ -356,7 +356,6 @@ def edit_sparse(folder: Path, page: str) -> None:
 def furnish() -> None:
     """What the pages' placeholders stand for: pictures, sets and a finished run, in the working directory."""
     import huggingface_hub
-    from matplotlib.figure import Figure
     from picture_sets import pictures, write_hub_set, write_mnist
     from PIL import Image
 
@@ -366,7 +365,6 @@ def furnish() -> None:
             Image.fromarray(picture.transpose(1, 2, 0)).save(Path("PICTURES", name, f"{number}.png"))
     write_mnist(Path("data"), 48, 16, (28, 28))
     write_hub_set(Path("stored"), size=(32, 32), train=24, test=12)
-    draw = Figure.savefig
     Figure.savefig = lambda *given, **options: draw(
         *given, **options | {"dpi": 20}
     )  # drawing is a third of a small run

@@ -295,7 +295,7 @@ def test_what_is_not_there(the_hub: list[Any], tmp_path: Path):
 def test_a_run_on_a_set_of_the_hub(cli: Callable[..., Outcome], write: Write, tmp_path: Path):
     write(train=60, test=12)
     source = ("dataset=huggingface", "dataset.root=set", "dataset.cache=cache", "dataset.auxiliary=3")
-    outcome = cli(*SMALL, *source, "strategy=fedavg", "model=linear", "local.batch_size=5", "hydra.run.dir=run")
+    outcome = cli(*SMALL, *source, "strategy=fedavg", "model=linear", "num_rounds=1", "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
     assert (tmp_path / "run" / "model.safetensors").is_file()
     (decoded,) = (tmp_path / "cache" / "pictures").glob("*/images.npy")
