@@ -359,6 +359,8 @@ def furnish() -> None:
     from picture_sets import pictures, write_hub_set, write_mnist
     from PIL import Image
 
+    from fedpriv import cli
+
     for label, name in enumerate(("cat", "dog")):
         Path("PICTURES", name).mkdir(parents=True)
         for number, picture in enumerate(pictures(8, label, (32, 32))):
