@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_commands import ELSEWHERE, Command, OwnFile, bare, blocks, commands, elsewhere, pages, steps
+from doc_commands import ELSEWHERE, Command, OwnFile, Shop, bare, blocks, commands, elsewhere, pages, steps
 from project_copy import copied, python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ def test_a_command_of_the_docs_is_carried_out(command: Command, done: dict[str, 
     found = done[command.key]
     assert found["code"] == 0, (
         f"{command.key} ended with {found['code']}.\n{found['printed']}\n"
-        "Mend the command or the page; if it can only run elsewhere, say so in tests/doc_commands.py: ELSEWHERE (with "
+        "Mend the command or the page. If it can only run elsewhere, say so in tests/doc_commands.py: ELSEWHERE (with "
         "the test that runs it), FITTING (options that make it small), or a method of Shop (a new program)."
     )
     printed = [" ".join(line.split()) for line in found["printed"].splitlines()]
@@ -101,7 +101,9 @@ def test_commands_are_found_wherever_they_stand() -> None:
     *_, last, own = steps("p", page)
     assert isinstance(last, Command) and last.shows == ("what it prints",)
     assert own == OwnFile("p", "own.py", "# own.py\nx = 1\n")
-    assert elsewhere("unheard of") is None  # so it would be tried, and fail with words
+    for unknown, named in (("unheard of", "unheard"), ("python -m fedpriv.unheard of=1", "python -m fedpriv.unheard")):
+        assert elsewhere(unknown) is None
+        assert Shop().carry_out(Command("p", 8, unknown)) == (3, f"nobody knows how to run {named}")
     assert bare(".venv/bin/python -m x   # y") == "python -m x"
 
 
