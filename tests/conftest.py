@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
@@ -92,6 +93,23 @@ def resumed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callab
         return folder
 
     return start
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Callable[..., Any]:
+    """``machines(count, {"limits": {...}, ...})``: nodes (`deployed.Machines`) whose policy differs from
+    `deployed.POLICY` in these entries.
+    """
+
+    def make(count: int = 2, changes: dict[str, Any] | None = None) -> Any:
+        from deployed import POLICY, Machines
+
+        policy = copy.deepcopy(POLICY)
+        for name, value in (changes or {}).items():
+            policy[name] = policy[name] | value if isinstance(value, dict) else value
+        return Machines(tmp_path, count, policy)
+
+    return make
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Context, Message, RecordDict
 from PIL import Image
 
 from fedpriv.app import client_app, server_app
+from fedpriv.compose import compose_remote_text
 from fedpriv.data_ledger import DataLedger
+from fedpriv.deployment import Node, model_size
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
+from fedpriv.errors import RunFailed
 from fedpriv.node import main as node_command
 from fedpriv.policy import read_policy
+from fedpriv.records import RUN, Instructions, Refusal, pack_vector, train_content
+from fedpriv.server import BudgetsSpent
 from fedpriv.shared_bits import new_identity
 
 CLASSES = ("a", "b", "c")
@@ -156,7 +162,53 @@ class Grid:
         return reply
 
 
+#: What the fixture `machines` is.
+MACHINES = Callable[..., Machines]
+
+
 def context(node: int, config: dict[str, Any], overrides: str) -> Context:
     return Context(
         run_id=RUN_ID, node_id=node, node_config=config, state=RecordDict(), run_config={"overrides": overrides}
     )
+
+
+def codes(grid: Grid) -> list[str]:
+    """Of every answer to a train message: the refusal, or ``sent``."""
+    return [
+        Refusal(reply.error.code).name if reply.has_error() else "sent"
+        for _, reply in grid.answers
+        if reply.metadata.message_type == "train"
+    ]
+
+
+def refused(network: Machines, overrides: str) -> set[str]:
+    """The codes of a run that every node refuses; nothing is booked by it, and a code is all that leaves."""
+    before = [network.booked(number) for number in range(network.count)]
+    told: list[Message] = []
+
+    def listen(node: int, deliver: Callable[[], Message]) -> Message:
+        told.append(deliver())
+        return told[-1]
+
+    with pytest.raises((RunFailed, BudgetsSpent)):
+        network.serve(overrides, listen)
+    answers = [reply for reply in told if reply.metadata.message_type == "train"]
+    assert len(answers) in (network.count, 2 * network.count) and all(reply.has_error() for reply in answers)
+    assert [network.booked(number) for number in range(network.count)] == before
+    assert all(reply.error.reason == Refusal(reply.error.code).name.lower() for reply in answers)
+    return {Refusal(reply.error.code).name for reply in answers}
+
+
+def asker(network: Machines, overrides: str, name: str = 32 * "c") -> Callable[..., Message]:
+    """``ask(round, attempt, **options)``: what a server may send to node 0 in a run, and the answer."""
+    grid = Grid(network, overrides, None)
+    size = model_size(Node(0, network.policy(0), network.data(0)).effective(compose_remote_text(overrides)))
+
+    def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
+        theta = pack_vector(np.zeros(min(size, 1000), np.float32))
+        content = train_content(theta, Instructions(server_round, attempt, {RUN: name} | options))
+        message = Message(content, 700, "train", group_id="1")
+        stamp(message, "asked")
+        return grid.deliver(0, message)
+
+    return ask

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,57 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import SMALL, Outcome
+from picture_sets import CLASSES, IMAGE, as_png, pictures, write_card, write_hub_set, write_parquet
 from PIL import Image
 
 from fedpriv.config import DatasetConfig
 from fedpriv.data import Dataset, hub, load_dataset
 from fedpriv.errors import DataError, OptionError
 
-CLASSES = ("ape", "bee", "cow")
-IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-
 
 def load(root: Path | None, *, seed: int = 0, **options) -> Dataset:
     given = {"name": "huggingface", "root": None if root is None else str(root), "download": False, "auxiliary": 0}
     return load_dataset(DatasetConfig(**{**given, **options}), seed)
-
-
-def pictures(count: int, start: int = 0, size: tuple[int, int] = (6, 5)) -> np.ndarray:
-    """uint8 [count, 3, h, w], all different, in no order that a label follows from."""
-    return np.random.default_rng(start + 1).integers(0, 256, (count, 3, *size), dtype=np.uint8)
-
-
-def as_png(picture: np.ndarray) -> dict[str, Any]:
-    file = io.BytesIO()
-    Image.fromarray(picture.transpose(1, 2, 0)).save(file, "png")
-    return {"bytes": file.getvalue(), "path": "0.png"}
-
-
-def write_parquet(path: Path, images: Sequence[Any], **columns: Sequence[Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [as_png(image) if isinstance(image, np.ndarray) else image for image in images]
-    pq.write_table(pa.table({"img": pa.array(rows, IMAGE), **columns}), path, row_group_size=10)
-
-
-CLASS_LABEL = ["class_label:", "  names:", *(f"    '{label}': {name}" for label, name in enumerate(CLASSES))]
-
-
-def write_card(root: Path, labels: dict[str, str], splits: dict[str, int], image: str = "image") -> None:
-    """The hub's README.md. labels: column -> class_label or a plain type; splits: name -> rows."""
-    lines = ["dataset_info:", "  features:", "  - name: img", f"    dtype: {image}"]
-    for column, kind in labels.items():
-        lines += [f"  - name: {column}"]
-        if kind == "class_label":
-            lines += ["    dtype:", *(f"      {line}" for line in CLASS_LABEL)]
-        else:
-            lines += [f"    dtype: {kind}"]
-    lines += ["  splits:"]
-    for split, rows in splits.items():
-        lines += [f"  - name: {split}", "    num_bytes: 1", f"    num_examples: {rows}"]
-    lines += ["  download_size: 1", "  dataset_size: 1", "configs:", "- config_name: default", "  data_files:"]
-    for split in splits:
-        lines += [f"  - split: {split}", f"    path: data/{split}-*"]
-    (root / "README.md").write_text("\n".join(["---", *lines, "---", "# A set", ""]))
 
 
 Write = Callable[..., Path]
@@ -73,10 +32,7 @@ def write(tmp_path: Path) -> Write:
     """``write(train=30, test=12)``: a set in the hub's form; picture k has label k mod 3. Returns its folder."""
 
     def make(root: Path = tmp_path / "set", /, **splits: int) -> Path:
-        for number, (split, rows) in enumerate(splits.items()):
-            labels = np.arange(rows) % len(CLASSES)
-            write_parquet(root / "data" / f"{split}-00000-of-00001.parquet", pictures(rows, number), label=labels)
-        write_card(root, {"label": "class_label"}, splits)
+        write_hub_set(root, **splits)
         return root
 
     return make
@@ -339,7 +295,7 @@ def test_what_is_not_there(the_hub: list[Any], tmp_path: Path):
 def test_a_run_on_a_set_of_the_hub(cli: Callable[..., Outcome], write: Write, tmp_path: Path):
     write(train=60, test=12)
     source = ("dataset=huggingface", "dataset.root=set", "dataset.cache=cache", "dataset.auxiliary=3")
-    outcome = cli(*SMALL, *source, "strategy=fedavg", "model=linear", "local.batch_size=5", "hydra.run.dir=run")
+    outcome = cli(*SMALL, *source, "strategy=fedavg", "model=linear", "num_rounds=1", "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
     assert (tmp_path / "run" / "model.safetensors").is_file()
     (decoded,) = (tmp_path / "cache" / "pictures").glob("*/images.npy")

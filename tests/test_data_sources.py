@@ -6,13 +6,13 @@ import gzip
 import hashlib
 import io
 import pickle
-import struct
 import sys
 import urllib.error
 from pathlib import Path
 
 import numpy as np
 import pytest
+from picture_sets import idx, write_mnist
 from PIL import Image
 
 from fedpriv.config import KNOWN_SETS, DatasetConfig
@@ -63,21 +63,10 @@ def test_digits_keep_scikit_learns_pictures_and_labels_together():
 # --- the MNIST family ------------------------------------------------------------------------------------
 
 
-def idx(array: np.ndarray) -> bytes:
-    return (
-        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
-    )
-
-
 @pytest.fixture
 def tiny_mnist(tmp_path: Path) -> Path:
     """30 training and 20 test pictures of 6 x 5 in MNIST's files; a picture's pixels are all its own number."""
-    raw = tmp_path / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    for prefix, count in (("train", 30), ("t10k", 20)):
-        numbers = np.arange(count)
-        (raw / f"{prefix}-images-idx3-ubyte").write_bytes(idx(np.tile(numbers[:, None, None], (1, 6, 5))))
-        (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(numbers % 10))
+    write_mnist(tmp_path, 30, 20, (6, 5))
     return tmp_path
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import socket
 import struct
@@ -12,9 +14,10 @@ from typing import Any
 import pytest
 from conftest import Outcome, Run, result_of, rows_of
 
+from fedpriv.cli import main
 from fedpriv.compose import compose, compose_remote
 from fedpriv.errors import OptionError
-from fedpriv.run import with_operations
+from fedpriv.run import start_run, with_operations
 from fedpriv.tracking import backends
 from fedpriv.tracking.figures import of_round, of_summary, options
 from fedpriv.tracking.tracker import IDS, Tracker
@@ -31,8 +34,8 @@ ROW: dict[str, Any] = {
 ALL = "tracking.kinds=[tensorboard,mlflow,wandb]"
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _no_network() -> Iterator[None]:
     """Only this machine may be talked to (wandb's own process listens on a socket file or the loopback)."""
     real = socket.socket.connect
 
@@ -40,7 +43,9 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "::1", "localhost"), address
         real(self, address)
 
-    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", connect)
+        yield
 
 
 # --- reading back ----------------------------------------------------------------------------------------
@@ -120,8 +125,20 @@ def wandb_of(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any], d
 # --- what is tracked -------------------------------------------------------------------------------------
 
 
-def test_every_tool_shows_what_the_run_wrote(run: Run):
-    folder = run(ALL, "partition.test_fraction=0.2", "evaluate.every=2")
+OPTIONS = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "engine=inprocess", "local.steps=2")
+OPTIONS += ("partition.test_fraction=0.2", "evaluate.every=2")
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that all tools have tracked."""
+    folder = tmp_path_factory.mktemp("tracked") / "run"
+    start_run(compose([*OPTIONS, ALL]), folder)
+    return folder
+
+
+def test_every_tool_shows_what_the_run_wrote(tracked: Path):
+    folder = tracked
     rows, summary = rows_of(folder), json.loads((folder / "summary.json").read_text())
     epsilon = summary["privacy"]["verified_epsilon"]
     model = (folder / "model.safetensors").as_uri()
@@ -138,16 +155,16 @@ def test_every_tool_shows_what_the_run_wrote(run: Run):
     assert "num_clients: 4" in texts["config"] and str(folder) not in texts["config"]
     assert texts["summary/privacy.audited_epsilon"] == "not audited" and texts["model"] == model
 
-    client, (tracked,) = mlflow_of(place / "mlflow")
-    assert tracked.info.run_id == ids["mlflow"] and tracked.info.run_name == folder.name
-    assert tracked.info.status == "FINISHED"
-    assert tracked.data.params["num_clients"] == "4" and tracked.data.params["privacy.variant"] == "repaired"
-    assert tracked.data.metrics["summary/privacy.verified_epsilon"] == epsilon
-    assert tracked.data.tags["summary/privacy.audited_epsilon"] == "not audited"
-    assert tracked.data.tags["model"] == model and tracked.data.tags["summary/note"] if summary["note"] else True
-    history = client.get_metric_history(tracked.info.run_id, "bytes_up")
+    client, (shown,) = mlflow_of(place / "mlflow")
+    assert shown.info.run_id == ids["mlflow"] and shown.info.run_name == folder.name
+    assert shown.info.status == "FINISHED"
+    assert shown.data.params["num_clients"] == "4" and shown.data.params["privacy.variant"] == "repaired"
+    assert shown.data.metrics["summary/privacy.verified_epsilon"] == epsilon
+    assert shown.data.tags["summary/privacy.audited_epsilon"] == "not audited"
+    assert shown.data.tags["model"] == model and shown.data.tags["summary/note"] if summary["note"] else True
+    history = client.get_metric_history(shown.info.run_id, "bytes_up")
     assert {point.step: point.value for point in history} == {row["round"]: row["bytes_up"] for row in rows}
-    assert client.list_artifacts(tracked.info.run_id) == []  # the model stays where it is
+    assert client.list_artifacts(shown.info.run_id) == []  # the model stays where it is
 
     (offline,) = (place / "wandb").glob("offline-run-*")
     about, points, last, config = wandb_of(offline)
@@ -159,16 +176,15 @@ def test_every_tool_shows_what_the_run_wrote(run: Run):
     assert not [file for file in offline.rglob("*") if file.suffix in (".safetensors", ".py")]
 
 
-def test_an_infinite_epsilon_is_a_text_and_no_number(run: Run):
-    folder = run("tracking.kinds=[tensorboard,mlflow]", "strategy=fedavg", "num_rounds=1")
-    assert rows_of(folder)[0]["epsilon_so_far"] == "inf"
-    scalars, texts = tensorboard_of(folder / "tracking" / "tensorboard" / folder.name)
+def test_an_infinite_epsilon_is_a_text_and_no_number(swept: Path):
+    assert rows_of(swept / "here" / "0-fedavg-digits")[0]["epsilon_so_far"] == "inf"
+    scalars, texts = tensorboard_of(swept / "board" / "tensorboard" / "same")
     assert "epsilon" not in scalars and "summary/privacy.verified_epsilon" not in scalars
     assert texts["epsilon"] == texts["summary/privacy.verified_epsilon"] == "inf"
-    _, (tracked,) = mlflow_of(folder / "tracking" / "mlflow")
-    assert "epsilon" not in tracked.data.metrics
-    assert tracked.data.tags["epsilon"] == tracked.data.tags["summary/privacy.verified_epsilon"] == "inf"
-    assert tracked.data.tags["summary/privacy.claimed_epsilon"] == "nothing is claimed"
+    _, (shown, _) = mlflow_of(swept / "board" / "mlflow", "seeds")
+    assert "epsilon" not in shown.data.metrics
+    assert shown.data.tags["epsilon"] == shown.data.tags["summary/privacy.verified_epsilon"] == "inf"
+    assert shown.data.tags["summary/privacy.claimed_epsilon"] == "nothing is claimed"
 
 
 def test_figures_that_are_no_numbers_never_pass_for_some():
@@ -183,8 +199,8 @@ def test_figures_that_are_no_numbers_never_pass_for_some():
     assert words["summary/privacy.claimed_epsilon"] == "nothing is claimed"
 
 
-def test_nothing_is_tracked_unless_asked_and_nothing_of_the_result_changes(run: Run):
-    plain, tracked = run("num_rounds=1"), run("num_rounds=1", "tracking.kinds=tensorboard")
+def test_nothing_is_tracked_unless_asked_and_nothing_of_the_result_changes(tracked: Path, run: Run):
+    plain = run(*OPTIONS)
     assert not (plain / IDS).exists() and not (plain / "tracking").exists()
     assert result_of(plain) == result_of(tracked)
 
@@ -203,8 +219,8 @@ def test_a_resumed_run_goes_on_under_its_ids(resumed: Callable[..., Path]):
     place, ids = folder / "tracking", json.loads((folder / IDS).read_text())
     scalars, _ = tensorboard_of(place / "tensorboard" / ids["tensorboard"])  # round 3 is there once
     assert scalars["loss"] == pytest.approx({row["round"]: row["loss"] for row in rows_of(folder)})
-    client, (tracked,) = mlflow_of(place / "mlflow")
-    assert tracked.info.run_id == ids["mlflow"] and tracked.info.status == "FINISHED"
+    client, (shown,) = mlflow_of(place / "mlflow")
+    assert shown.info.run_id == ids["mlflow"] and shown.info.status == "FINISHED"
     steps = [point.step for point in client.get_metric_history(ids["mlflow"], "loss")]
     assert set(steps) == {1, 2, 3, 4}
     offline = [wandb_of(part) for part in sorted((place / "wandb").glob("offline-run-*"))]
@@ -225,15 +241,25 @@ def test_a_tool_that_comes_in_at_a_resume_gets_the_earlier_rounds(tmp_path: Path
     assert scalars["loss"].keys() == {1, 2, 3} and texts["state"] == "stopped"
 
 
-def test_a_sweep_is_one_tracked_run_per_job(cli: Callable[..., Outcome], tmp_path: Path):
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two runs without privacy were made in ``here`` and tracked in ``board``."""
+    place = tmp_path_factory.mktemp("swept")
     shared = ("tracking.kinds=[tensorboard,mlflow]", "tracking.folder=board", "tracking.experiment=seeds")
     small = ("num_clients=2", "clients_per_round=2", "num_rounds=1", "engine=inprocess", "strategy=fedavg")
-    outcome = cli("-m", *small, *shared, "seed=0,1", "hydra.sweep.dir=here", "tracking.run_name=same")
-    assert outcome.code == 0 and outcome.err == ""
-    assert {path.name for path in (tmp_path / "board" / "tensorboard").iterdir()} == {"same", "same-2"}
-    _, runs = mlflow_of(tmp_path / "board" / "mlflow", "seeds")
-    assert sorted(tracked.data.params["seed"] for tracked in runs) == ["0", "1"]
-    assert {path.name for path in tmp_path.iterdir()} == {"here", "board"}
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.chdir(place)
+        assert main(["-m", *small, *shared, "seed=0,1", "hydra.sweep.dir=here", "tracking.run_name=same"]) == 0
+    assert said.getvalue() == ""
+    return place
+
+
+def test_a_sweep_is_one_tracked_run_per_job(swept: Path):
+    assert {path.name for path in (swept / "board" / "tensorboard").iterdir()} == {"same", "same-2"}
+    _, runs = mlflow_of(swept / "board" / "mlflow", "seeds")
+    assert sorted(shown.data.params["seed"] for shown in runs) == ["0", "1"]
+    assert {path.name for path in swept.iterdir()} == {"here", "board"}
 
 
 class Broken:
@@ -270,7 +296,7 @@ def test_a_tool_that_fails_is_left_alone_and_the_others_go_on(at: str, tmp_path:
 
 def test_a_run_goes_on_without_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     monkeypatch.setattr("fedpriv.tracking.tracker.make_backend", lambda kind, options: Broken("round"))
-    folder = run("tracking.kinds=[mlflow]", "num_rounds=2")
+    folder = run("tracking.kinds=[mlflow]", "num_rounds=2", "local.steps=1")
     words = "mlflow no longer tracks this run, which goes on (RuntimeError: the disk of the tool is full)"
     assert [line for line in capfd.readouterr().err.splitlines() if "track" in line] == [f"fedpriv: {words}"]
     assert len(rows_of(folder)) == 2 and (folder / "summary.json").exists()

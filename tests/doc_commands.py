@@ -1,0 +1,396 @@
+"""The commands in README.md and docs/*.md: which there are, and how each is carried out.
+
+A command is every line of an indented block and of a fenced block for a shell (or for nothing in particular), and every
+``python -m ...`` or ``make ...`` in the text. Behind it a block for ``text`` holds lines that it prints. A block for
+``python`` that begins with ``# NAME.py`` is a file in the project's folder, made before the commands below it.
+
+``python tests/doc_commands.py RESULTS`` in a copy of the project carries all of them out in one process, page after
+page, smaller where that changes nothing else, and writes a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SHELLS = ("", "sh", "bash", "console")
+INLINE = re.compile(r"`((?:\.venv/bin/)?python -m [^`]+|make [a-z][^`]*)`")
+
+#: Commands that are not carried out here: (the whole command, why, the test that does the same or None).
+ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
+    (r"docker .*", "needs containers", "tests/test_containers.py::test_a_documented_command_is_taken_by_its_program"),
+    (r"make install.*", "fetches packages; CI begins with it", None),
+    (r"make (test|test-gpu|lint).*", "these checks are run by it", None),
+    (
+        r"make bench.*|python -m benchmarks.*",
+        "a quarter of an hour",
+        "tests/test_benchmarks.py::test_the_table_of_a_small_benchmark",
+    ),
+    (
+        r"make deploy-demo|python -m deploy\.demo",
+        "two minutes",
+        "tests/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
+    ),
+    (
+        r"python -m fedpriv\.attack .*",
+        "trains shadow models",
+        "tests/test_attack_command.py::test_every_attack_knows_an_overfitted_model_and_is_at_chance_on_another",
+    ),
+    (
+        r"ray (start|stop).*|python -m fedpriv engine=ray engine\.address=HEAD:6379 .*",
+        "needs other machines",
+        "tests/test_ray_scale.py::test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies",
+    ),
+    (
+        r"flwr run \. --federation-config .*",
+        "starts Flower's own servers",
+        "tests/test_bundle.py::test_app_composes_from_the_runs_own_options",
+    ),
+    (
+        r"flwr .*|flower-superlink .*|python -m fedpriv\.superlink .*|python -m fedpriv\.node run .*",
+        "needs a server and nodes",
+        "tests/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
+    ),
+    (
+        r"python -m fedpriv\.node bundle \.",
+        "needs the tracked files alone",
+        "tests/test_rehearsal.py::test_a_tampered_bundle_is_neither_unpacked_nor_run",
+    ),
+    (
+        r"ssh-keygen .*|openssl .*",
+        "other tools",
+        "tests/test_credentials.py::test_nodes_have_keys_that_flower_takes_each_its_own",
+    ),
+)
+
+#: A run of about a second, the same command otherwise.
+SMALL = {"num_rounds": "1", "num_clients": "4", "clients_per_round": "4", "engine.trainer": "sequential"}
+#: Further options for the commands that hold these words.
+FITTING = {
+    "mnist": {"local.batch_size": "4", "dataset.auxiliary": "0", "local.epochs": "1"},
+    "PICTURES": {"local.batch_size": "2", "dataset.auxiliary": "0"},
+    "huggingface": {"local.batch_size": "2", "dataset.auxiliary": "0"},
+    "round: 3": {"num_rounds": "3", "num_clients": "8", "clients_per_round": "8"},
+    "partition=resampled": {"partition.examples_per_client": "60"},
+    "attack.keep_snapshots": {"dataset.train_examples": "400"},
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    page: str
+    line: int
+    text: str
+    shows: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.page}:{self.line} {self.text}"
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    page: str
+    name: str
+    content: str
+
+
+def pages() -> list[str]:
+    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+def blocks(text: str) -> Iterator[tuple[str, int, list[str]]]:
+    """(kind, first line's number, lines) of a page: ``indented``, ``inline``, or what a fence is for."""
+    lines, number = text.splitlines(), 0
+    while number < len(lines):
+        line = lines[number]
+        if line.startswith("```"):
+            end = next(n for n in range(number + 1, len(lines)) if lines[n].startswith("```"))
+            yield line[3:].strip(), number + 2, lines[number + 1 : end]
+            number = end + 1
+        elif line.startswith("    ") and (number == 0 or not lines[number - 1].strip()):
+            end = next((n for n in range(number, len(lines)) if not lines[n].startswith("    ")), len(lines))
+            yield "indented", number + 1, [text[4:] for text in lines[number:end]]
+            number = end
+        else:
+            for found in INLINE.findall(line):
+                yield "inline", number + 1, [found]
+            number += 1
+
+
+def steps(page: str, text: str | None = None) -> list[Command | OwnFile]:
+    """The commands and files of a page, from its top to its end."""
+    found: list[Command | OwnFile] = []
+    for kind, number, lines in blocks((ROOT / page).read_text() if text is None else text):
+        if kind == "text":
+            last = found.pop()
+            assert isinstance(last, Command), f"{page}:{number}: printed lines belong behind a command"
+            found.append(Command(page, last.line, last.text, tuple(lines)))
+        elif kind == "python" and (name := re.fullmatch(r"# (\w+\.py)\b.*", lines[0])):
+            found.append(OwnFile(page, name[1], "\n".join(lines) + "\n"))
+        elif kind in ("indented", "inline", *SHELLS):
+            joined = ""
+            for offset, line in enumerate(lines):
+                joined += line.removesuffix("\\")
+                if not line.endswith("\\") and joined.strip():
+                    found.append(Command(page, number + offset, bare(joined)))
+                    joined = ""
+    return found
+
+
+def bare(line: str) -> str:
+    """A command without the remark behind it."""
+    line = re.sub(r"\s+#\s.*$", "", " ".join(line.split()))
+    return line.removeprefix("$ ").replace(".venv/bin/python ", "python ")
+
+
+def commands() -> list[Command]:
+    return [step for page in pages() for step in steps(page) if isinstance(step, Command)]
+
+
+def elsewhere(command: str) -> tuple[str, str | None] | None:
+    """(reason, test) of a command that is not carried out here."""
+    return next(((why, test) for pattern, why, test in ELSEWHERE if re.fullmatch(pattern, command)), None)
+
+
+# --- carrying them out, in a copy of the project ---------------------------------------------------------
+
+
+class Shop:
+    """Where commands work: the project's copy, which is also the working directory."""
+
+    def __init__(self) -> None:
+        self.exact = False  # the command's printed lines are compared: not one option of it may change
+        self.done: dict[str, tuple[int, str]] = {}
+
+    def carry_out(self, command: Command) -> tuple[int, str]:
+        """(exit code, what it printed); a run that another page shows too is not made again."""
+        self.exact = bool(command.shows)
+        if (
+            not command.text.startswith(("python -m fedpriv ", "make papers"))
+            or command.text not in self.done
+            or self.exact
+        ):
+            self.done[command.text] = self._carry_out(command)
+        return self.done[command.text]
+
+    def _carry_out(self, command: Command) -> tuple[int, str]:
+        line, _, target = command.text.partition(" > ")
+        words = shlex.split(line)
+        if words[0] == "make":
+            return self._make(words[1:])
+        if words[:2] != ["python", "-m"]:
+            done = subprocess.run(words, capture_output=True, text=True) if words[0] == "mv" else None
+            return (done.returncode, done.stderr) if done else (3, f"nobody knows how to run {words[0]}")
+        work = getattr(self, "_" + words[2].replace(".", "_"), None)
+        if work is None:
+            return 3, f"nobody knows how to run python -m {words[2]}"
+        code, printed = captured(lambda: work(words[3:]))
+        if target:
+            Path(target).write_text(printed)
+        return code, printed
+
+    def _make(self, given: list[str]) -> tuple[int, str]:
+        """The target's own lines, each as a command; `make help` as it is."""
+        if given == ["help"]:
+            done = subprocess.run(["make", "help"], capture_output=True, text=True)
+            return done.returncode, done.stdout
+        done = subprocess.run(["make", "-n", "-o", "install", *given], capture_output=True, text=True)
+        code, printed = done.returncode, done.stderr
+        for line in done.stdout.splitlines():
+            if elsewhere(bare(line)) is None:
+                one, said = self.carry_out(Command("Makefile", 0, bare(line)))
+                code, printed = max(code, one), printed + said
+        return code, printed
+
+    def _fedpriv(self, given: list[str]) -> int:
+        from fedpriv.cli import check, main
+
+        options = dict(word.partition("=")[::2] for word in given if "=" in word)
+        if "resume" in options:
+            interrupted(Path(options["resume"]))
+        if self.exact or options.keys() & {"plan", "resume", "rerun"} or "--help" in given:
+            return main(given)
+        multirun = "-m" in given
+        smaller = SMALL | {"engine": options.get("engine", "inprocess")}
+        for words, more in FITTING.items():
+            if words in " ".join(given):
+                smaller |= more
+        if options.get("partition") == "resampled":
+            del smaller["clients_per_round"]
+        kept = [word for word in given if word.partition("=")[0] not in smaller]
+        if multirun or kept != given:  # what is made smaller is taken as it stands, too
+            check([word for word in given if word != "-m"], multirun)
+        if multirun:  # the first value of each option, and the last one too of the first option
+            swept = [n for n, word in enumerate(kept) if "," in word and "[" not in word and "{" not in word]
+            for n in swept:
+                key, _, values = kept[n].partition("=")
+                several = values.split(",")
+                kept[n] = f"{key}={several[0]},{several[-1]}" if n == swept[0] else f"{key}={several[0]}"
+        return main([*kept, *(f"{name}={value}" for name, value in smaller.items())])
+
+    def _pytest(self, given: list[str]) -> int:
+        """A new method's own test, and what the project asks of every method."""
+        import pytest
+
+        name = Path(given[0]).stem.removeprefix("test_")
+        files = [f"tests/test_{part}.py" for part in ("imports", "config", "cli")]
+        chosen = f"test_{name} or {name}] or pairs or fedcat"
+        return int(pytest.main(["-p", "no:cacheprovider", *given, *files, "-k", chosen]))
+
+    def _fedpriv_audit(self, given: list[str]) -> int:
+        from fedpriv.audit import main
+
+        return main(given if self.exact or any("trials=" in word for word in given) else [*given, "trials=2000"])
+
+    def _fedpriv_dme(self, given: list[str]) -> int:
+        from fedpriv.dme import main
+
+        return main([*given, "trials=2", "dimension=20", "figure=1"])
+
+    def _fedpriv_report(self, given: list[str]) -> int:
+        from fedpriv.report.__main__ import main
+
+        return main(given)
+
+    def _fedpriv_predict(self, given: list[str]) -> int:
+        from fedpriv.predict import main
+
+        return main([str(next(Path("PICTURES/cat").iterdir())) if word == "PICTURE..." else word for word in given])
+
+    def _fedpriv_papers(self, given: list[str]) -> int:
+        from fedpriv.papers import main
+
+        return main()
+
+    def _fedpriv_new(self, given: list[str]) -> int:
+        from fedpriv.new import main
+
+        return main(["mine" if word == "NAME" else word for word in given])
+
+    def _fedpriv_credentials(self, given: list[str]) -> int:
+        from fedpriv.credentials import main
+
+        return main(given)
+
+    def _fedpriv_node(self, given: list[str]) -> int:
+        from fedpriv.node import main
+
+        return main([word.replace("/srv/pictures", "PICTURES") for word in given])
+
+    def prepare(self, command: Command) -> None:
+        """What the page's reader has by then."""
+        if "share=" in command.text and "YOUR IDEA" in Path("clients/sparse.py").read_text():
+            edit_sparse(Path(), (ROOT / command.page).read_text())
+            del sys.modules["clients.sparse"]  # another command is another process
+        if "multirun/DATE/TIME" in command.text:
+            newest = max(Path("multirun").glob("*/*/multirun.yaml"), key=lambda path: path.stat().st_mtime)
+            shutil.copytree(newest.parent, "multirun/DATE/TIME")
+        policy = Path("policy.yaml")
+        if "policy=policy.yaml" in command.text and "/var/lib" in policy.read_text():
+            policy.write_text(policy.read_text().replace("/var/lib/fedpriv", str(Path.cwd() / "counters")))
+
+
+def captured(work: Callable[[], int]) -> tuple[int, str]:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            code = work()
+        except SystemExit as error:
+            code = int(error.code or 0)
+        except Exception as error:  # the command fails, the others go on
+            return 1, f"{said.getvalue()}{type(error).__name__}: {error}"
+    return code, said.getvalue()
+
+
+def interrupted(folder: Path) -> None:
+    """A run that Ctrl-C ended behind its first round."""
+    from unittest import mock
+
+    from fedpriv.compose import compose
+    from fedpriv.run import start_run
+    from fedpriv.session import Session
+
+    shutil.rmtree(folder, ignore_errors=True)
+    real = Session._end_round
+
+    def ctrl_c(session: Session, current: Any) -> None:
+        real(session, current)
+        raise KeyboardInterrupt
+
+    config = compose([*(f"{name}={value}" for name, value in SMALL.items()), "num_rounds=2", "engine=inprocess"])
+    with mock.patch.object(Session, "_end_round", ctrl_c), contextlib.suppress(KeyboardInterrupt):
+        start_run(config, folder)
+
+
+def edit_sparse(folder: Path, page: str) -> None:
+    """The tutorial's changes to the method that it has made, in the page's order."""
+    idea, parameter, kept = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (option,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    client, config = folder / "clients/sparse.py", folder / "conf/strategy/sparse.yaml"
+    lines = client.read_text().splitlines(keepends=True)
+    places = []
+    for words in ("YOUR IDEA", " clip_norm: ", " super().__init__("):
+        (place,) = [number for number, line in enumerate(lines) if words in line]
+        places.append(place)
+    lines[places[0]] = idea
+    lines[places[1]] += parameter
+    lines[places[2]] += kept
+    client.write_text("".join(lines))
+    config.write_text(config.read_text() + option)
+
+
+def furnish() -> None:
+    """What the pages' placeholders stand for: pictures, sets and a finished run, in the working directory."""
+    import huggingface_hub
+    from picture_sets import pictures, write_hub_set, write_mnist
+    from PIL import Image
+
+    from fedpriv import cli
+
+    for label, name in enumerate(("cat", "dog")):
+        Path("PICTURES", name).mkdir(parents=True)
+        for number, picture in enumerate(pictures(8, label, (32, 32))):
+            Image.fromarray(picture.transpose(1, 2, 0)).save(Path("PICTURES", name, f"{number}.png"))
+    write_mnist(Path("data"), 48, 16, (28, 28))
+    write_hub_set(Path("stored"), size=(32, 32), train=24, test=12)
+    cli.CHECKED_JOBS = 0  # of a sweep, those that bring a new value are checked
+    huggingface_hub.snapshot_download = lambda *_, local_dir, **__: shutil.copytree("stored", local_dir)
+
+
+def main(arguments: Sequence[str]) -> int:
+    furnish()
+    shop = Shop()
+    with Path(arguments[0]).open("w") as results:
+        for page in pages():
+            for step in steps(page):
+                if isinstance(step, OwnFile):
+                    Path(step.name).write_text(step.content)
+                    importlib.invalidate_caches()
+                elif elsewhere(step.text) is None:
+                    shop.prepare(step)
+                    began = os.times()
+                    code, printed = shop.carry_out(step)
+                    importlib.invalidate_caches()
+                    seconds = sum(os.times()[:4]) - sum(began[:4])
+                    row = {"key": step.key, "command": step.text, "code": code, "printed": printed, "cpu": seconds}
+                    print(json.dumps(row), file=results, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    sys.exit(main(sys.argv[1:]))

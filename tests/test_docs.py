@@ -1,0 +1,149 @@
+"""README.md and docs/*.md: short, every link leads somewhere, and every command in them is carried out.
+
+`doc_commands` finds the commands and runs them all in one process, in a copy of the project; a command that cannot run
+here is in its `ELSEWHERE`, with the reason and the test that does the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doc_commands import ELSEWHERE, Command, OwnFile, Shop, bare, blocks, commands, elsewhere, pages, steps
+from project_copy import copied, python
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = commands()
+HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
+#: No page is longer, in lines; a page that is not named here may have 200.
+LONGEST = {"README.md": 130, "docs/tutorial.md": 99, "docs/epsilons.md": 119}
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with its pages."""
+    folder = copied(tmp_path_factory.mktemp("docs"))
+    for name in ("README.md", "Makefile", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(project: Path) -> dict[str, dict[str, Any]]:
+    """What became of each command, by page and line."""
+    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "tests/doc_commands.py", "results.jsonl"]
+    ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=800)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    rows = map(json.loads, (project / "results.jsonl").read_text().splitlines())
+    return {row["key"]: row for row in rows}
+
+
+@pytest.mark.parametrize("command", HERE, ids=lambda command: command.key)
+def test_a_command_of_the_docs_is_carried_out(command: Command, done: dict[str, dict[str, Any]]) -> None:
+    found = done[command.key]
+    assert found["code"] == 0, (
+        f"{command.key} ended with {found['code']}.\n{found['printed']}\n"
+        "Mend the command or the page. If it can only run elsewhere, say so in tests/doc_commands.py: ELSEWHERE (with "
+        "the test that runs it), FITTING (options that make it small), or a method of Shop (a new program)."
+    )
+    printed = [" ".join(line.split()) for line in found["printed"].splitlines()]
+    for line in command.shows:
+        assert " ".join(line.split()) in printed, f"{command.key} no longer prints: {line}\n{found['printed']}"
+
+
+def test_what_runs_elsewhere_has_a_reason_and_a_test_that_exists() -> None:
+    for pattern, why, test in ELSEWHERE:
+        assert why and any(re.fullmatch(pattern, command.text) for command in COMMANDS), f"{pattern}: no such command"
+        if test is not None:
+            file, _, name = test.partition("::")
+            tree = ast.parse((ROOT / file).read_text())
+            assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
+
+
+def test_commands_are_found_wherever_they_stand() -> None:
+    page = "\n".join(
+        [
+            "Say `python -m fedpriv.new mine` and `make test ARGS=-x`, not `make`.",
+            "",
+            "    python -m fedpriv \\",
+            "        seed=1  # a remark",
+            "    .venv/bin/python -m fedpriv 'a={b: 1}'",
+            "",
+            "```sh",
+            "$ unheard of",
+            "```",
+            "```text",
+            "what it prints",
+            "```",
+            "```python",
+            "# own.py",
+            "x = 1",
+            "```",
+        ]
+    )
+    assert [(step.line, step.text) for step in steps("p", page) if isinstance(step, Command)] == [
+        (1, "python -m fedpriv.new mine"),
+        (1, "make test ARGS=-x"),
+        (4, "python -m fedpriv seed=1"),
+        (5, "python -m fedpriv 'a={b: 1}'"),
+        (8, "unheard of"),
+    ]
+    *_, last, own = steps("p", page)
+    assert isinstance(last, Command) and last.shows == ("what it prints",)
+    assert own == OwnFile("p", "own.py", "# own.py\nx = 1\n")
+    for unknown, named in (("unheard of", "unheard"), ("python -m fedpriv.unheard of=1", "python -m fedpriv.unheard")):
+        assert elsewhere(unknown) is None
+        assert Shop().carry_out(Command("p", 8, unknown)) == (3, f"nobody knows how to run {named}")
+    assert bare(".venv/bin/python -m x   # y") == "python -m x"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_a_page_is_short_and_what_it_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert len(text.splitlines()) <= LONGEST.get(page, 200)
+    headings = {re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in text.splitlines()}
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, anchor = link.partition("#")
+        assert path.startswith("https://") or (ROOT / page).parent.joinpath(path).exists(), link
+        assert path or anchor in headings, link
+    for path in re.findall(r"`((?:fedpriv|docs|conf|strategies|clients|tests|deploy)/[\w./]+)`", text):
+        made = re.search(r"/(NAME|sparse|test_sparse)\.", path)
+        assert made or (ROOT / path).exists(), path
+    assert {kind for kind, _, _ in blocks(text)} <= {"indented", "inline", "text", "sh", "python", "yaml", "toml"}
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page for page in pages() if page.startswith("docs/") and f"({page})" not in readme] == []
+
+
+# --- the tutorial's method -------------------------------------------------------------------------------
+
+
+def test_the_tutorials_method_is_formatted(project: Path, done: dict[str, dict[str, Any]]) -> None:
+    client = (project / "clients/sparse.py").read_text()
+    assert "YOUR IDEA" not in client and "self.share = share" in client
+    files = ("clients/sparse.py", "my_pictures.py", "my_model.py")
+    python(project, "ruff", "check", "--no-cache", *files)
+    python(project, "ruff", "format", "--no-cache", "--check", *files)
+
+
+def test_the_tutorials_method_is_audited(done: dict[str, dict[str, Any]]) -> None:
+    (found,) = [row for row in done.values() if "fedpriv.audit strategy=sparse" in row["command"]]
+    printed = found["printed"].splitlines()
+    assert printed[0].startswith("sparse (repaired), unit client, replace-one, observer server")
+    rows = [line.split() for line in printed if "nothing is claimed" in line]
+    assert len(rows) == 2
+    for row in rows:
+        audited, _, verified = (word for word in row if re.fullmatch(r"[\d.]+|-", word))
+        assert 0.25 * float(verified) < float(audited) <= float(verified)
