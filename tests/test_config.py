@@ -291,3 +291,20 @@ def test_a_mistake_is_found_without_loading_torch():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "2 set()"
     assert found.stderr.strip() == "fedpriv: strategy.client.diff=1.5: must be at most 0.999"
+
+
+def test_a_composition_is_kept_until_what_it_depends_on_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedpriv import compose as module
+
+    made: list[list[str]] = []
+    real = module._compose_with_hydra
+    monkeypatch.setattr(module, "_compose_with_hydra", lambda overrides: made.append(overrides) or real(overrides))
+    first = module._compose_raw(["seed=987"])
+    first["seed"] = "spoilt"
+    assert module._compose_raw(["seed=987"])["seed"] == 987 and len(made) == 1
+    monkeypatch.setenv("FEDPRIV_LOG_FORMAT", "json")
+    assert module._compose_raw(["seed=987"])["operations"]["log_format"] == "json" and len(made) == 2
+    monkeypatch.setenv("SEED_OF_MINE", "5")
+    assert module._compose_raw(["seed=${oc.env:SEED_OF_MINE}"])["seed"] == "5"
+    monkeypatch.setenv("SEED_OF_MINE", "6")
+    assert module._compose_raw(["seed=${oc.env:SEED_OF_MINE}"])["seed"] == "6"
