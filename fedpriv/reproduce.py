@@ -21,6 +21,7 @@ from typing import Any
 
 from fedpriv.cli import DONE, command_options, guarded, shown, whole_number
 from fedpriv.errors import OptionError, RunFailed
+from fedpriv.operations.stopping import stop
 
 OPTIONS = {
     "paper": None,
@@ -35,7 +36,8 @@ MOST_WORKERS, MOST_SEEDS = 1024, 100
 
 
 def main(arguments: Sequence[str]) -> int:
-    return guarded(lambda: _main(list(arguments)))
+    with stop.handled():
+        return guarded(lambda: _main(list(arguments)))
 
 
 def _main(arguments: list[str]) -> int:

@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -24,6 +25,7 @@ from typing import Any
 
 from fedpriv.errors import FedprivError, RunFailed, RunFolderError
 from fedpriv.files import write_atomic
+from fedpriv.operations.stopping import stop
 from fedpriv.report.folder import read_run
 from fedpriv.report.words import number, pick
 from fedpriv.studies.provenance import commit
@@ -314,7 +316,7 @@ def carry_out_all(
                 results[job] = _attempt(job, folder)
             told(job, results[job], len(results), len(jobs))
         return results
-    with _pool(min(workers or os.cpu_count() or 1, len(waiting))) as pool:
+    with stop.forwarded(), _pool(min(workers or os.cpu_count() or 1, len(waiting))) as pool:
         futures: dict[Future[RunRecord | Failure], Job] = {pool.submit(_attempt, job, folder): job for job in waiting}
         while futures:
             for future in wait(futures, return_when=FIRST_COMPLETED).done:
@@ -329,7 +331,7 @@ def carry_out_all(
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with an interruption: each gets Ctrl-C itself, ends its round, and is waited for."""
+    """Processes that end with an interruption: `stop.forwarded` lets each end its round, and it is waited for."""
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_quieten)
     try:
         yield pool
@@ -347,11 +349,17 @@ def _quieten() -> None:
     warnings.simplefilter("ignore")
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
     os.environ["OMP_NUM_THREADS"] = "1"
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed would wait for its next job for ever."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _attempt(job: Job, folder: Path) -> RunRecord | Failure:
-    from fedpriv.operations.stopping import stop
-
     with stop.handled():
         try:
             return carry_out(job, folder)
