@@ -89,6 +89,18 @@ class ClippingClientOptions(GaussianClientOptions):
     norm_noise: float | None = Field(gt=0, description="adp: z_n, noise / norm_bound on a norm; null: the default")
 
 
+class SecureSumOptions(Options):
+    """Of clients whose noises add up in a secure sum, which is assumed."""
+
+    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
+    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
+    weighting: Any = Field(description="as strategy.server.weighting")
+
+
+class FedLDPClientOptions(SecureSumOptions, ClippingClientOptions):
+    pass
+
+
 class FedCADClientOptions(ClippingClientOptions):
     diff: float = Field(
         ge=1e-3, le=1 - 1e-3, description="initial Diff D_0: bound of the change between updates, in units of C"
@@ -269,7 +281,7 @@ class DPFedAvgServerOptions(FormOptions, GradientServerOptions):
     noise_multiplier: Any = Field(description="as strategy.client.noise_multiplier")
 
 
-class DPFedAvgClientOptions(FormOptions, GradientClientOptions):
+class DPFedAvgClientOptions(SecureSumOptions, FormOptions, GradientClientOptions):
     pass
 
 
@@ -343,7 +355,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedvf": (ServerOptions, FedVFClientOptions),
     "pfl": (PFLServerOptions, FedPerClientOptions),
     "adpfl": (ADPFLServerOptions, ADPFLClientOptions),
-    "fedldp": (ClippingServerOptions, ClippingClientOptions),
+    "fedldp": (ClippingServerOptions, FedLDPClientOptions),
     "fedcad": (ClippingServerOptions, FedCADClientOptions),
     "ldpfl": (LDPFLServerOptions, LDPFLClientOptions),
     "coqfl": (CoQFLServerOptions, CoQFLClientOptions),
@@ -386,6 +398,11 @@ def check_min_replies(config: Config) -> None:
     if client.get("colluders", 0) >= least and client.get("colluders", 0) > 0:
         allowed = f"must be less than strategy.server.min_replies={least}"
         raise OptionError("strategy.client.colluders", client["colluders"], allowed)
+    weighting = config.server_options().get("weighting")
+    if client.get("weighting", weighting) != weighting:
+        raise OptionError(
+            "strategy.client.weighting", client["weighting"], f"must be strategy.server.weighting={weighting}"
+        )
 
 
 def _check_one_bit(config: Config) -> None:

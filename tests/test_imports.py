@@ -25,6 +25,7 @@ FOR_PAPERS = {
     "personal",
     "privacy",
     "records",
+    "secure_sum",
     "seeds",
     "selecting_client",
     "shared_bits",

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,42 +48,57 @@ class Job:
     seed: int
     extra: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def name(self) -> str:
         """A folder name: the method, and a digest of everything that decides the result."""
         chosen = dict(option.split("=", 1) for option in self.options if "=" in option)
         what = self.kind if self.kind == "dme" else f"{self.kind}-{chosen.get('strategy', 'default')}"
-        return f"{what}-{self._digest()}-s{self.seed}"
-
-    def _digest(self) -> str:
-        if self.kind == "dme":
-            content: Any = self.options
-        else:
-            from fedpriv.compose import compose
-
-            config = compose(self.overrides).to_dict()
-            for place in ("root", "cache", "download"):
-                config["dataset"].pop(place)
-            content = {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
-        text = json.dumps([self.kind, self.extra, content], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:10]
+        return f"{what}-{_digest(self.kind, self.options, self.extra)}-s{self.seed}"
 
     @property
     def overrides(self) -> list[str]:
-        return [*self.options, f"seed={self.seed}", *(o for o in QUIET if not _chosen(self.options, o))]
+        return [*self.options, f"seed={self.seed}", *_quiet(self.options)]
 
     @property
     def command(self) -> str:
         """What a person types for the same result."""
-        options = [option for option in self.options if not option.startswith(("dataset.root=", "dataset.cache="))]
-        words = [f"'{option}'" if set(option) & set("{}[]$ ") else option for option in options]
+        words = [f"'{option}'" if set(option) & set("{}[]$ ") else option for option in portable(self.options)]
         module = {"plan": "fedpriv plan=true", "audit": "fedpriv.audit", "dme": "fedpriv.dme"}.get(self.kind, "fedpriv")
         extra = self.extra if self.kind == "audit" else ()
         return " ".join(["python -m", module, *words, f"seed={self.seed}", *extra])
 
 
-def _chosen(options: Sequence[str], default: str) -> bool:
-    return any(option.split("=")[0] == default.split("=")[0] for option in options)
+@lru_cache(maxsize=4096)
+def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
+    """Of all that decides a result but the seed: the composed options (composing takes a fifth of a second)."""
+    if kind == "dme":
+        content: Any = options
+    else:
+        from fedpriv.compose import compose
+
+        config = compose([*options, *_quiet(options)]).to_dict()
+        for place in ("root", "cache", "download"):
+            config["dataset"].pop(place)
+        if (split := config["dataset"]["split"]) is not None:  # its rows count, wherever the file is
+            with suppress(OSError):
+                config["dataset"]["split"] = hashlib.sha256(Path(split).read_bytes()).hexdigest()
+        content = {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
+    text = json.dumps([kind, extra, content], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _quiet(options: Sequence[str]) -> list[str]:
+    given = {option.split("=")[0] for option in options}
+    return [option for option in QUIET if option.split("=")[0] not in given]
+
+
+#: Options that say where something is on this machine, and decide nothing.
+PLACES = ("dataset.root", "dataset.cache", "dataset.download")
+
+
+def portable(options: Sequence[str]) -> tuple[str, ...]:
+    """The options without those that are true on one machine only."""
+    return tuple(option for option in options if option.split("=")[0] not in PLACES)
 
 
 # --- one job -----------------------------------------------------------------------------------------------
@@ -113,7 +129,7 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
     record = RunRecord(
         name=job.name,
         kind=job.kind,  # type: ignore[arg-type]
-        options=job.options,
+        options=portable(job.options),
         seed=job.seed,
         command=job.command,
         summary=summary,
@@ -168,6 +184,7 @@ def _attack(job: Job, path: Path) -> dict[str, Any]:
 
 def _plan(job: Job, path: Path) -> dict[str, Any]:
     from fedpriv.compose import compose
+    from fedpriv.planning import plan_elsewhere
     from fedpriv.preparation import resolve
     from fedpriv.report.words import THREAT_KEYS
     from fedpriv.run_folder import json_number
@@ -183,6 +200,16 @@ def _plan(job: Job, path: Path) -> dict[str, Any]:
         "verified_median": json_number(plan.verified_median),
         "accountant": plan.accountant,
         "reasons": list(plan.reasons),
+        "others": [
+            {key: getattr(other.threat, key, config.privacy.delta) for key in THREAT_KEYS}
+            | {
+                "verified_epsilon": json_number(other.verified_epsilon),
+                "verified_median": json_number(other.verified_median),
+                "accountant": other.accountant,
+                "reasons": list(other.reasons),
+            }
+            for other in plan_elsewhere(config)
+        ],
     }
     summary = {
         "strategy": config.strategy.name,
