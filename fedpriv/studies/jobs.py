@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -297,8 +297,10 @@ def carry_out_all(
     folder: Path,
     workers: int = 0,
     told: Callable[[Job, RunRecord | Failure, int, int], None] = lambda job, result, done, of: None,
+    pool: ProcessPoolExecutor | None = None,
 ) -> dict[Job, RunRecord | Failure]:
-    """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core).
+    """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core),
+    or in those of ``pool`` (`process_pool`), which several calls may share: a process takes seconds to start.
 
     told(job, result, how many are done, of how many) is called for each. A failure stops nothing else. An interruption
     (KeyboardInterrupt) lets the jobs at work write their checkpoints and is raised again; a later call goes on.
@@ -312,7 +314,8 @@ def carry_out_all(
     waiting = [job for job in jobs if job not in results]
     if not waiting:
         return results
-    with _pool(min(workers or os.cpu_count() or 1, len(waiting))) as pool:
+    own = nullcontext(pool) if pool else process_pool(min(workers or os.cpu_count() or 1, len(waiting)))
+    with own as pool:
         futures: dict[Future[RunRecord | Failure], Job] = {pool.submit(_attempt, job, folder): job for job in waiting}
         while futures:
             for future in wait(futures, return_when=FIRST_COMPLETED).done:
@@ -326,7 +329,7 @@ def carry_out_all(
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that end with an interruption: each gets Ctrl-C itself, ends its round, and is waited for."""
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_quieten)
     try:

@@ -9,6 +9,7 @@ planning and listed with the plan's reason.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedpriv.privacy.events import Threat
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, number, pick
 from fedpriv.studies import data, ranking
 from fedpriv.studies.boards import BoardPlan, Method, option_of
-from fedpriv.studies.jobs import Failure, Job, carry_out_all
+from fedpriv.studies.jobs import Failure, Job, carry_out_all, process_pool
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import Board, Duel, Entry, Leaderboard, Left, RunRecord
 
@@ -113,12 +114,19 @@ def carry_out(
     boards: Sequence[Prepared], folder: Path, workers: int = 0, told: Told = lambda *_: None
 ) -> tuple[Leaderboard, list[RunRecord]]:
     """Plans, tunes and runs; what is done already is not done again. Raises `RunFailed` where the reference fails."""
+    with process_pool(workers or os.cpu_count() or 1) as pool:
 
-    def do(stage: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
-        return carry_out_all(
-            jobs, folder / RUNS, workers, lambda job, result, done, of: told(stage, job, result, done, of)
-        )
+        def do(stage: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
+            return carry_out_all(
+                jobs, folder / RUNS, told=lambda job, result, done, of: told(stage, job, result, done, of), pool=pool
+            )
 
+        return _in_stages(boards, do)
+
+
+def _in_stages(
+    boards: Sequence[Prepared], do: Callable[[str, Sequence[Job]], Mapping[Job, RunRecord | Failure]]
+) -> tuple[Leaderboard, list[RunRecord]]:
     plans = do("plan", [job for board in boards for job in _plans(board)])
     open_ = {board.name: _reachable(board, plans) for board in boards}
     tuned = do("tune", [job for b in boards for method, target in open_[b.name] for job in b.tuning(method, target)])

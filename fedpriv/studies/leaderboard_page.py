@@ -8,8 +8,8 @@ from io import StringIO
 from pathlib import Path
 
 from fedpriv.files import write_atomic
-from fedpriv.report.leaderboard_plot import draw_board
 from fedpriv.report.words import figure, seconds, size, threat_sentence
+from fedpriv.studies.leaderboard_plot import draw_board
 from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard
 
 FIGURES = "figures"
@@ -47,7 +47,7 @@ def page(results: Leaderboard) -> Iterator[str]:
     yield ""
     yield (
         f"Commit {', '.join(made.commits)}; {made.date}; {made.machine.processor}, {made.machine.cores} cores; "
-        f"{seconds(made.core_seconds)} of runs in all. Every run is a line of runs.jsonl, every figure of this page is in "
+        f"{seconds(made.core_seconds)} of runs in all. Every run is a line of runs.jsonl, every figure is in "
         "results.json and leaderboard.csv. Commands leave out where the pictures are (dataset.root=FOLDER)."
     )
 
