@@ -1,6 +1,6 @@
 # `make help` explains itself. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-gpu stress deploy-demo lint format bench bench-privacy papers lock clean
+.PHONY: help install run test test-gpu stress deploy-demo lint format bench bench-privacy leaderboard papers lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -54,6 +54,9 @@ bench-privacy: install ## accounting, noise and auditor: agreement with second a
 	$(PY) benchmarks/bench_accounting.py
 	$(PY) benchmarks/bench_noise.py
 	$(PY) benchmarks/bench_auditor.py
+
+leaderboard: install ## all methods at equal verified epsilon, by threat model (half an hour; ARGS="board=example data=DIR")
+	$(PY) -m fedpriv.leaderboard $(ARGS)
 
 papers: install ## where every equation of the papers is in the code
 	$(PY) -m fedpriv.papers
