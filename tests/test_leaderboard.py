@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +91,15 @@ def folders(out: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("train-*/record.json")}
 
 
+class Inline(Executor):
+    """In place of processes, which take seconds to start."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*arguments, **named))
+        return future
+
+
 @pytest.mark.slow
 def test_a_board_from_search_to_page(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -160,6 +173,7 @@ def test_a_board_from_search_to_page(
     assert str(tmp_path) not in json.dumps([entry.command for entry in board.entries])
 
     # Called again, nothing is run; with another option, only what has it.
+    monkeypatch.setattr("fedpriv.studies.leaderboard.process_pool", lambda workers: nullcontext(Inline()))
     before = folders(out)
     assert call(out, capfd)[0] == 0 and folders(out) == before
     methods = [

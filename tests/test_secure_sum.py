@@ -157,7 +157,7 @@ def test_an_observer_without_an_account_is_refused(options: tuple[str, ...], wor
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: tuple[str, ...], words: str) -> None:
-    with pytest.raises(OptionError, match=".") as error:
+    with pytest.raises(OptionError) as error:
         compose(list(options))
     assert words in str(error.value)
 
