@@ -1,6 +1,7 @@
 # `make help` explains itself. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run browser test test-gpu site stress deploy-demo lint format bench bench-privacy papers lock clean
+.PHONY: help install run browser test test-gpu stress deploy-demo reproduce leaderboard site lint format bench bench-privacy \
+	papers lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -71,6 +72,12 @@ bench-privacy: install ## accounting, noise and auditor: agreement with second a
 	$(PY) benchmarks/bench_accounting.py
 	$(PY) benchmarks/bench_noise.py
 	$(PY) benchmarks/bench_auditor.py
+
+reproduce: install ## every paper's experiments at scale=small: tables, figures and verdicts in results/ (under an hour on two cores)
+	$(PY) -m fedpriv.reproduce paper=all scale=small $(ARGS)
+
+leaderboard: install ## all methods at equal verified epsilon, by threat model (half an hour; ARGS="board=example data=DIR")
+	$(PY) -m fedpriv.leaderboard $(ARGS)
 
 papers: install ## where every equation of the papers is in the code
 	$(PY) -m fedpriv.papers

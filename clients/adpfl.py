@@ -34,12 +34,11 @@ from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.personal import LastBlocksStay
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, Gaussian, NoBound, Threat
+from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound
 from fedpriv.privacy.noise import NoiseSource, add_normal_each
 from fedpriv.records import CLIP_REPORTED_NORM, LEAST_NORM, shown
 from fedpriv.two_exchanges import TwoExchangeClient
 
-SECURE_SUM = Threat("client", "replace-one", "secure-sum")
 NOISE_SHOWS_NORM = (
     "the noise's standard deviation, readable from the coordinates of one release, gives eps_i and so the exact norm"
 )
@@ -121,9 +120,8 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         if self.adaptive and not self.repaired:
             leaks = (NoBound(threat=threat, reason=NOISE_SHOWS_NORM) for threat in (self.threat, SECURE_SUM))
             return tuple(Charge(event) for event in leaks)
-        multiplier = self.noise_multiplier / 2
-        in_sum = Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(self.noises) * multiplier)
-        return Charge(Gaussian(threat=self.threat, multiplier=multiplier)), Charge(in_sum)
+        own = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
+        return Charge(own), Charge(own.in_sum(self.noises))
 
     def release_charges(self, state: Any) -> tuple[Charge, ...]:
         """As planned, and what eps_i really costs. Of the others in a sum a client knows no more than the plan."""

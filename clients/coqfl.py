@@ -40,7 +40,7 @@ from fedpriv.mechanisms.quantisation import (
 )
 from fedpriv.one_bit_client import WITH_MEMBERS, OneBitClient, as_bytes
 from fedpriv.privacy import claimed, laws
-from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse
+from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse, Threat
 from fedpriv.privacy.noise import NoiseSource, encode_key
 from fedpriv.records import (
     EXCHANGE,
@@ -259,7 +259,12 @@ class CoQFLClient(OneBitClient):
 
     @classmethod
     def chosen_for(
-        cls, target: float, delta: float, participations: int, make: Callable[..., Client]
+        cls,
+        target: float,
+        delta: float,
+        participations: int,
+        make: Callable[..., Client],
+        threat: Threat | None = None,
     ) -> dict[str, float]:
         """(epsilon, private_share) that meet the target with the least `mean_variance`, from public quantities alone.
         private_share 1 is LDP-FL. Where one coordinate is all, nothing shared helps below a joint epsilon of ln 4; over
@@ -268,7 +273,7 @@ class CoQFLClient(OneBitClient):
         best, least = dict[str, float](), math.inf
         for private_share in PRIVATE_SHARES:
             changed = partial(make, private_share=private_share)
-            found = super().chosen_for(target, delta, participations, changed)
+            found = super().chosen_for(target, delta, participations, changed, threat)
             client = make(private_share=private_share, **found)
             assert isinstance(client, CoQFLClient)
             variance = mean_variance(client.epsilon, client.bits, client.group_size, private_share)

@@ -23,11 +23,9 @@ from fedpriv.gradient_client import GradientClient
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.level_quantisation import width_of
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Binomial, Event, Threat
+from fedpriv.privacy.events import SECURE_SUM, Binomial, Event, Threat
 from fedpriv.privacy.noise import NoiseSource
 from fedpriv.seeds import public_signs
-
-SECURE_SUM = Threat("client", "replace-one", "secure-sum")
 
 
 class CpSGDClient(GradientClient):
@@ -120,7 +118,9 @@ class CpSGDClient(GradientClient):
         )
 
     @classmethod
-    def chosen_for(cls, target: float, delta: float, participations: int, make: Any) -> dict[str, float]:
+    def chosen_for(
+        cls, target: float, delta: float, participations: int, make: Any, threat: Threat | None = None
+    ) -> dict[str, float]:
         """The fewest trials found that meet the target."""
         from fedpriv.privacy.calibration import calibrate  # loads the accountants
 
@@ -129,7 +129,7 @@ class CpSGDClient(GradientClient):
 
         def events(noise: float) -> list[Event]:
             client: Client = make(trials=trials(noise))
-            return client.planned_events(participations)
+            return client.planned_against(threat or client.threat, participations)
 
         return {"trials": trials(calibrate(events, target, delta).noise_multiplier)}
 

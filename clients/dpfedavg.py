@@ -1,7 +1,8 @@
 """DP-FedAvg, client half: noise on every coordinate. A baseline of DP-FedAGS, and what practitioners use.
 
 form=local (the paper's comparison): the client adds the noise; the server sees each client's gradient and knows who
-took part; nobody needs to be trusted.
+took part; nobody needs to be trusted. Under a secure sum, which is assumed and not implemented, the noises of those
+that answered add up.
 form=central (McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018): the
 server is trusted; it samples the clients (Poisson), sums their clipped gradients and adds the noise; outsiders see
 global models and do not know who took part.
@@ -23,11 +24,12 @@ from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
 from fedpriv.privacy.noise import NoiseSource, add_normal_to_sum
+from fedpriv.summed_gaussians import SummedGaussians
 
 TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
 
 
-class DPFedAvgClient(GradientClient):
+class DPFedAvgClient(SummedGaussians, GradientClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
     def __init__(self, *, form: str = "local", **options: Any) -> None:
@@ -65,7 +67,10 @@ class DPFedAvgClient(GradientClient):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """form=central: the server books its own release, for every client."""
-        return super().charges(state) if self.form == "local" else ()
+        if self.form == "central":
+            return ()
+        own = self.gaussian()
+        return Charge(own), *self.summed(own)
 
     def observed_rounds(self, participations: int) -> int:
         return participations if self.form == "local" else self.facts.num_rounds

@@ -23,7 +23,7 @@ Where this departs from the print:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ SMALLEST_DIFF = 1e-3
 NORM_WITHOUT_NOISE = (
     "the adaptive Diff follows the norm of a private change without noise (sigma_diff=0), "
     "and the noise's variance shows it"
+)
+CORRELATED_IN_SECRET = (
+    "a client reuses the noise of its own last release, which whoever sees only sums does not know, and clients that "
+    "take part in different rounds share no history: nothing is proved of the sums"
 )
 RISING_DIFF = (
     "published with an adaptive Diff: a rising Diff weakens later releases; a guarantee needs privacy.max_epsilon"
@@ -62,6 +66,7 @@ class FedCADClient(GaussianClient):
     """Fed-CAD's client. ``sigma_diff=None`` takes the variant's default."""
 
     State = CorrelatedState
+    without_account: ClassVar[dict[str, str]] = {"secure-sum": CORRELATED_IN_SECRET}
 
     def __init__(
         self,

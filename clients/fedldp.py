@@ -1,6 +1,7 @@
 """Fed-LDP, client half: the baseline of Fed-CAD (Zhu, Chang, Liang, Zhu, Xu; section III-C).
 
-The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
+The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted. Under
+a secure sum, which is assumed and not implemented, the noises of those that answered add up.
 
 Symbols: sigma -> noise_multiplier, C -> clip_norm, Delta theta -> update.
 Published and repaired are the same: fresh noise every time keeps what the analysis promises.
@@ -8,6 +9,7 @@ Published and repaired are the same: fresh noise every time keeps what the analy
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -16,11 +18,12 @@ from fedpriv.client import Charge, Release
 from fedpriv.gaussian_client import GaussianClient
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Gaussian
+from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian
 from fedpriv.privacy.noise import NoiseSource, add_normal
+from fedpriv.summed_gaussians import SummedGaussians
 
 
-class FedLDPClient(GaussianClient):
+class FedLDPClient(SummedGaussians, GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
@@ -30,7 +33,16 @@ class FedLDPClient(GaussianClient):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         # Two data sets move the clipped update by at most 2C under replace-one.
-        return (Charge(Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)),)
+        own = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
+        return Charge(own), *self.summed(own)
+
+    def statistic_charges(self) -> tuple[Charge, ...]:
+        """What moves C goes to the server one by one, whether or not updates are summed in secret."""
+        one_by_one = self.statistic.events(SECURE_SUM) if self.noises > 1 else ()
+        return (*super().statistic_charges(), *map(Charge, one_by_one))
+
+    def planned_releases(self, participations: int) -> list[Event]:
+        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.fedldp(self.noise_multiplier, participations, delta)

@@ -15,9 +15,7 @@ from typing import Any
 from fedpriv.client import Charge
 from fedpriv.one_bit_client import OneBitClient
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, NoBound, RandomisedResponse, Shuffled, Threat
-
-SECURE_SUM = Threat("client", "replace-one", "secure-sum")
+from fedpriv.privacy.events import SECURE_SUM, Event, NoBound, RandomisedResponse, Shuffled
 
 
 class LDPFLClient(OneBitClient):

@@ -340,6 +340,7 @@ def _parameters(worker: Worker) -> str:
 
 def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.compose import compose
+    from fedpriv.planning import plan_elsewhere
     from fedpriv.preparation import resolve
     from fedpriv.progress import figure
     from fedpriv.worker import make_client
@@ -359,6 +360,11 @@ def _plan(overrides: Sequence[str]) -> int:
         "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
         f"{plan.accountant})",
         "threat model": f"{threat}, delta {config.privacy.delta:g}",
+        **{
+            f"and against {other.threat.observer}": f"{figure(other.verified_epsilon)} (median "
+            f"{figure(other.verified_median)}; {other.accountant})"
+            for other in plan_elsewhere(config)
+        },
         "bytes up / down": f"{plan.bytes_up:,} / {plan.bytes_down:,}",
         "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
         "trainer": plan.trainer,

@@ -181,6 +181,8 @@ class Client(NumPyClient):
     shares_secrets: ClassVar[bool] = False
     #: Whether the model's named blocks and the number of parameters matter to the method.
     needs_layout: ClassVar[bool] = False
+    #: Observer -> why the method has no account against it, where a reader may expect one.
+    without_account: Mapping[str, str] = {}
 
     def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
         self.variant, self.site = variant, site
@@ -221,6 +223,18 @@ class Client(NumPyClient):
         Raises `UnsafeNoise`.
         """
         return self.charges(state)
+
+    def accounts(self) -> tuple[Threat, ...]:
+        """The method's own threat, and the further ones under which its releases are booked beside it."""
+        charges = self.price(None, Request(1, 0)) if self.books_itself else ()
+        return tuple(dict.fromkeys([self.threat, *(charge.event.threat for charge in charges)]))
+
+    def planned_against(self, threat: Threat, participations: int) -> list[Event]:
+        """As `planned_events`, under any of the `accounts`; under a further one every participation is booked alike."""
+        if threat == self.threat:
+            return self.planned_events(participations)
+        events = [charge.event for charge in self.price(None, Request(1, 0)) if charge.event.threat == threat]
+        return [replace(event, count=participations * event.count) for event in events] if participations else []
 
     def observed_rounds(self, participations: int) -> int:
         """In how many rounds the observer learns something of a client that takes part this often."""
@@ -266,15 +280,21 @@ class Client(NumPyClient):
 
     @classmethod
     def chosen_for(
-        cls, target: float, delta: float, participations: int, make: Callable[..., Client]
+        cls,
+        target: float,
+        delta: float,
+        participations: int,
+        make: Callable[..., Client],
+        threat: Threat | None = None,
     ) -> dict[str, float]:
         """The options that meet `privacy.target_epsilon` over so many participations; ``make`` is a client with changed
-        options. Raises `OptionError` where there are none.
+        options, ``threat`` one of its `accounts` (None: its own). Raises `OptionError` where there are none.
         """
         from fedpriv.privacy.calibration import calibrate  # loads the accountants
 
         def events(noise_multiplier: float) -> list[Event]:
-            return make(noise_multiplier=noise_multiplier).planned_events(participations)
+            client = make(noise_multiplier=noise_multiplier)
+            return client.planned_against(threat or client.threat, participations)
 
         return {"noise_multiplier": calibrate(events, target, delta).noise_multiplier}
 

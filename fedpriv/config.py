@@ -225,6 +225,9 @@ class PrivacyConfig(Options):
     delta: float = Field(gt=0, lt=1, description="delta at which every epsilon is stated")
     max_epsilon: float | None = Field(gt=0, description="a client stops before its total would exceed this")
     target_epsilon: float | None = Field(gt=0, description="choose the noise multiplier for the whole planned run")
+    target_observer: Literal["server", "server+members", "secure-sum", "trusted-server", "public"] | None = Field(
+        default=None, description="against whom target_epsilon is met (null: the method's own observer)"
+    )
     rng: Literal["seeded", "secure"] = Field(description="noise: repeatable, or from the operating system's keys")
 
 
@@ -488,6 +491,9 @@ def _check_across_options(config: Config) -> None:
     target, limit = config.privacy.target_epsilon, config.privacy.max_epsilon
     if target is not None and limit is not None and target > limit:
         raise OptionError("privacy.target_epsilon", target, f"at most privacy.max_epsilon={limit} is allowed")
+    if target is None and config.privacy.target_observer is not None:
+        words = "says against whom privacy.target_epsilon is met, which is null: null"
+        raise OptionError("privacy.target_observer", config.privacy.target_observer, words)
     if config.engine.name != "ray" and config.engine.address is not None:
         raise OptionError("engine.address", config.engine.address, "only engine=ray joins a cluster; otherwise null")
     _check_faults(config)

@@ -134,7 +134,7 @@ class GradientClient(Client):
         return (Charge(self.gaussian()),)
 
     def planned_events(self, participations: int) -> list[Event]:
-        events = [charge.event for charge in self.charges(None)]
+        events = [charge.event for charge in self.charges(None) if charge.event.threat == self.threat]
         return [replace(event, count=participations) for event in events] if participations else []
 
     def exact_leak(self) -> str | None:

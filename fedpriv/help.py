@@ -29,6 +29,7 @@ usage: python -m fedpriv [option=value ...]        one run; without options the 
        python -m fedpriv.new NAME                   a method of one's own: its files, to be changed (its own --help)
        python -m fedpriv.credentials FOLDER         certificates and keys of a deployment (its own --help)
        python -m fedpriv.dme [n=10 epsilon=1 ...]   mean estimation by every quantiser (its own --help)
+       python -m fedpriv.leaderboard [board=NAME]   all methods at equal verified epsilon (its own --help)
 flags: -m, --multirun   -h, --help   --version
 exit:  0 done, 1 the run failed, 2 a mistake in the call, 130 interrupted, 143 stopped by SIGTERM
 

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from fedpriv.errors import OptionError
 from fedpriv.options import Options
+from fedpriv.secure_sum import SumOptions, WeighedSumOptions
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
@@ -89,6 +90,10 @@ class ClippingClientOptions(GaussianClientOptions):
     norm_noise: float | None = Field(gt=0, description="adp: z_n, noise / norm_bound on a norm; null: the default")
 
 
+class FedLDPClientOptions(WeighedSumOptions, ClippingClientOptions):
+    pass
+
+
 class FedCADClientOptions(ClippingClientOptions):
     diff: float = Field(
         ge=1e-3, le=1 - 1e-3, description="initial Diff D_0: bound of the change between updates, in units of C"
@@ -103,7 +108,7 @@ class ADPFLServerOptions(DistillationServerOptions, ClippingServerOptions):
     allocation: Any = Field(description="as strategy.client.allocation")
 
 
-class ADPFLClientOptions(FedPerClientOptions, ClippingClientOptions):
+class ADPFLClientOptions(SumOptions, FedPerClientOptions, ClippingClientOptions):
     epsilon: float = Field(gt=0, le=1e12, description="eps: claimed for one round, by equation 16")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
     noise_multiplier: float | None = Field(  # type: ignore[assignment]
@@ -111,8 +116,6 @@ class ADPFLClientOptions(FedPerClientOptions, ClippingClientOptions):
     )
     base_share: float = Field(gt=0, le=1, description="a: share of eps that a clipped update gets")
     allocation: Literal["adaptive", "fixed"] = Field(description="a round's eps_i: by equation 12, or eps")
-    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
-    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
 
 
 class ExampleLevelClientOptions(GaussianClientOptions):
@@ -269,7 +272,7 @@ class DPFedAvgServerOptions(FormOptions, GradientServerOptions):
     noise_multiplier: Any = Field(description="as strategy.client.noise_multiplier")
 
 
-class DPFedAvgClientOptions(FormOptions, GradientClientOptions):
+class DPFedAvgClientOptions(WeighedSumOptions, FormOptions, GradientClientOptions):
     pass
 
 
@@ -288,9 +291,8 @@ class CpSGDServerOptions(CpSGDOptions, GradientServerOptions):
     weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
 
 
-class CpSGDClientOptions(CpSGDOptions, GradientOptions):
-    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
-    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
+class CpSGDClientOptions(SumOptions, CpSGDOptions, GradientOptions):
+    pass
 
 
 class DecayOptions(Options):
@@ -343,7 +345,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedvf": (ServerOptions, FedVFClientOptions),
     "pfl": (PFLServerOptions, FedPerClientOptions),
     "adpfl": (ADPFLServerOptions, ADPFLClientOptions),
-    "fedldp": (ClippingServerOptions, ClippingClientOptions),
+    "fedldp": (ClippingServerOptions, FedLDPClientOptions),
     "fedcad": (ClippingServerOptions, FedCADClientOptions),
     "ldpfl": (LDPFLServerOptions, LDPFLClientOptions),
     "coqfl": (CoQFLServerOptions, CoQFLClientOptions),
@@ -386,6 +388,10 @@ def check_min_replies(config: Config) -> None:
     if client.get("colluders", 0) >= least and client.get("colluders", 0) > 0:
         allowed = f"must be less than strategy.server.min_replies={least}"
         raise OptionError("strategy.client.colluders", client["colluders"], allowed)
+    weighting = config.server_options().get("weighting")
+    if client.get("weighting", weighting) != weighting:
+        allowed = f"must be strategy.server.weighting={weighting}"
+        raise OptionError("strategy.client.weighting", client["weighting"], allowed)
 
 
 def _check_one_bit(config: Config) -> None:

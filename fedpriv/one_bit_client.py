@@ -132,13 +132,19 @@ class OneBitClient(Client):
 
     @classmethod
     def chosen_for(
-        cls, target: float, delta: float, participations: int, make: Callable[..., Client]
+        cls,
+        target: float,
+        delta: float,
+        participations: int,
+        make: Callable[..., Client],
+        threat: Threat | None = None,
     ) -> dict[str, float]:
         """The largest epsilon of a coordinate that meets the target."""
         from fedpriv.privacy.calibration import calibrate  # loads the accountants
 
         def events(noise: float) -> list[Event]:
-            return make(epsilon=1 / noise).planned_events(participations)
+            client = make(epsilon=1 / noise)
+            return client.planned_against(threat or client.threat, participations)
 
         return {"epsilon": 1 / calibrate(events, target, delta).noise_multiplier}
 

@@ -99,10 +99,43 @@ def planned_histories(config: Config, counts: list[int]) -> tuple[dict[int, list
     """(kind -> the guarantee's events of the whole run, kind -> number of clients). Of one kind are clients that are
     asked equally often (and, where it matters, hold equally many pictures).
     """
+    kinds, clients = _kinds(config, counts)
+    histories = [planned_events(make_client(config, examples=size), count) for count, size in kinds]
+    return dict(enumerate(histories)), dict(enumerate(clients))
+
+
+def _kinds(config: Config, counts: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """([(how often asked, number of pictures)], [number of clients])."""
     sizes = example_counts(config) if client_class(config).needs_facts else np.broadcast_to(0, len(counts))
     kinds, clients = np.unique(np.stack([counts, sizes]), axis=1, return_counts=True)
-    histories = [planned_events(make_client(config, examples=size), count) for count, size in kinds.T.tolist()]
-    return dict(enumerate(histories)), dict(enumerate(clients.tolist()))
+    return [(count, size) for count, size in kinds.T.tolist()], clients.tolist()
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What the whole run costs under a further threat model, beside the method's own."""
+
+    threat: Threat
+    verified_epsilon: float
+    verified_median: float
+    accountant: str
+    reasons: tuple[str, ...]
+
+
+def plan_elsewhere(config: Config) -> list[Elsewhere]:
+    """The plan's figures under every further threat for which the method has an account: what the finished run's
+    ledger must confirm (``others`` of its summary).
+    """
+    client = make_client(config)
+    kinds, clients = _kinds(config, schedule(config))
+    found = []
+    for threat in client.accounts():
+        if threat == client.threat:
+            continue
+        histories = [make_client(config, examples=size).planned_against(threat, times) for times, size in kinds]
+        total = compose_clients(dict(enumerate(histories)), config.privacy.delta, times=dict(enumerate(clients)))
+        found.append(Elsewhere(threat, total.maximum, total.median, total.accountant, tuple(total.reasons)))
+    return found
 
 
 def planned_events(client: Client, participations: int) -> list[Event]:
@@ -141,7 +174,8 @@ def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float
 
 
 def with_target(config: Config) -> Config:
-    """The configuration whose noise multiplier meets `privacy.target_epsilon` over the whole planned run.
+    """The configuration whose noise multiplier meets `privacy.target_epsilon` over the whole planned run, against
+    `privacy.target_observer`.
 
     Raises `OptionError` where no noise level reaches the target, with the reason in words.
     """
@@ -151,10 +185,25 @@ def with_target(config: Config) -> Config:
     known = {"noise_multiplier", "epsilon"} & config.client_options().keys()
     if not known:
         raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise to choose")
-    most = make_client(config).observed_rounds(max(schedule(config)))
+    client, times = make_client(config), max(schedule(config))
+    threat = target_threat(config, client)
+    most = client.observed_rounds(times) if threat == client.threat else times
     chosen = client_class(config).chosen_for(
-        target, config.privacy.delta, most, lambda **changes: make_client(config, **changes)
+        target, config.privacy.delta, most, lambda **changes: make_client(config, **changes), threat
     )
     server = config.strategy.server | {name: value for name, value in chosen.items() if name in config.strategy.server}
     halves = {"client": config.strategy.client | chosen, "server": server}
     return config.model_copy(update={"strategy": config.strategy.model_copy(update=halves)})
+
+
+def target_threat(config: Config, client: Client) -> Threat:
+    """The threat model of `privacy.target_observer`. Raises `OptionError` where the method has no account for it."""
+    observer, known = config.privacy.target_observer, client.accounts()
+    if observer is None or observer == client.threat.observer:
+        return client.threat
+    for threat in known:
+        if threat.observer == observer:
+            return threat
+    words = f"{config.strategy.name} has an account for {', '.join(threat.observer for threat in known)}"
+    why = client.without_account.get(observer)
+    raise OptionError("privacy.target_observer", observer, f"{words}{f': {why}' if why else ''}")

@@ -29,6 +29,7 @@ FOR_PAPERS = {
     "selecting_client",
     "shared_bits",
     "state",
+    "summed_gaussians",
     "training",
     "two_exchanges",
 }
@@ -42,6 +43,8 @@ SERVER_BASES = {
     "trusted_clipping",
 }
 FOR_SERVERS = FOR_PAPERS | SERVER_BASES
+#: Commands that make or show studies.
+STUDY_COMMANDS = ("leaderboard", "reproduce", "site")
 #: The Ray engine: its grid, and the pool of actors that can start before the grid is imported.
 RAY_ENGINE = ("fedpriv.engines.ray", "fedpriv.engines.ray_pool")
 
@@ -81,6 +84,8 @@ def faults(text: str, module: str) -> list[str]:
             wrong |= under(name, "flwr", "ray", "hydra", "omegaconf", "fedpriv.engines", "fedpriv.client")
         if under(rest, "attacks"):
             wrong |= under(name, "flwr", "ray", "hydra", "omegaconf", "fedpriv.report")
+        if not under(rest, "studies", "site") and rest not in STUDY_COMMANDS:
+            wrong |= under(name, "fedpriv.studies")  # many runs know one run, not the other way round
         if name.endswith(".NumPyClient"):
             wrong |= module not in ("fedpriv.client", "fedpriv.app")
         if under(name, "ray"):
@@ -144,6 +149,7 @@ def test_light_packages_stay_light() -> None:
         ("fedpriv.privacy.ledger", "from strategies import fedcad"),
         ("fedpriv.privacy.ledger", "import omegaconf"),
         ("fedpriv.attacks.metrics", "from flwr.app import Message"),
+        ("fedpriv.report.page", "from fedpriv.studies.results import Board"),
     ],
 )
 def test_a_forbidden_arrow_is_seen(module: str, text: str) -> None:

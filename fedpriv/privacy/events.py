@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -39,6 +39,8 @@ class Threat:
 
 
 CLIENT_TO_SERVER = Threat("client", "replace-one", "server")
+#: Whoever sees the sum of a round's releases only. Secure summation is assumed, not implemented.
+SECURE_SUM = Threat("client", "replace-one", "secure-sum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,19 @@ class Gaussian(Event):
     def __post_init__(self) -> None:
         super().__post_init__()
         _number("multiplier", self.multiplier)
+
+    def in_sum(self, noises: int) -> Gaussian:
+        """What is left of this release for whoever sees nothing but the sum of a round's releases.
+
+        noises: how many of them carry noise of this size that the observer does not know, this one among them: the
+        fewest that are ever summed, less the colluders. Given all earlier sums, the other clients' clipped updates are
+        fixed, so one client's data move the sum by as much as its own release, while the independent noises N(0, s^2)
+        add up to N(0, noises s^2): the multiplier grows by sqrt(noises), and rounds compose adaptively. That needs
+        equal weights in the sum and clients that keep nothing between rounds which the observer has not seen.
+        Raises ValueError for no noise at all.
+        """
+        _whole("noises", noises, least=1)
+        return replace(self, threat=SECURE_SUM, multiplier=math.sqrt(noises) * self.multiplier)
 
 
 @dataclass(frozen=True, kw_only=True)

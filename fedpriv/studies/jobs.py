@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,7 @@ class Job:
         """A folder name: the method, and a digest of everything that decides the result."""
         chosen = dict(option.split("=", 1) for option in self.options if "=" in option)
         what = self.kind if self.kind == "dme" else f"{self.kind}-{chosen.get('strategy', 'default')}"
-        return f"{what}-{self._digest()}-s{self.seed}"
-
-    def _digest(self) -> str:
-        content = list(self.options) if self.kind == "dme" else _deciding(self.without_seed)
-        text = json.dumps([self.kind, self.extra, content], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:10]
+        return f"{what}-{_digest(self.kind, self.options, self.extra)}-s{self.seed}"
 
     @property
     def overrides(self) -> list[str]:
@@ -75,31 +70,48 @@ class Job:
 
     @property
     def without_seed(self) -> tuple[str, ...]:
-        return (*self.options, *(o for o in QUIET if not _chosen(self.options, o)))
+        return (*self.options, *_quiet(self.options))
 
     @property
     def command(self) -> str:
         """What a person types for the same result."""
-        options = [option for option in self.options if not option.startswith(("dataset.root=", "dataset.cache="))]
-        words = [f"'{option}'" if set(option) & set("{}[]$ ") else option for option in options]
+        words = [f"'{option}'" if set(option) & set("{}[]$ ") else option for option in portable(self.options)]
         module = {"plan": "fedpriv plan=true", "audit": "fedpriv.audit", "dme": "fedpriv.dme"}.get(self.kind, "fedpriv")
         extra = self.extra if self.kind == "audit" else ()
         return " ".join(["python -m", module, *words, f"seed={self.seed}", *extra])
 
 
-@cache
-def _deciding(overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Of a composed configuration what decides the result, but the seed."""
-    from fedpriv.compose import compose
+@lru_cache(maxsize=4096)
+def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
+    """Of all that decides a result but the seed: the composed options (composing takes a fifth of a second)."""
+    if kind == "dme":
+        content: Any = options
+    else:
+        from fedpriv.compose import compose
 
-    config = compose(overrides).to_dict()
-    for place in ("root", "cache", "download"):
-        config["dataset"].pop(place)
-    return {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
+        config = compose([*options, *_quiet(options)]).to_dict()
+        for place in ("root", "cache", "download"):
+            config["dataset"].pop(place)
+        if (split := config["dataset"]["split"]) is not None:  # its rows count, wherever the file is
+            with suppress(OSError):
+                config["dataset"]["split"] = hashlib.sha256(Path(split).read_bytes()).hexdigest()
+        content = {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
+    text = json.dumps([kind, extra, content], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def _chosen(options: Sequence[str], default: str) -> bool:
-    return any(option.split("=")[0] == default.split("=")[0] for option in options)
+def _quiet(options: Sequence[str]) -> list[str]:
+    given = {option.split("=")[0] for option in options}
+    return [option for option in QUIET if option.split("=")[0] not in given]
+
+
+#: Options that say where something is on this machine, and decide nothing.
+PLACES = ("dataset.root", "dataset.cache", "dataset.download")
+
+
+def portable(options: Sequence[str]) -> tuple[str, ...]:
+    """The options without those that are true on one machine only."""
+    return tuple(option for option in options if option.split("=")[0] not in PLACES)
 
 
 # --- one job -----------------------------------------------------------------------------------------------
@@ -130,7 +142,7 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
     record = RunRecord(
         name=job.name,
         kind=job.kind,  # type: ignore[arg-type]
-        options=job.options,
+        options=portable(job.options),
         seed=job.seed,
         command=job.command,
         summary=summary,
@@ -192,6 +204,7 @@ def _attack(job: Job, path: Path) -> dict[str, Any]:
 
 def _plan(job: Job, path: Path) -> dict[str, Any]:
     from fedpriv.compose import compose
+    from fedpriv.planning import plan_elsewhere
     from fedpriv.preparation import resolve
     from fedpriv.report.words import THREAT_KEYS
     from fedpriv.run_folder import json_number
@@ -207,6 +220,16 @@ def _plan(job: Job, path: Path) -> dict[str, Any]:
         "verified_median": json_number(plan.verified_median),
         "accountant": plan.accountant,
         "reasons": list(plan.reasons),
+        "others": [
+            {key: getattr(other.threat, key, config.privacy.delta) for key in THREAT_KEYS}
+            | {
+                "verified_epsilon": json_number(other.verified_epsilon),
+                "verified_median": json_number(other.verified_median),
+                "accountant": other.accountant,
+                "reasons": list(other.reasons),
+            }
+            for other in plan_elsewhere(config)
+        ],
     }
     summary = {
         "strategy": config.strategy.name,
@@ -294,9 +317,11 @@ def carry_out_all(
     folder: Path,
     workers: int = 0,
     told: Callable[[Job, RunRecord | Failure, int, int], None] = lambda job, result, done, of: None,
+    pool: ProcessPoolExecutor | None = None,
 ) -> dict[Job, RunRecord | Failure]:
     """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core;
-    1: in this process).
+    1: in this process), or in those of ``pool`` (`process_pool`), which several calls may share: a process takes
+    seconds to start.
 
     told(job, result, how many are done, of how many) is called for each. A failure stops nothing else. An interruption
     (KeyboardInterrupt) lets the jobs at work write their checkpoints and is raised again; a later call goes on.
@@ -310,13 +335,14 @@ def carry_out_all(
     waiting = [job for job in jobs if job not in results]
     if not waiting:
         return results
-    if workers == 1:
+    if workers == 1 and pool is None:
         for job in waiting:
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
                 results[job] = _attempt(job, folder)
             told(job, results[job], len(results), len(jobs))
         return results
-    with stop.forwarded(), _pool(min(workers or os.cpu_count() or 1, len(waiting))) as pool:
+    own = nullcontext(pool) if pool else process_pool(min(workers or os.cpu_count() or 1, len(waiting)))
+    with own as pool:
         futures: dict[Future[RunRecord | Failure], Job] = {pool.submit(_attempt, job, folder): job for job in waiting}
         while futures:
             for future in wait(futures, return_when=FIRST_COMPLETED).done:
@@ -330,15 +356,16 @@ def carry_out_all(
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that end with an interruption: `stop.forwarded` lets each end its round, and it is waited for."""
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_quieten)
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=True, cancel_futures=True)
-        raise
-    pool.shutdown(wait=True)
+    with stop.forwarded():
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_quieten)
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        pool.shutdown(wait=True)
 
 
 def _quieten() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from fedpriv.studies.figures import draw_figures
 from fedpriv.studies.jobs import Failure, Job, carry_out_all
-from fedpriv.studies.looking_on import Looker
 from fedpriv.studies.reproduction import Measured, evaluate, plan
 from fedpriv.studies.results import RunRecord, write_results
 from fedpriv.studies.spec import Reproduction, Scale
+from fedpriv.studies.study_progress import StudyProgress
 from fedpriv.studies.words import verdict_counts, write_words
 
 RUNS = "runs"
@@ -28,8 +29,9 @@ def reproduce(
     """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed."""
     planned = plan(paper, scale, data, download, seeds)
     results: dict[Job, RunRecord | Failure]
-    with Looker(f"{paper.paper}, scale={scale}", len(planned.all_jobs)) as looker:
-        results = carry_out_all(planned.all_jobs, folder / RUNS, workers, looker.told)
+    with StudyProgress() as progress:
+        told = partial(progress.told, f"{paper.paper} scale={scale}")
+        results = carry_out_all(planned.all_jobs, folder / RUNS, workers, told)
     measured = Measured(paper, planned, results)
     found = evaluate(paper, scale, planned, results, draw_figures(measured, folder))
     write_results(folder, found, measured.records)

@@ -164,7 +164,8 @@ class PaperResults(Stored):
 
 class Entry(Stored):
     """A calibrated method at one target. figures in their units: accuracy in percent, bytes up and down and seconds of
-    the whole run; chosen: what the search found; runs: names of its final runs.
+    the whole run; chosen: what the search found; runs: names of its final runs. idea: of a paper, a plain method, or a
+    rival that a paper compares itself with. tied: its interval overlaps that of the best at this target.
     """
 
     method: str
@@ -180,6 +181,20 @@ class Entry(Stored):
     rank: int
     runs: tuple[str, ...]
     command: str
+    idea: Literal["plain", "paper", "rival"] = "paper"
+    tied: bool = False
+
+
+class Duel(Stored):
+    """A method against the best plain one at the same target: the paired difference of accuracy over equal seeds, in
+    points, and what its 95 % interval says.
+    """
+
+    target: float
+    method: str
+    against: str
+    difference: Estimate
+    outcome: Literal["beats", "loses to", "not decided"]
 
 
 class Left(Stored):
@@ -210,6 +225,9 @@ class Board(Stored):
     verdicts: tuple[str, ...] = Field(
         default=(), description="whether a paper's idea beats the plain methods, in words"
     )
+    duels: tuple[Duel, ...] = Field(default=(), description="what the verdicts rest on")
+    chance: float | None = Field(default=None, description="accuracy of guessing, in percent")
+    search: Mapping[str, str] = Field(default={}, description="what was tried for each method, by its name")
 
 
 class Leaderboard(Stored):

@@ -1,0 +1,64 @@
+"""`python -m fedpriv.leaderboard`: all methods at equal verified epsilon, tuned with equal effort.
+
+    python -m fedpriv.leaderboard [board=all] [data=FOLDER] [download=false] [workers=0] [out=results/leaderboard]
+
+board     names of files of conf/leaderboard, with commas; all of them
+data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data
+download  true: fetch what is missing
+workers   runs at a time; 0: one per core
+out       folder; a call that was broken off goes on there, and what is done is not done again
+
+Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has a folder of its own in OUT/runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.cli import DONE, command_options, guarded, shown, whole_number
+from fedpriv.errors import OptionError
+from fedpriv.operations.stopping import stop
+
+
+def main(arguments: Sequence[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return DONE
+    with stop.handled():
+        return guarded(lambda: _study(arguments))
+
+
+def _study(arguments: Sequence[str]) -> int:
+    from fedpriv.studies import boards
+    from fedpriv.studies.data import default_folder
+    from fedpriv.studies.leaderboard import carry_out, prepare
+    from fedpriv.studies.leaderboard_page import with_pictures, write_pages
+    from fedpriv.studies.results import write_results
+    from fedpriv.studies.study_progress import StudyProgress
+
+    known = {"board": "all", "data": str(default_folder()), "download": "false", "workers": "0"}
+    options = command_options(arguments, {**known, "out": "results/leaderboard"}, "fedpriv.leaderboard")
+    if options["download"] not in ("true", "false"):
+        raise OptionError("download", options["download"], "allowed: true, false")
+    workers, out = whole_number(options, "workers", 0, 1024), Path(options["out"])
+    plans = boards.read_boards(options["board"], boards.BOARDS)
+    pictures, download = Path(options["data"]), options["download"] == "true"
+    prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
+    with StudyProgress() as progress:
+        results, records = carry_out(prepared, out, workers, progress.told)
+    results = with_pictures(results, out)
+    write_results(out, results, records)
+    write_pages(results, out)
+    for board in results.boards:
+        print(f"{board.title}:")
+        print("\n".join(f"  {words}" for words in board.verdicts))
+    print(f"folder: {shown(out)}", flush=True)
+    return DONE
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""What a reader of the leaderboard's folder sees: README.md in words with tables, leaderboard.csv, and the pictures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+from fedpriv.files import write_atomic
+from fedpriv.report.words import figure, seconds, size, threat_sentence
+from fedpriv.studies.leaderboard_plot import draw_board
+from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard
+
+FIGURES = "figures"
+
+
+def with_pictures(results: Leaderboard, folder: Path) -> Leaderboard:
+    """Draws every board that has entries."""
+    boards = []
+    for board in results.boards:
+        drawn = draw_board(board, folder / FIGURES) if board.entries else None
+        plot = drawn and Figure(name=board.name, file=f"{FIGURES}/{drawn.file}", alt=drawn.alt, caption=drawn.caption)
+        boards.append(board.model_copy(update={"plot": plot}))
+    return results.model_copy(update={"boards": tuple(boards)})
+
+
+def write_pages(results: Leaderboard, folder: Path) -> None:
+    write_atomic(folder / "README.md", "\n".join(page(results)) + "\n")
+    write_atomic(folder / "leaderboard.csv", table(results))
+
+
+def page(results: Leaderboard) -> Iterator[str]:
+    made = results.provenance
+    yield "# Accuracy at equal verified epsilon"
+    yield ""
+    yield (
+        "Every method calibrated, over its whole run, to the same verified epsilon; one board for each threat model. "
+        "Epsilons of different boards are not comparable."
+    )
+    yield ""
+    yield results.note
+    yield ""
+    for board in results.boards:
+        yield from _board(board)
+    yield "## Where this comes from"
+    yield ""
+    yield (
+        f"Commit {', '.join(made.commits)}; {made.date}; {made.machine.processor}, {made.machine.cores} cores; "
+        f"{seconds(made.core_seconds)} of runs in all. Every run is a line of runs.jsonl, every figure is in "
+        "results.json and leaderboard.csv. Commands leave out where the pictures are (dataset.root=FOLDER)."
+    )
+
+
+def _board(board: Board) -> Iterator[str]:
+    threat = {"unit": board.unit, "adjacency": board.adjacency, "observer": board.observer, "delta": board.delta}
+    yield f"## {board.title}"
+    yield ""
+    yield f"{threat_sentence(threat)} {board.setting}"
+    yield ""
+    guessing = "" if board.chance is None else f"; guessing: {board.chance:.1f} %"
+    yield f"Without privacy: {in_percent(board.reference)}{guessing}."
+    yield ""
+    yield from (f"- {words}" for words in board.verdicts)
+    yield ""
+    for target in board.targets:
+        entries = sorted((e for e in board.entries if e.target == target), key=lambda entry: entry.rank)
+        if not entries:
+            yield f"Epsilon {figure(target)}: nothing is ranked."
+            yield ""
+            continue
+        yield f"### Epsilon {figure(target)}"
+        yield ""
+        yield "| | method | paper | accuracy | verified epsilon | up | time | chosen |"
+        yield "|---|---|---|---|---|---|---|---|"
+        yield from map(_row, entries)
+        yield ""
+    if any(entry.tied for entry in board.entries):
+        yield "=: tied with the first, their 95 % intervals overlap. Up: all uploads of a run."
+        yield ""
+    if board.plot:
+        yield f"![{board.plot.alt}]({board.plot.file})"
+        yield ""
+    yield from _left(board)
+    yield "Tried for each method, all combinations:"
+    yield ""
+    yield from (f"- {name}: `{words}`" for name, words in board.search.items())
+    yield ""
+
+
+def _row(entry: Entry) -> str:
+    mark = "=" if entry.tied and entry.rank > 1 else ""
+    chosen = ", ".join(f"{option.rpartition('.')[2]} {value}" for option, value in entry.chosen.items())
+    cells = (
+        f"{entry.rank}{mark}",
+        entry.label,
+        entry.paper,
+        in_percent(entry.accuracy),
+        figure(entry.verified_epsilon),
+        size(entry.bytes_up),
+        seconds(entry.seconds.mean),
+        chosen,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _left(board: Board) -> Iterator[str]:
+    if not board.left:
+        return
+    yield "Not ranked:"
+    yield ""
+    for left in board.left:
+        variant = ", as published" if left.variant == "published" else ""
+        at = "" if left.target is None else f" at epsilon {figure(left.target)}"
+        yield f"- {left.label}{variant}{at}: {left.reason}."
+    yield ""
+
+
+def in_percent(accuracy: Estimate) -> str:
+    if accuracy.mean is None:
+        return "–"
+    spread = "" if accuracy.half_width is None else f" ± {accuracy.half_width:.1f}"
+    return f"{accuracy.mean:.1f}{spread} %"
+
+
+COLUMNS = (
+    *("board", "unit", "adjacency", "observer", "delta", "target", "rank", "tied", "method", "paper", "idea"),
+    *("verified_epsilon", "accuracy", "accuracy_half_width", "seeds", "bytes_up", "bytes_down", "seconds", "chosen"),
+    "command",
+)
+
+
+def table(results: Leaderboard) -> str:
+    """leaderboard.csv: one line for each entry."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for board in results.boards:
+        for entry in board.entries:
+            chosen = " ".join(f"{option}={value}" for option, value in entry.chosen.items())
+            threat = (board.unit, board.adjacency, board.observer, board.delta)
+            who = (entry.rank, entry.tied, entry.method, entry.paper, entry.idea, entry.verified_epsilon)
+            accuracy = (entry.accuracy.mean, entry.accuracy.half_width, entry.accuracy.n)
+            cost = (entry.bytes_up, entry.bytes_down, entry.seconds.mean)
+            writer.writerow([board.name, *threat, entry.target, *who, *accuracy, *cost, chosen, entry.command])
+    return text.getvalue()

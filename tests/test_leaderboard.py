@@ -1,0 +1,335 @@
+"""The leaderboard: equal effort, calibrated entries, reasons for what is not ranked; and its arithmetic."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from pytest import approx
+
+from fedpriv import leaderboard
+from fedpriv.compose import compose
+from fedpriv.data import load_dataset
+from fedpriv.data.splits import read_split
+from fedpriv.errors import OptionError
+from fedpriv.methods import METHODS
+from fedpriv.studies import boards, ranking
+from fedpriv.studies.boards import expand, read_board, read_boards
+from fedpriv.studies.leaderboard import privacy_under
+from fedpriv.studies.ranking import Contender, compared, difference, outcome, ranked, verdicts
+from fedpriv.studies.results import Leaderboard, read_results
+
+TINY = {
+    "title": "A tiny board",
+    "unit": "client",
+    "adjacency": "replace-one",
+    "observer": "server",
+    "dataset": "digits",
+    "words": "Digits, ten clients.",
+    "setting": [
+        *("model=linear", "num_clients=10", "clients_per_round=5", "num_rounds=2", "local.batch_size=20"),
+        *("evaluate.every=0", "checkpoint.every=0", "engine.trainer=vectorised"),
+    ],
+    "targets": [20.0, 2000.0],
+    "seeds": [0, 1],
+    "tuning": {"seed": 1000, "pictures": 300},
+    "search": ["local.lr=0.1,0.5"],
+    "reference": {
+        "name": "fedavg",
+        "label": "FedAvg",
+        "paper": "-",
+        "idea": "plain",
+        "overrides": ["strategy=fedavg"],
+        "search": [],
+    },
+    "methods": [
+        {"name": name, "label": name.upper(), "paper": "-", "idea": idea, "overrides": overrides, "search": []}
+        for name, idea, overrides in (
+            ("fedldp", "plain", ["strategy=fedldp"]),
+            ("fedcad", "paper", ["strategy=fedcad", "strategy.client.obsolete_factor=0.4"]),
+            # The noise on the clip rule's bit stays what it is, so that little epsilon is out of reach.
+            (
+                "quantile",
+                "rival",
+                ["strategy=fedldp", "strategy.server.clipping=quantile", "strategy.client.count_noise=0.1"],
+            ),
+            ("adpfl", "paper", ["strategy=adpfl", "partition.test_fraction=0"]),
+            ("dpsgd", "rival", ["strategy=dpsgd", "engine.trainer=sequential"]),
+            ("fedprox", "rival", ["strategy=fedprox"]),
+        )
+    ],
+}
+
+
+def written(folder: Path, **changes: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**TINY, **changes}))
+    return path
+
+
+# --- the whole command -----------------------------------------------------------------------------------
+
+
+def call(out: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = leaderboard.main(["workers=1", f"out={out}"])
+    said = capfd.readouterr()
+    return code, said.out, said.err
+
+
+def folders(out: Path) -> dict[str, int]:
+    """Trained runs and when they were done."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("train-*/record.json")}
+
+
+class Inline(Executor):
+    """In place of processes, which take seconds to start."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*arguments, **named))
+        return future
+
+
+@pytest.mark.slow
+def test_a_board_from_search_to_page(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "BOARDS", tmp_path / "boards")
+    written(tmp_path / "boards")
+    out = tmp_path / "out"
+    code, said, wrong = call(out, capfd)
+    assert (code, wrong) == (0, ""), wrong
+    assert "tune " in said and "final " in said and "At epsilon 20" in said
+    results, runs = read_results(out, Leaderboard)
+    (board,) = results.boards
+
+    # Everybody was tried equally often: two trials with the tuning seed, on the tuning split.
+    ran = {(entry.method, entry.target) for entry in board.entries}
+    assert ran == {("fedldp", 20), ("fedldp", 2000), ("fedcad", 20), ("fedcad", 2000), ("quantile", 2000)}
+    tuned = [run for run in runs if run.seed == 1000]
+    assert len(tuned) == 2 * (1 + len(ran)) and all("dataset.split=" in " ".join(run.options) for run in tuned)
+    finals = [run for run in runs if run.seed != 1000]
+    assert len(finals) == 2 * (1 + len(ran)) and not any("dataset.split=" in " ".join(run.options) for run in finals)
+
+    # The choice saw no test picture.
+    pictures = load_dataset(compose(["dataset=digits"]).dataset, 0)
+    (file,) = out.glob("tuning-*.npz")
+    split = read_split(str(file))
+    rows = np.concatenate([split.train, split.test])
+    assert sorted(rows) == list(range(len(pictures.train.labels))) and abs(len(split.test) - 300) <= 10
+
+    # What was chosen is what was best there, and the final runs have it.
+    by_name = {run.name: run for run in runs}
+    for entry in board.entries:
+        mine = [run for run in tuned if f"privacy.target_epsilon={entry.target:g}" in run.options]
+        mine = [run for run in mine if set(TINY_OVERRIDES[entry.method]) <= set(run.options)]
+        if entry.method == "fedldp":
+            mine = [run for run in mine if "strategy.server.clipping=quantile" not in run.options]
+        best = max(mine, key=lambda run: run.summary["accuracy"]["final"])
+        (choice,) = (f"{option}={value}" for option, value in entry.chosen.items())
+        assert choice in best.options and len(mine) == 2
+        for name in entry.runs:
+            run = by_name[name]
+            privacy = privacy_under(run.summary, read_board(tmp_path / "boards" / "tiny.yaml").threat)
+            assert privacy is not None and choice in run.options
+            assert 0.98 * entry.target <= privacy["verified_epsilon"] <= entry.target
+        assert entry.verified_epsilon <= entry.target and entry.accuracy.n == 2
+        assert entry.bytes_up > 0 and entry.seconds.mean is not None
+
+    # What is not ranked is there with its reason.
+    left = {(line.method, line.variant, line.target): line.reason for line in board.left}
+    assert "releases it does not cover" in left["quantile", "repaired", 20.0]
+    assert "another threat model" in left["dpsgd", "repaired", None]
+    assert "has no noise to choose" in left["fedprox", "repaired", None]
+    assert "block" in left["adpfl", "repaired", None]
+    assert "without noise" in left["fedcad", "published", None]
+    assert "only the repaired variant is ranked" in left["fedldp", "published", None]
+
+    # The printed command is the run.
+    entry = board.entries[0]
+    words = entry.command.split()[3:]
+    assert compose([*words, "operations.report=false"]).seed == 0
+    from fedpriv.run import start_run
+
+    again = start_run(compose([*words, "operations.report=false", "engine=inprocess"]), tmp_path / "again")
+    assert again["accuracy"]["final"] == by_name[entry.runs[0]].summary["accuracy"]["final"]
+
+    # Pages.
+    page = (out / "README.md").read_text()
+    assert "Papernot and Steinke" in page and "Not ranked" in page and str(tmp_path) not in page
+    assert board.plot is not None and (out / board.plot.file).stat().st_size > 1000
+    lines = list(csv.DictReader((out / "leaderboard.csv").open()))
+    assert len(lines) == len(board.entries) and {line["method"] for line in lines} == {"fedldp", "fedcad", "quantile"}
+    assert str(tmp_path) not in json.dumps([entry.command for entry in board.entries])
+
+    # Called again, nothing is run; with another option, only what has it.
+    monkeypatch.setattr("fedpriv.studies.leaderboard.process_pool", lambda workers: nullcontext(Inline()))
+    before = folders(out)
+    assert call(out, capfd)[0] == 0 and folders(out) == before
+    methods = [
+        {**method, "search": ["local.lr=0.1,0.2"]} if method["name"] == "fedcad" else method
+        for method in TINY["methods"]
+    ]
+    written(tmp_path / "boards", methods=methods, targets=[2000.0])
+    assert call(out, capfd)[0] == 0
+    after = folders(out)
+    new = set(after) - set(before)
+    assert {name: after[name] for name in before} == before
+    assert new and all(name.startswith("train-fedcad") for name in new) and len(new) in (1, 3)
+
+
+TINY_OVERRIDES = {method["name"]: method["overrides"] for method in TINY["methods"]}  # type: ignore[index]
+
+
+# --- the files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"titel": "x"}, ["titel", "no such option"]),
+        ({"observer": "nobody"}, ["observer", "nobody", "allowed", "secure-sum"]),
+        ({"targets": [1.0, -2.0]}, ["targets", "-2.0", "more than 0"]),
+        ({"targets": []}, ["targets"]),
+        ({"targets": [1.0, 1.0]}, ["targets", "twice"]),
+        ({"seeds": [0, 1000]}, ["tuning.seed", "1000", "must not see"]),
+        ({"search": ["local.lr=0.1"]}, ["search local.lr", "0.1", "several"]),
+        ({"setting": ["seed=3"]}, ["setting", "seed=3", "leaderboard itself"]),
+        (
+            {"methods": [{**TINY["methods"][0], "search": ["local.lr=0.1,0.2,0.3"]}]},  # type: ignore[index]
+            ["fedldp.search", "3 trials, but 2", "equal effort"],
+        ),
+        (
+            {"methods": [{**TINY["methods"][0], "overrides": ["privacy.target_epsilon=3"]}]},  # type: ignore[index]
+            ["fedldp.overrides", "leaderboard itself"],
+        ),
+        ({"methods": [TINY["methods"][0]] * 2}, ["methods", "twice"]),  # type: ignore[index]
+    ],
+)
+def test_a_broken_file_is_refused_in_words(tmp_path: Path, changes: dict[str, object], words: list[str]) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(OptionError) as error:
+        read_board(path)
+    for word in [str(path), *words]:
+        assert word in str(error.value)
+
+
+def test_the_command_refuses_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert leaderboard.main(["board=nowhere"]) == 2
+    assert "board=nowhere: allowed: all, client_secure_sum" in capfd.readouterr().err
+    assert leaderboard.main(["boards=all"]) == 2 and "no such option" in capfd.readouterr().err
+    assert leaderboard.main(["download=maybe"]) == 2 and "allowed: true, false" in capfd.readouterr().err
+    assert leaderboard.main(["board=example", f"data={tmp_path}", f"out={tmp_path}"]) == 2
+    assert "mnist is not there" in capfd.readouterr().err
+    monkeypatch.setattr(boards, "BOARDS", tmp_path / "boards")
+    wrong = {**TINY["methods"][0], "overrides": ["strategy=fedldp", "strategy.client.sigma=3"]}  # type: ignore[index]
+    written(tmp_path / "boards", methods=[wrong])
+    assert leaderboard.main(["board=tiny", f"out={tmp_path / 'out'}"]) == 2
+    said = capfd.readouterr().err
+    assert "tiny.yaml, fedldp: strategy.client.sigma=3: there is no such option" in said and said.count("\n") == 1
+    (tmp_path / "boards" / "tiny.yaml").write_text("methods: [")
+    assert leaderboard.main(["board=tiny"]) == 2 and "cannot be read" in capfd.readouterr().err
+    assert leaderboard.main(["--help"]) == 0 and "workers" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in boards.BOARDS.glob("*.yaml")))
+def test_every_shipped_board_composes(name: str) -> None:
+    board = read_boards(name)[name]
+    assert len(board.seeds) >= 3 and len(board.trials(board.reference)) == 6
+    assert {method.idea for method in board.methods} == {"plain", "paper", "rival"}
+    for method in (board.reference, *board.methods):
+        config = compose([f"dataset={board.dataset}", *board.setting, *method.overrides, *board.trials(method)[-1]])
+        assert config.privacy.variant == "repaired" and config.privacy.target_epsilon is None
+
+
+def test_every_method_with_privacy_is_on_a_board() -> None:
+    named = {
+        override.partition("=")[2]
+        for board in read_boards("all").values()
+        for method in board.methods
+        for override in method.overrides
+        if override.startswith("strategy=")
+    }
+    noisy = {
+        name for name, (_, client) in METHODS.items() if {"noise_multiplier", "epsilon"} & set(client.model_fields)
+    }
+    assert noisy <= named and len(noisy) > 10
+
+
+def test_a_search_is_every_combination() -> None:
+    assert expand(["local.lr=0.1,0.2", "strategy.client.clip_norm=1,3"]) == [
+        ("local.lr=0.1", "strategy.client.clip_norm=1"),
+        ("local.lr=0.1", "strategy.client.clip_norm=3"),
+        ("local.lr=0.2", "strategy.client.clip_norm=1"),
+        ("local.lr=0.2", "strategy.client.clip_norm=3"),
+    ]
+    assert len(expand(["seed=range(3)", "local.lr=choice(1,2)"])) == 6
+
+
+# --- the arithmetic --------------------------------------------------------------------------------------
+
+
+def contender(name: str, values: list[float], idea: str = "paper") -> Contender:
+    return Contender(name, name.upper(), idea, dict(enumerate(values)))
+
+
+def test_the_order_is_by_mean_and_overlapping_intervals_are_tied() -> None:
+    """Half width of three values: 4.3027 std / sqrt(3)."""
+    a = contender("a", [80.0, 81.0, 82.0])  # 81 ± 2.48
+    b = contender("b", [84.0, 85.0, 86.0])  # 85 ± 2.48: 4 apart, 4.97 together
+    c = contender("c", [70.0, 70.5, 71.0])  # 70.5 ± 1.24
+    found = ranked([a, b, c])
+    assert [(rank, tied, one.method) for rank, tied, one in found] == [(1, True, "b"), (2, True, "a"), (3, False, "c")]
+    assert b.accuracy.half_width == approx(4.302653 / 3**0.5)
+    assert ranked([]) == []
+    same = ranked([contender("x", [50.0, 52.0]), contender("y", [52.0, 50.0])])
+    assert [rank for rank, _, _ in same] == [1, 1]
+    assert [tied for _, tied, _ in ranked([contender("x", [50.0]), contender("y", [10.0])])] == [True, True]
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """Runs that move together differ beyond doubt although their intervals overlap; and the other way round."""
+    low, high = contender("low", [70.0, 80.0, 90.0]), contender("high", [71.0, 81.2, 91.1])
+    gap = difference(high.accuracies, low.accuracies)
+    assert gap.mean == approx(1.1) and gap.n == 3 and gap.half_width == approx(4.302653 * 0.1 / 3**0.5)
+    assert outcome(gap) == "beats" and outcome(difference(low.accuracies, high.accuracies)) == "loses to"
+    assert outcome(difference({0: 1.0, 1: 3.0}, {0: 3.0, 1: 1.0})) == "not decided"
+    assert outcome(difference({0: 9.0}, {0: 1.0})) == "not decided"  # one seed has no interval
+    assert difference({0: 1.0, 1: 5.0}, {1: 2.0, 2: 7.0}).mean == 3.0
+
+
+def test_ideas_meet_the_best_plain_method_and_nobody_else() -> None:
+    plain = contender("plain", [80.0, 80.2, 80.4], "plain")
+    worse = contender("worse", [60.0, 60.2, 60.4], "plain")
+    rival = contender("rival", [99.0, 99.1, 99.2], "rival")
+    idea, bad = contender("idea", [85.0, 85.1, 85.5]), contender("bad", [70.0, 70.1, 70.5])
+    found = {one.one.method: one for one in compared([worse, plain, rival, idea, bad])}
+    assert set(found) == {"idea", "bad"} and {one.other.method for one in found.values()} == {"plain"}
+    assert found["idea"].outcome == "beats" and found["bad"].outcome == "loses to"
+    first, second = verdicts(8.0, [plain, idea, bad], 10.0)
+    assert first == "At epsilon 8, IDEA beats PLAIN by 5.0 ± 0.2 points (85.2 against 80.2 %)."
+    assert second == "At epsilon 8, BAD loses to PLAIN by 10.0 ± 0.2 points (70.2 against 80.2 %)."
+    (open_,) = verdicts(8.0, [plain, contender("idea", [79.0, 82.0, 80.0])], 10.0)
+    assert open_.startswith("At epsilon 8, IDEA against PLAIN is not decided: +0.1 ± 3.")
+
+
+def test_a_board_without_learning_or_without_sides_says_so() -> None:
+    guess, plain = contender("guess", [11.0, 12.0]), contender("plain", [80.0, 81.0], "plain")
+    (words,) = verdicts(1.0, [guess], 10.0)
+    assert words == "At epsilon 1 nothing learns: the best, GUESS, has 11.5 %, and guessing 10.0 %."
+    assert "none is calibrated" in verdicts(1.0, [plain], 10.0)[0]
+    assert "no plain method" in verdicts(1.0, [contender("idea", [80.0, 81.0])], 10.0)[0]
+    assert verdicts(1.0, [], 10.0) == ["At epsilon 1 no method can be calibrated."]
+    assert ranking.nothing_learns([plain], 10.0) is False

@@ -1,0 +1,185 @@
+"""Fed-LDP and DP-FedAvg against whoever sees a round's sum only, and `privacy.target_observer`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Outcome, Run
+from pytest import approx
+
+from fedpriv.client import Client, Request
+from fedpriv.compose import compose
+from fedpriv.errors import OptionError
+from fedpriv.planning import plan_elsewhere, with_target
+from fedpriv.preparation import resolve
+from fedpriv.privacy.auditor import audit
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Gaussian
+from fedpriv.privacy.gaussian import gaussian_epsilon
+from fedpriv.privacy.noise import SeededNoise
+from fedpriv.worker import make_client
+
+DELTA = 1e-5
+SIZE = ("num_clients=6", "clients_per_round=6", "num_rounds=3", "model=linear")
+FORMS = {
+    "fedldp": ("strategy=fedldp", "strategy.client.noise_multiplier=3.0"),
+    "dpfedavg": ("strategy=dpfedavg", "strategy.server.weighting=uniform", "strategy.client.noise_multiplier=3.0"),
+}
+
+
+def client_of(*options: str) -> Client:
+    return make_client(compose([*SIZE, *options]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("replies", "colluders", "noises"), [(4, 0, 4), (5, 2, 3)])
+def test_the_noises_that_nobody_knows_add_up(form: str, replies: int, colluders: int, noises: int) -> None:
+    client = client_of(*FORMS[form], f"strategy.server.min_replies={replies}", f"strategy.client.colluders={colluders}")
+    assert client.accounts() == (CLIENT_TO_SERVER, SECURE_SUM)
+    own, in_sum = (charge.event for charge in client.price(None, Request(1, 0)))
+    assert own == Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.5)
+    assert in_sum == Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(noises) * 1.5)
+    # T rounds of a vector that moves by 2C under N(0, noises sigma^2 C^2): mu = 2 sqrt(T) / (sqrt(noises) sigma).
+    planned = compose_events(client.planned_against(SECURE_SUM, 7), DELTA).epsilon
+    assert planned == approx(gaussian_epsilon(2 * math.sqrt(7) / (math.sqrt(noises) * 3.0), DELTA), rel=1e-6)
+    assert client.planned_against(SECURE_SUM, 0) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("strategy.server.min_replies=1",),
+        ("strategy.server.min_replies=5", "strategy.client.colluders=4"),
+        ("strategy.server.min_replies=5", "strategy.server.weighting=examples"),
+    ],
+    ids=str,
+)
+def test_a_client_with_its_own_noise_alone_has_the_servers_account(form: str, options: tuple[str, ...]) -> None:
+    """By examples: a release of weight w among others of weight 0 has nobody else's noise."""
+    client = client_of(*FORMS[form], *options)
+    assert client.accounts() == (CLIENT_TO_SERVER,)
+    (own,) = (charge.event for charge in client.price(None, Request(1, 0)))
+    assert own == Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.5)
+    chosen = ("privacy.target_epsilon=30", "privacy.target_observer=secure-sum")
+    with pytest.raises(OptionError, match=r"a single unknown noise .* strategy\.server\.min_replies"):
+        with_target(compose([*SIZE, *FORMS[form], *options, *chosen]))
+
+
+def test_what_moves_the_clip_norm_is_seen_one_by_one() -> None:
+    options = ("strategy.server.clipping=quantile", "strategy.client.count_noise=2.0", "strategy.server.min_replies=4")
+    events = client_of(*FORMS["fedldp"], *options).planned_against(SECURE_SUM, 2)
+    assert events == [
+        Gaussian(threat=SECURE_SUM, multiplier=3.0, count=2),
+        Gaussian(threat=SECURE_SUM, multiplier=2.0, count=2),
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_sum_of_real_releases_keeps_to_its_account(form: str) -> None:
+    """The sum of four clients' own release code, one client's update C or -C: its law is the account's, and an audit
+    finds no more than is verified, and most of it.
+    """
+    client = client_of(*FORMS[form], "strategy.server.min_replies=4")
+
+    def sums(world: int, trials: int, seed: int) -> np.ndarray:
+        total = torch.zeros(trials, 2)
+        for member in range(4):  # the others' updates are what they are, in both worlds
+            length = (1.0, -1.0)[world] if member == 0 else 0.5
+            noise = SeededNoise(seed, int(world), member, form)
+            total += client.audit_release(length, None, (trials, 2), noise).value
+        return total.numpy()
+
+    first, second = sums(0, 100_000, 7), sums(1, 100_000, 7)
+    assert (first - second).mean(axis=0) == approx([2.0, 0.0], abs=0.1)  # C = 1
+    assert first.std(axis=0) == approx([6.0, 6.0], rel=0.02)  # sqrt(4) sigma
+    verified = compose_events(client.planned_against(SECURE_SUM, 1), DELTA).epsilon
+    alone = compose_events(client.planned_against(CLIENT_TO_SERVER, 1), DELTA).epsilon
+    found = audit(sums, delta=DELTA, trials=200_000, confidence=0.999, seed=1).epsilon_lower
+    assert 0.3 * verified < found <= verified < alone
+
+
+# --- the option ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        FORMS["fedldp"],
+        (*FORMS["fedldp"], "strategy.server.clipping=adp"),
+        ("strategy=dpfedavg", "strategy.server.weighting=uniform"),
+        ("strategy=cpsgd",),
+        ("strategy=adpfl", "model=mlp"),
+    ],
+    ids=str,
+)
+def test_the_target_is_met_for_the_observer_named(options: tuple[str, ...], run: Run) -> None:
+    """By the plan, and the same by the finished run's ledger; against the server it costs more than that."""
+    chosen = ("privacy.target_epsilon=30", "privacy.target_observer=secure-sum", "strategy.server.min_replies=6")
+    given = (*SIZE, *options, *chosen, "evaluate.every=0")
+    config, _, plan = resolve(compose([*given, "engine=inprocess"]), None)
+    (elsewhere,) = plan_elsewhere(config)
+    assert elsewhere.threat == SECURE_SUM and 29.6 <= elsewhere.verified_epsilon <= 30 < plan.verified_epsilon
+    summary = json.loads((run(*given) / "summary.json").read_text())
+    (other,) = summary["privacy"]["others"]
+    assert other["observer"] == "secure-sum" and other["verified_epsilon"] == approx(elsewhere.verified_epsilon)
+    assert summary["privacy"]["verified_epsilon"] == approx(plan.verified_epsilon)
+
+
+def test_the_methods_own_observer_is_what_null_means() -> None:
+    own = with_target(compose([*SIZE, "strategy=fedcad", "privacy.target_epsilon=30"]))
+    named = with_target(
+        compose([*SIZE, "strategy=fedcad", "privacy.target_epsilon=30", "privacy.target_observer=server"])
+    )
+    assert own.strategy == named.strategy
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("strategy=fedcad",), "fedcad has an account for server: a client reuses the noise of its own last release"),
+        (("strategy=fedags",), "fedags has an account for server"),
+        (("strategy=dpsgd",), "dpsgd has an account for server"),
+        (
+            ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
+            "dpfedavg has an account for trusted-server",
+        ),
+    ],
+)
+def test_an_observer_without_an_account_is_refused(options: tuple[str, ...], words: str) -> None:
+    chosen = ("privacy.target_epsilon=30", "privacy.target_observer=secure-sum")
+    with pytest.raises(OptionError) as error:
+        with_target(compose([*SIZE, *options, *chosen]))
+    assert error.value.option == "privacy.target_observer" and words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("privacy.target_observer=secure-sum",), "privacy.target_observer=secure-sum: says against whom"),
+        (("privacy.target_epsilon=3", "privacy.target_observer=nobody"), "privacy.target_observer=nobody: allowed"),
+        (("strategy=fedldp", "strategy.client.weighting=examples"), "must be strategy.server.weighting=uniform"),
+        (("strategy=fedldp", "strategy.client.min_replies=3"), "must be strategy.server.min_replies=1"),
+        (("strategy=fedldp", "strategy.client.colluders=1"), "must be less than strategy.server.min_replies=1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: tuple[str, ...], words: str) -> None:
+    with pytest.raises(OptionError) as error:
+        compose(list(options))
+    assert words in str(error.value)
+
+
+def test_a_plan_shows_every_observer(cli: Callable[..., Outcome]) -> None:
+    said = cli("plan=true", *SIZE, *FORMS["fedldp"], "strategy.server.min_replies=4")
+    assert said.code == 0 and "and against secure-sum" in said.out, said.err
+
+
+def test_the_folder_says_that_the_sum_is_assumed(run: Run) -> None:
+    folder: Path = run("strategy=fedldp", "strategy.server.min_replies=2")
+    assert "Secure summation is assumed, not implemented." in (folder / "report.html").read_text()
