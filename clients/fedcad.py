@@ -23,7 +23,7 @@ Where this departs from the print:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from fedpriv.gaussian_client import GaussianClient
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, Gaussian, NoBound
+from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound
 from fedpriv.privacy.noise import NoiseSource, add_normal, add_normal_each
 
 SMALLEST_DIFF = 1e-3
@@ -66,7 +66,6 @@ class FedCADClient(GaussianClient):
     """Fed-CAD's client. ``sigma_diff=None`` takes the variant's default."""
 
     State = CorrelatedState
-    without_account: ClassVar[dict[str, str]] = {"secure-sum": CORRELATED_IN_SECRET}
 
     def __init__(
         self,
@@ -145,6 +144,9 @@ class FedCADClient(GaussianClient):
         return torch.clamp(moved, SMALLEST_DIFF, self.diff if self.repaired else 1 - SMALLEST_DIFF)
 
     # --- what it costs (unit client, replace-one, observer server) ---------------------------------------
+
+    def why_no_account(self, observer: str) -> str:
+        return CORRELATED_IN_SECRET if observer == SECURE_SUM.observer else ""
 
     def charges(self, state: CorrelatedState | None) -> tuple[Charge, ...]:
         if self.obsolete_factor == 0 or self.repaired:

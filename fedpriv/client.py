@@ -181,8 +181,6 @@ class Client(NumPyClient):
     shares_secrets: ClassVar[bool] = False
     #: Whether the model's named blocks and the number of parameters matter to the method.
     needs_layout: ClassVar[bool] = False
-    #: Observer -> why the method has no account against it, where a reader may expect one.
-    without_account: Mapping[str, str] = {}
 
     def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
         self.variant, self.site = variant, site
@@ -228,6 +226,10 @@ class Client(NumPyClient):
         """The method's own threat, and the further ones under which its releases are booked beside it."""
         charges = self.price(None, Request(1, 0)) if self.books_itself else ()
         return tuple(dict.fromkeys([self.threat, *(charge.event.threat for charge in charges)]))
+
+    def why_no_account(self, observer: str) -> str:
+        """In words, where a reader may expect an account against this observer."""
+        return ""
 
     def planned_against(self, threat: Threat, participations: int) -> list[Event]:
         """As `planned_events`, under any of the `accounts`; under a further one every participation is booked alike."""

@@ -205,5 +205,5 @@ def target_threat(config: Config, client: Client) -> Threat:
         if threat.observer == observer:
             return threat
     words = f"{config.strategy.name} has an account for {', '.join(threat.observer for threat in known)}"
-    why = client.without_account.get(observer)
+    why = client.why_no_account(observer)
     raise OptionError("privacy.target_observer", observer, f"{words}{f': {why}' if why else ''}")

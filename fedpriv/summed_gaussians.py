@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedpriv.client import Charge
-from fedpriv.privacy.events import Gaussian
+from fedpriv.privacy.events import SECURE_SUM, Gaussian
 
 ONE_NOISE = (
     "the observer of a sum with a single unknown noise is told as much as the server; strategy.server.min_replies says "
@@ -25,8 +25,9 @@ class SummedGaussians:
         super().__init__(**options)
         #: Noises in the sum that its observer cannot know.
         self.noises = max(1, min_replies - colluders) if weighting == "uniform" else 1
-        if self.noises == 1:
-            self.without_account = {"secure-sum": ONE_NOISE}
+
+    def why_no_account(self, observer: str) -> str:
+        return ONE_NOISE if observer == SECURE_SUM.observer and self.noises == 1 else ""
 
     def summed(self, *own: Gaussian) -> tuple[Charge, ...]:
         """What releases cost against an observer of sums; nothing where it would see one noise only, as the server."""
