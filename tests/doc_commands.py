@@ -40,6 +40,21 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/test_benchmarks.py::test_the_table_of_a_small_benchmark",
     ),
     (
+        r"make reproduce.*|python -m fedpriv\.reproduce .*",
+        "runs a paper's experiments",
+        "tests/test_reproduction.py::test_tables_verdicts_and_figures_are_written",
+    ),
+    (
+        r"make leaderboard.*|python -m fedpriv\.leaderboard .*",
+        "half an hour",
+        "tests/test_leaderboard.py::test_a_board_from_search_to_page",
+    ),
+    (
+        r"make site|python -m fedpriv\.site.*",
+        "needs the results of studies",
+        "tests/test_site.py::test_every_link_and_anchor_leads_somewhere",
+    ),
+    (
         r"make deploy-demo|python -m deploy\.demo",
         "two minutes",
         "tests/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
