@@ -221,9 +221,11 @@ class Shop:
     def _make(self, given: list[str]) -> tuple[int, str]:
         """The target's own lines, each as a command; `make help` as it is."""
         if given == ["help"]:
-            done = subprocess.run(["make", "help"], capture_output=True, text=True)
+            done = subprocess.run(["make", "--no-print-directory", "help"], capture_output=True, text=True)
             return done.returncode, done.stdout
-        done = subprocess.run(["make", "-n", "-o", "install", *given], capture_output=True, text=True)
+        done = subprocess.run(
+            ["make", "--no-print-directory", "-n", "-o", "install", *given], capture_output=True, text=True
+        )
         code, printed = done.returncode, done.stderr
         for line in done.stdout.splitlines():
             if elsewhere(bare(line)) is None:

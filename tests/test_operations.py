@@ -303,7 +303,7 @@ def test_the_node_names_its_own_options(taken: int):
         ("log_format=xml", "allowed: plain or json"),
         ("log_format=json operations.log_file=no/such/folder", "operations.log_file=no/such/folder: cannot be written"),
         ("stop_grace=-1", "must be at least 0"),
-        ("port=1", "did you mean operations.metrics_port?"),
+        ("metrics=1", "did you mean operations.metrics_port?"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_nothing_is_begun(option: str, words: str, cli: Cli, tmp_path: Path, taken: int):
