@@ -38,6 +38,8 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
             self.threat = TO_OUTSIDERS  # type: ignore[misc]
             self.books_itself = False
         super().__init__(**options)
+        if self.by_epsilon and self.sensitivity == "per_example":
+            self.noises = 1  # sigma follows 2C/n_k: the others' noises are of other sizes, and may be far smaller
 
     @property
     def sampling_rate(self) -> float:

@@ -9,7 +9,8 @@ from fedpriv.privacy.events import SECURE_SUM, Gaussian
 
 ONE_NOISE = (
     "the observer of a sum with a single unknown noise is told as much as the server; strategy.server.min_replies says "
-    "how many noises a sum has at least, and strategy.server.weighting=uniform lets them count alike"
+    "how many noises a sum has at least, strategy.server.weighting=uniform lets them count alike, and "
+    "strategy.client.sensitivity=clip makes them of one size"
 )
 
 

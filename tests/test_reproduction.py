@@ -250,6 +250,28 @@ def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(tmp_path: Path)
     assert isinstance(again, RunRecord) and again.summary["accuracy"] == record.summary["accuracy"]
 
 
+def test_a_mistake_of_ours_in_one_job_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(job: Job, path: Path) -> dict[str, Any]:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setitem(jobs._WORK, "plan", broken)
+    (found,) = carry_out_all([Job("plan", ("dataset=digits", "strategy=fedavg"), 0)], tmp_path, 1).values()
+    assert isinstance(found, Failure) and found.words == "ZeroDivisionError: by zero"
+
+
+def test_other_pictures_are_another_job(tmp_path: Path) -> None:
+    """Class folders say nothing of their set in the options: their contents count, and where they are does not."""
+    names = []
+    for place, sizes in (("a", (1, 2)), ("b", (1, 2)), ("c", (1, 3))):
+        for number, size in enumerate(sizes):
+            folder = tmp_path / place / "train" / f"class{number}"
+            folder.mkdir(parents=True)
+            (folder / "x.png").write_bytes(b"x" * size)
+        options = ("dataset=image_folder", f"dataset.root={tmp_path / place}", "dataset.size=32", "strategy=fedavg")
+        names.append(Job("train", options, 0).name)
+    assert names[0] == names[1] != names[2]
+
+
 def test_an_interruption_leaves_through_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(job: Job, path: Path) -> dict[str, Any]:
         signal.raise_signal(signal.SIGINT)

@@ -183,3 +183,12 @@ def test_a_plan_shows_every_observer(cli: Callable[..., Outcome]) -> None:
 def test_the_folder_says_that_the_sum_is_assumed(run: Run) -> None:
     folder: Path = run("strategy=fedldp", "strategy.server.min_replies=2")
     assert "Secure summation is assumed, not implemented." in (folder / "report.html").read_text()
+
+
+def test_noises_of_other_sizes_hide_nobody() -> None:
+    """Published with 2C/n_k every client's sigma is its own: a small client's times sqrt(K) would be no guarantee."""
+    options = ("privacy.variant=published", "strategy.client.sensitivity=per_example", "strategy.server.min_replies=5")
+    own = client_of("strategy=dpfedavg", "strategy.server.weighting=uniform", *options)
+    assert own.accounts() == (CLIENT_TO_SERVER,)
+    fixed = client_of(*FORMS["dpfedavg"], *options)  # one sigma for all, given
+    assert fixed.accounts() == (CLIENT_TO_SERVER, SECURE_SUM)

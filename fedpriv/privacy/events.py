@@ -73,8 +73,10 @@ class Gaussian(Event):
         fewest that are ever summed, less the colluders. Given all earlier sums, the other clients' clipped updates are
         fixed, so one client's data move the sum by as much as its own release, while the independent noises N(0, s^2)
         add up to N(0, noises s^2): the multiplier grows by sqrt(noises), and rounds compose adaptively. That needs
-        equal weights in the sum and clients that keep nothing between rounds which the observer has not seen.
-        Raises ValueError for no noise at all.
+        equal weights in the sum, one clip norm for all in a round (a server that announced a smaller one to the others
+        would make their noise smaller; whoever counts on a sum trusts the server with its announcements, as with
+        min_replies), and clients that keep nothing between rounds which the observer has not seen.
+        Raises ValueError for fewer than one noise.
         """
         _whole("noises", noises, least=1)
         return replace(self, threat=SECURE_SUM, multiplier=math.sqrt(noises) * self.multiplier)

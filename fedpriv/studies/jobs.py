@@ -23,6 +23,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from fedpriv.config import KNOWN_SETS
 from fedpriv.errors import FedprivError, RunFailed, RunFolderError
 from fedpriv.files import write_atomic
 from fedpriv.operations.stopping import stop
@@ -90,6 +91,8 @@ def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
         from fedpriv.compose import compose
 
         config = compose([*options, *_quiet(options)]).to_dict()
+        if config["dataset"]["name"] not in KNOWN_SETS:  # which pictures these are, only the folder says
+            config["dataset"]["pictures"] = _contents(str(config["dataset"]["root"]))
         for place in ("root", "cache", "download"):
             config["dataset"].pop(place)
         if (split := config["dataset"]["split"]) is not None:  # its rows count, wherever the file is
@@ -98,6 +101,15 @@ def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
         content = {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
     text = json.dumps([kind, extra, content], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+@lru_cache(maxsize=64)
+def _contents(root: str) -> str:
+    """A digest of a folder's files: their names and sizes, wherever the folder is."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in Path(root).rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+    return digest.hexdigest()
 
 
 def _quiet(options: Sequence[str]) -> list[str]:
@@ -191,10 +203,13 @@ def _attack(job: Job, path: Path) -> dict[str, Any]:
 
     _train(job, path)
     (name,) = job.extra
+    file = path / "attacks" / f"{name}.json"
+    file.unlink(missing_ok=True)  # of an earlier call, which this one's failure must not be taken for
     code = attack.main([f"run={path}", f"attack={name}"])
-    kept = json.loads((path / "attacks" / f"{name}.json").read_text(encoding="utf-8"))
-    if code and kept.get("shown", False):
+    stop.check()
+    if not file.exists():
         raise RunFailed(f"the attack {name} ended with exit code {code}")
+    kept = json.loads(file.read_text(encoding="utf-8"))
     figures = {"shown": float(bool(kept["shown"]))}
     if kept["shown"]:
         figures["attack_accuracy"] = 100 * float(pick(kept, "balanced_accuracy", "value"))
@@ -392,3 +407,5 @@ def _attempt(job: Job, folder: Path) -> RunRecord | Failure:
             return carry_out(job, folder)
         except FedprivError as error:
             return Failure(job, str(error))
+        except Exception as error:  # a mistake of ours in one job: the other hundred go on
+            return Failure(job, f"{type(error).__name__}: {error}")
