@@ -221,11 +221,9 @@ class Shop:
     def _make(self, given: list[str]) -> tuple[int, str]:
         """The target's own lines, each as a command; `make help` as it is."""
         if given == ["help"]:
-            done = subprocess.run(["make", "--no-print-directory", "help"], capture_output=True, text=True)
+            done = asked_make("help")
             return done.returncode, done.stdout
-        done = subprocess.run(
-            ["make", "--no-print-directory", "-n", "-o", "install", *given], capture_output=True, text=True
-        )
+        done = asked_make("-n", "-o", "install", *given)
         code, printed = done.returncode, done.stderr
         for line in done.stdout.splitlines():
             if elsewhere(bare(line)) is None:
@@ -319,6 +317,13 @@ class Shop:
         policy = Path("policy.yaml")
         if "policy=policy.yaml" in command.text and "/var/lib" in policy.read_text():
             policy.write_text(policy.read_text().replace("/var/lib/fedpriv", str(Path.cwd() / "counters")))
+
+
+def asked_make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Not as part of a make that runs the tests: that one's options are not this one's."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=own)
 
 
 def captured(work: Callable[[], int]) -> tuple[int, str]:
