@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.cli import DONE, MISTAKE, guarded
+from fedpriv.cli import DONE, MISTAKE, command_options, guarded
 from fedpriv.errors import OptionError
 from fedpriv.methods import METHODS
 
@@ -200,9 +200,7 @@ def _main(arguments: list[str]) -> int:
     name, *given = arguments
     if "=" in name:
         raise OptionError("NAME", name, "comes first: python -m fedpriv.new my_method")
-    options = OPTIONS | dict(argument.partition("=")[::2] for argument in given)
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(OPTIONS)}")
+    options = command_options(given, OPTIONS, "fedpriv.new")
     for path in make_method(name, Path(options["folder"]).expanduser()):
         print(path)
     print(f"`python -m fedpriv strategy={name}` trains with it, `python -m fedpriv.audit strategy={name}` attacks it")

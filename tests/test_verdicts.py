@@ -95,4 +95,5 @@ def test_an_ordering_counts_its_pairs() -> None:
     found = ordering("column", rows, {"high": 99.0, "low": 98.0, "noisy": 97.0})
     assert found is not None and not found.holds and (found.agreeing, found.contradicted, found.open) == (1, 0, 2)
     assert ordering("column", rows, {"high": 99.0}) is None
+    assert ordering("column", rows, {"high": 99.0, "low": 99.0}) is None
     assert ordering("column", {"high": HIGH}, {"high": 99.0, "gone": 98.0}) is None

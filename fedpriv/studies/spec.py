@@ -156,7 +156,7 @@ class ClaimSpec(Spec):
 
 class FigureSpec(Spec):
     """curves: accuracy over rounds of a table's rows in one column. lines: a table's cells over numbers x of its
-    columns. norms: the median length of the clients' updates over rounds.
+    columns. norms: the mean length of the clients' updates over rounds.
     """
 
     kind: Literal["curves", "lines", "norms"]

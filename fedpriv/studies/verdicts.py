@@ -143,6 +143,8 @@ def ordering(column: str, rows: Mapping[str, Values], reported: Mapping[str, flo
                 continue
             low, high = bounds(paired_difference(rows[higher], rows[lower]))
             counts[HOLDS if low > 0 else FAILS if high < 0 else OPEN] += 1
+    if not any(counts.values()):
+        return None  # all reported alike: there is no order
     means = {name: rows[name].estimate.mean or 0.0 for name in names}
     measured = sorted(names, key=lambda name: -means[name])
     return Ordering(
