@@ -42,8 +42,8 @@ START = ".start.json"
 #: A folder that holds one of these has been used by a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots")
 
-#: Packages that make tables, pages and pictures of runs, and train nothing.
-READERS = {"report", "studies", "site"}
+#: Packages and commands that make tables, pages and pictures of runs, and train nothing.
+READERS = {"report", "studies", "site", "reproduce.py", "leaderboard.py", "new.py"}
 
 VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
 

@@ -15,9 +15,11 @@ import yaml
 from fedpriv import reproduce
 from fedpriv.errors import OptionError
 from fedpriv.methods import METHODS
+from fedpriv.run_folder import code_digest
 from fedpriv.studies import jobs, spec
 from fedpriv.studies.data import where
 from fedpriv.studies.jobs import Failure, Job, carry_out_all, find
+from fedpriv.studies.provenance import machine, provenance
 from fedpriv.studies.reproduction import plan, total_epochs
 from fedpriv.studies.results import PaperResults, RunRecord, read_results
 
@@ -323,3 +325,29 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path) -> None:
 def test_a_paper_that_is_not_there() -> None:
     with pytest.raises(OptionError, match="allowed: adpfl, agn, coqfl, fedags, fedcad, all"):
         spec.load("nothing")
+
+
+def test_a_record_of_other_code_is_made_again(tmp_path: Path) -> None:
+    """Its folder is neither resumed nor believed; and a study says by which machines and versions it was made."""
+    job = Job("train", (*DIGITS, "strategy=fedavg"), 0)
+    first = carry_out_all([job], tmp_path, 1)[job]
+    assert isinstance(first, RunRecord) and first.versions["code"] == code_digest() and first.machine == machine()
+    file, summary = tmp_path / job.name / "record.json", tmp_path / job.name / "summary.json"
+    for path, versions in ((file, "versions"), (summary, "versions")):
+        content = json.loads(path.read_text())
+        content[versions]["code"] = "of yesterday"
+        path.write_text(json.dumps(content))
+    assert find(job, tmp_path) is None
+    again = carry_out_all([job], tmp_path, 1)[job]
+    assert isinstance(again, RunRecord) and again == find(job, tmp_path)
+    assert json.loads(summary.read_text())["versions"]["code"] == code_digest()
+    elsewhere = again.model_copy(
+        update={
+            "machine": machine().model_copy(update={"processor": "Other"}),
+            "versions": {**again.versions, "torch": "0.1"},
+            "date": "2001-01-01",
+        }
+    )
+    found = provenance([again, again, elsewhere])
+    assert found.machine == machine() and found.versions == again.versions and found.date == again.date
+    assert found.others == (f"some runs on Other, {machine().cores} cores", "some runs with torch 0.1")

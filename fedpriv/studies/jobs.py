@@ -29,7 +29,8 @@ from fedpriv.files import write_atomic
 from fedpriv.operations.stopping import stop
 from fedpriv.report.folder import read_run
 from fedpriv.report.words import number, pick
-from fedpriv.studies.provenance import commit
+from fedpriv.run_folder import code_digest
+from fedpriv.studies.provenance import here
 from fedpriv.studies.results import RunRecord
 
 #: Of every job: nothing that only a person who looks at one run needs, and one core each.
@@ -122,20 +123,23 @@ PLACES = ("dataset.root", "dataset.cache", "dataset.download")
 
 
 def portable(options: Sequence[str]) -> tuple[str, ...]:
-    """The options without those that are true on one machine only."""
-    return tuple(option for option in options if option.split("=")[0] not in PLACES)
+    """The options without those that are true on one machine only; of a split's file, its name."""
+    split = "dataset.split="
+    named = (f"{split}{Path(o.removeprefix(split)).name}" if o.startswith(split) else o for o in options)
+    return tuple(option for option in named if option.split("=")[0] not in PLACES)
 
 
 # --- one job -----------------------------------------------------------------------------------------------
 
 
 def find(job: Job, folder: Path) -> RunRecord | None:
-    """The record of a job that is done."""
+    """The record of a job that is done. One that other code made is none: a result of today's code is asked for."""
     file = folder / job.name / RECORD_FILE
     try:
-        return RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
+        record = RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
+    return record if record.versions.get("code") == code_digest() else None
 
 
 def carry_out(job: Job, folder: Path) -> RunRecord:
@@ -161,8 +165,8 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
         figures={name: number(value) for name, value in figures.items()},
         curve=tuple(_curve(run.rounds)) if run else (),
         norms=tuple(_norms(run.rounds)) if run else (),
-        seconds=round(time.perf_counter() - began, 3),
-        commit=commit(),
+        seconds=round(max(time.perf_counter() - began, number(pick(summary, "timing", "rounds_s")) or 0.0), 3),
+        **here(),
     )
     path.mkdir(parents=True, exist_ok=True)
     write_atomic(path / RECORD_FILE, record.model_dump_json() + "\n")
@@ -186,9 +190,11 @@ def _train(job: Job, path: Path) -> dict[str, Any]:
     from fedpriv.compose import compose
     from fedpriv.run import resume_run, start_run
 
-    if (path / "summary.json").exists():
+    if (path / "summary.json").exists() and pick(read_run(path).summary, "versions", "code") == code_digest():
         return {}
-    if (path / "config.yaml").exists():
+    if (path / "summary.json").exists():  # of other code
+        shutil.rmtree(path)
+    elif (path / "config.yaml").exists():
         try:
             resume_run(path)
             return {}

@@ -51,11 +51,15 @@ class Machine(Stored):
 
 
 class Provenance(Stored):
-    """Where results come from. commits: of all runs behind them; "+" after one: with changes that it does not hold."""
+    """Where results come from, as their runs' records say. commits: of all runs behind them; "+" after one: with
+    changes that it does not hold. machine, versions: of most of the runs; others: of the rest, in words. date: of the
+    last run.
+    """
 
     commits: tuple[str, ...]
     machine: Machine
     versions: Mapping[str, str]
+    others: tuple[str, ...] = ()
     date: str
     core_seconds: float = Field(description="time of all runs, summed")
     client_epochs: float = 0.0
@@ -65,7 +69,8 @@ class Provenance(Stored):
 class RunRecord(Stored):
     """One line of runs.jsonl. name: unique in the study, and a file name; options: overrides of `python -m fedpriv`;
     curve: [round, accuracy or None, loss or None] where evaluated; norms: [round, mean length of the clients' updates];
-    summary: the run's summary.json.
+    summary: the run's summary.json; seconds: of all its parts, where it was interrupted; commit, machine, versions,
+    date: under which it was made, versions with a digest of the code ("code").
     """
 
     name: str
@@ -79,6 +84,9 @@ class RunRecord(Stored):
     norms: tuple[tuple[int, float], ...] = ()
     seconds: float = 0.0
     commit: str = ""
+    machine: Machine | None = None
+    versions: Mapping[str, str] = {}
+    date: str = ""
 
 
 class Cell(Stored):
