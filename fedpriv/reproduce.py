@@ -58,13 +58,13 @@ def _main(arguments: list[str]) -> int:
     names = papers() if given["paper"] == "all" else [given["paper"]]
     chosen = [load(name) for name in names]
 
+    from fedpriv.studies.experiments import plan
     from fedpriv.studies.reproducing import reproduce
-    from fedpriv.studies.reproduction import plan
 
     scale: Any = given["scale"]
     download = given["download"] == "true"
     for paper in chosen:  # what is refused is refused before the first hour
-        plan(paper, scale, data, download, seeds)
+        plan(paper, scale, data, Path(given["out"]) / paper.paper, download=download, seeds=seeds)
     failed = []
     for paper in chosen:
         began = time.monotonic()

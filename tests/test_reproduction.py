@@ -14,13 +14,14 @@ import yaml
 
 from fedpriv import reproduce
 from fedpriv.errors import OptionError
+from fedpriv.files import locked
 from fedpriv.methods import METHODS
 from fedpriv.run_folder import code_digest
-from fedpriv.studies import jobs, spec
+from fedpriv.studies import experiments, jobs, spec
 from fedpriv.studies.data import where
+from fedpriv.studies.experiments import plan, total_epochs
 from fedpriv.studies.jobs import Failure, Job, carry_out_all, find
 from fedpriv.studies.provenance import machine, provenance
-from fedpriv.studies.reproduction import plan, total_epochs
 from fedpriv.studies.results import PaperResults, RunRecord, read_results
 
 DIGITS = [
@@ -150,6 +151,75 @@ def test_tables_verdicts_and_figures_are_written(reproduced: Path) -> None:
     assert "measured little noise > much noise. It does not hold" in page and "![Curves:" in page
 
 
+def test_the_setting_and_the_seeds_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scale=small leaves out stands with the table and with every verdict that rests on it; seeds with tables."""
+    changed = json.loads(json.dumps(PAPER))
+    changed["tables"]["noise"]["small_differs"] = "2 rounds in place of 200"
+    changed["claims"]["private"]["beside"] = ["epsilon/repaired/run"]
+    changed["claims"]["level"] = {
+        "claim": "It is good", "source": "s", "test": {"kind": "at_least", "cell": "noise/much/final", "bound": 99.0},
+    }  # fmt: skip
+    with_paper(tmp_path, monkeypatch, **changed)
+    out = tmp_path / "out"
+    assert reproduce.main(["paper=made_up", "workers=1", f"out={out}", f"data={tmp_path}", "seeds=2"]) == 0
+    results, _ = read_results(out / "made_up", PaperResults)
+    claims = {claim.name: claim for claim in results.claims}
+    assert "In a smaller setting than the paper's: 2 rounds in place of 200." in claims["wrong"].words
+    assert "smaller setting" not in claims["private"].words + claims["pictures"].words
+    assert claims["level"].verdict == "cannot be tested here" and "2 rounds in place" in claims["level"].words
+    assert "repaired: " in claims["private"].words
+    assert results.tables[0].notes[0] == "At scale=small: 2 rounds in place of 200."
+    page = (out / "made_up" / "README.md").read_text()
+    assert "`python -m fedpriv.reproduce paper=made_up scale=small seeds=2`" in page
+    assert "half width of the 95 % interval over 2 seeds; in brackets what the paper reports." in page
+    assert "Theorem 1. Mean of one seed." in page
+
+
+SEARCH = {
+    "search": {
+        "title": "Search", "source": "ours", "held": 300,
+        "options": [*DIGITS, "strategy=fedldp", "strategy.client.noise_multiplier=0.001"],
+        "rows": {"fedldp": {"label": "Fed-LDP"}},
+        "columns": {
+            "far": {"label": "a millionth", "options": ["local.lr=1e-6"]},
+            "near": {"label": "a tenth", "options": ["local.lr=0.1"]},
+        },
+    },
+    "chosen": {
+        "title": "Chosen", "source": "ours", "options": [*DIGITS, "strategy=fedldp"],
+        "rows": {"own": {"label": "own best", "best_of": "search/fedldp"}},
+        "columns": {"final": {"label": "accuracy"}},
+    },
+}  # fmt: skip
+
+
+def test_an_option_is_chosen_by_pictures_that_nothing_else_is_tested_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_paper(tmp_path, monkeypatch, tables=SEARCH, figures={}, claims={})
+    call = ["paper=made_up", "workers=1", f"out={tmp_path / 'out'}", f"data={tmp_path}"]
+    assert reproduce.main(call) == 0
+    results, runs = read_results(tmp_path / "out" / "made_up", PaperResults)
+    search, chosen = results.tables
+    assert "kept from training; one seed. Chosen: Fed-LDP: a tenth." in search.notes[0]
+    by_name = {run.name: run for run in runs}
+    tried = [by_name[cell.runs[0]] for cell in search.rows[0].cells]
+    assert {run.seed for run in tried} == {1000}
+    assert all("dataset.split=tuning-digits-300-1000.npz" in run.options for run in tried)
+    final = [by_name[name] for name in chosen.rows[0].cells[0].runs]
+    assert [run.seed for run in final] == [0, 1] and all("local.lr=0.1" in run.options for run in final)
+    assert not any("dataset.split" in option for run in final for option in run.options)
+
+
+def test_two_calls_into_one_folder_do_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_paper(tmp_path, monkeypatch)
+    with locked(tmp_path / "out" / "made_up" / "runs"):
+        assert reproduce.main(["paper=made_up", "workers=1", f"out={tmp_path / 'out'}", f"data={tmp_path}"]) != 0
+    assert "another run is writing into this folder" in capsys.readouterr().err
+
+
 def test_a_second_call_runs_nothing_and_a_change_runs_only_what_it_changes(
     reproduced: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +285,11 @@ def test_a_wrong_option_is_named(arguments: list[str], words: str, capsys: pytes
         (lambda paper: paper["tables"]["noise"]["reported"].update(x={"final": 1}), "no such row and column: x, final"),
         (lambda paper: paper["figures"]["curves"].update(table="x"), "figures.curves: no such table: x"),
         (lambda paper: paper["tables"]["noise"].update(colour="red"), "colour"),
+        (lambda paper: paper["tables"]["noise"]["rows"]["much"].update(best_of="x/y"), "noise: no such search: x/y"),
+        (
+            lambda paper: paper["tables"]["noise"]["rows"]["much"].update(best_of="epsilon/repaired"),
+            "epsilon chooses by test pictures",
+        ),
         (lambda paper: paper["client_epochs"].update(small=1), "client-epochs are planned, more than the budget of 1"),
     ],
 )
@@ -305,8 +380,9 @@ def test_pictures_are_found_in_both_layouts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("paper", ["adpfl", "agn", "coqfl", "fedags", "fedcad"])
-def test_a_papers_file_is_whole(paper: str, tmp_path: Path) -> None:
+def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run composes, both scales stay within their budgets, every claim is decided by something."""
+    monkeypatch.setattr(experiments, "held_out", lambda *_: (tmp_path / "split.npz", 10))  # there are no pictures
     found = spec.load(paper)
     assert found.paper == paper and len(found.claims) >= 10 and set(found.methods) <= set(METHODS)
     data = tmp_path / "data"
@@ -314,9 +390,9 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path) -> None:
     (data / "FashionMNIST" / "raw").mkdir(parents=True)
     (data / "cifar-10-batches-py").mkdir(parents=True)
     (data / "cifar-100-python").mkdir(parents=True)
-    planned = plan(found, "small", data)
+    planned = plan(found, "small", data, tmp_path)
     assert 0 < total_epochs(planned) <= found.client_epochs["small"]
-    decided = {cell for claim in found.claims.values() for cell in claim.cells}
+    decided = {cell for claim in found.claims.values() for cell in (*claim.cells, *claim.beside)}
     assert {table for table, _, _ in decided} >= {
         name for name, t in found.tables.items() if t.kind in ("plan", "audit")
     }

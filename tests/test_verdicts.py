@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from fedpriv.studies.verdicts import (
     FAILS,
     HOLDS,
     OPEN,
+    Kind,
     Values,
     at_least,
     at_most,
@@ -68,21 +70,50 @@ def test_similar_needs_the_whole_interval() -> None:
     assert similar([(values("a", 1.0), values("b", 1.0))], within=1).verdict == OPEN  # one seed decides nothing
 
 
-def test_a_bound_is_held_against_the_largest_value() -> None:
-    assert at_most(values("epsilon", 2.0, 2.7), 2.72).verdict == HOLDS
-    assert at_most(values("epsilon", 2.0, 2.73), 2.72).verdict == FAILS
-    infinite = Values("epsilon", {0: math.inf}, reasons=("98 % of coordinates are sent without noise",))
+def figure_of(kind: Kind, *numbers: float, **more: Any) -> Values:
+    return Values("epsilon", dict(enumerate(numbers)), kind=kind, **more)
+
+
+def test_an_exact_figure_is_held_against_the_bound_by_its_largest_value() -> None:
+    assert at_most(figure_of("exact", 2.0, 2.7), 2.72).verdict == HOLDS
+    assert at_most(figure_of("exact", 2.0, 2.73), 2.72).verdict == FAILS
+    infinite = figure_of("exact", math.inf, reasons=("98 % of coordinates are sent without noise",))
     outcome = at_most(infinite, 2.72)
     assert outcome.verdict == FAILS
     assert outcome.words == "epsilon: ∞, more than 2.72. No bound: 98 % of coordinates are sent without noise"
     assert at_most(infinite, math.inf).verdict == HOLDS
 
 
+def test_a_bound_decides_on_its_side_only() -> None:
+    assert at_most(figure_of("upper", 2.0), 2.72).verdict == HOLDS
+    above = at_most(figure_of("upper", 20.0), 2.72)
+    assert above.verdict == OPEN and "an upper bound: the truth may be less" in above.words
+    assert at_most(figure_of("lower", 20.0), 2.72).verdict == FAILS
+    below = at_most(figure_of("lower", 2.0), 2.72)
+    assert below.verdict == OPEN and "an attack that finds no more shows nothing" in below.words
+    # the same of what it is held against
+    assert at_most(figure_of("exact", 2.0), 2.72, "rival", "upper").verdict == OPEN
+    assert at_most(figure_of("exact", 3.0), 2.72, "rival", "upper").verdict == FAILS
+    assert at_most(figure_of("exact", 3.0), 2.72, "rival", "lower").verdict == OPEN
+
+
+def test_an_attacks_accuracy_is_decided_by_its_own_interval() -> None:
+    def found(low: float, high: float) -> Values:
+        return figure_of("estimate", (low + high) / 2, intervals={0: (low, high)})
+
+    assert at_most(found(50.0, 51.0), 52).verdict == HOLDS
+    assert at_most(found(53.0, 54.0), 52).verdict == FAILS
+    both = at_most(found(51.0, 53.0), 52)
+    assert both.verdict == OPEN and "51" in both.words and "53" in both.words
+
+
 def test_a_level_is_missed_only_in_the_papers_own_setting() -> None:
-    assert at_least(HIGH, 90.5, decided=False).verdict == HOLDS
+    assert at_least(HIGH, 88.0, decided=False).verdict == HOLDS  # 91 +- 2.5
+    assert at_least(HIGH, 90.5, decided=False).verdict == CANNOT
     assert at_least(HIGH, 99.0, decided=False).verdict == CANNOT
     assert at_least(HIGH, 99.0, decided=True).verdict == FAILS
-    assert at_least(HIGH, 92.0, decided=True).verdict == OPEN  # 91 +- 2.5
+    assert at_least(HIGH, 90.5, decided=True).verdict == OPEN
+    assert at_least(HIGH, 92.0, decided=True).verdict == OPEN
 
 
 def test_an_ordering_counts_its_pairs() -> None:

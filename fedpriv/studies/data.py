@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+
+from fedpriv.data.splits import Split, divide_by_class, write_split
+from fedpriv.errors import OptionError
 
 #: Of torchvision's own layout: the folder that a set's files lie in below dataset.root.
 TORCHVISION = {
@@ -31,3 +37,22 @@ def where(dataset: str, folder: Path, download: bool = False) -> tuple[str, ...]
     if side is not None and (classes / "train").is_dir():
         return ("dataset=image_folder", f"dataset.root={classes}", f"dataset.size={side}")
     return None
+
+
+def held_out(where: Sequence[str], dataset: str, pictures: int, seed: int, folder: Path) -> tuple[Path, int]:
+    """(file, number of classes). The file, a value for ``dataset.split``, divides the training pictures into those to
+    train on and ``pictures`` to choose by, the same share of every class. Raises `OptionError` where there are not so
+    many.
+    """
+    from fedpriv.compose import compose
+    from fedpriv.data import load_dataset
+
+    found = load_dataset(compose(where).dataset, 0)
+    size = len(found.train.labels)
+    if pictures >= size:
+        raise OptionError("pictures kept for tuning", pictures, f"{dataset} has {size} training pictures")
+    train, held = divide_by_class(np.asarray(found.train.labels), pictures / size, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"tuning-{dataset}-{pictures}-{seed}.npz"
+    write_split(file, Split(np.sort(train), np.sort(held)))
+    return file, len(found.classes)

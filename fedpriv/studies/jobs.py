@@ -218,7 +218,8 @@ def _attack(job: Job, path: Path) -> dict[str, Any]:
     kept = json.loads(file.read_text(encoding="utf-8"))
     figures = {"shown": float(bool(kept["shown"]))}
     if kept["shown"]:
-        figures["attack_accuracy"] = 100 * float(pick(kept, "balanced_accuracy", "value"))
+        for name, end in (("", "value"), ("_low", "low"), ("_high", "high")):
+            figures[f"attack_accuracy{name}"] = 100 * float(pick(kept, "balanced_accuracy", end))
         figures["attack_auc"] = float(pick(kept, "auc", "value"))
     return figures
 
@@ -298,9 +299,8 @@ def _audit(job: Job, path: Path) -> dict[str, Any]:
         "audited_trials": largest.audit.trials,
         "reasons": words,
     }
-    refuted = any(scope.verdict.startswith("refutes") for scope in scopes)
     summary = {"strategy": config.strategy.name, "dataset": config.dataset.name, "privacy": privacy}
-    return {"summary": summary, "refuted": float(refuted), **figures}
+    return {"summary": summary, **figures}
 
 
 def _dme(job: Job, path: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.splits import Split, divide_by_class, write_split
 from fedpriv.errors import OptionError, RunFailed
+from fedpriv.files import locked
 from fedpriv.privacy.events import Threat
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, number, pick
 from fedpriv.studies import data, ranking
@@ -83,28 +83,22 @@ def prepare(name: str, plan: BoardPlan, pictures: Path, download: bool, folder: 
     where the pictures are not there.
     """
     from fedpriv.compose import compose
-    from fedpriv.data import load_dataset
 
     where = data.where(plan.dataset, pictures, download)
     if where is None:
         words = f"{plan.dataset} is not there: name its folder, or download=true"
         raise OptionError("data", str(pictures), words)
-    configs = []
     for method in (plan.reference, *plan.methods):
         prepared = Prepared(name, plan, where, Path(), 0)
         try:
-            configs.append(compose(prepared.options(method, plan.trials(method)[0])))
+            compose(prepared.options(method, plan.trials(method)[0]))
         except OptionError as error:
             raise OptionError(f"{name}.yaml, {method.name}: {error.option}", error.value, error.allowed) from None
-    found = load_dataset(configs[0].dataset, 0)
-    size = len(found.train.labels)
-    if plan.tuning.pictures >= size:
-        raise OptionError(f"{name}.yaml: tuning.pictures", plan.tuning.pictures, f"there are {size} training pictures")
-    split = folder / f"tuning-{plan.dataset}-{plan.tuning.pictures}-{plan.tuning.seed}.npz"
-    train, held = divide_by_class(np.asarray(found.train.labels), plan.tuning.pictures / size, plan.tuning.seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_split(split, Split(np.sort(train), np.sort(held)))
-    return Prepared(name, plan, where, split, len(found.classes))
+    try:
+        split, classes = data.held_out(where, plan.dataset, plan.tuning.pictures, plan.tuning.seed, folder)
+    except OptionError as error:
+        raise OptionError(f"{name}.yaml: tuning.pictures", error.value, error.allowed) from None
+    return Prepared(name, plan, where, split, classes)
 
 
 # --- all boards --------------------------------------------------------------------------------------------
@@ -114,7 +108,7 @@ def carry_out(
     boards: Sequence[Prepared], folder: Path, workers: int = 0, told: Told = lambda *_: None
 ) -> tuple[Leaderboard, list[RunRecord]]:
     """Plans, tunes and runs; what is done already is not done again. Raises `RunFailed` where the reference fails."""
-    with process_pool(workers or os.cpu_count() or 1) as pool:
+    with locked(folder / RUNS), process_pool(workers or os.cpu_count() or 1) as pool:
 
         def do(stage: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
             return carry_out_all(

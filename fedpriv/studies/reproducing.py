@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from fedpriv.files import locked
+from fedpriv.studies.experiments import plan
 from fedpriv.studies.figures import draw_figures
 from fedpriv.studies.jobs import Failure, Job, carry_out_all
-from fedpriv.studies.reproduction import Measured, evaluate, plan
+from fedpriv.studies.reproduction import Measured, best_of_searches, evaluate
 from fedpriv.studies.results import RunRecord, write_results
 from fedpriv.studies.spec import Reproduction, Scale
 from fedpriv.studies.study_progress import StudyProgress
@@ -27,13 +30,18 @@ def reproduce(
     seeds: int | None = None,
 ) -> list[Failure]:
     """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed."""
-    planned = plan(paper, scale, data, download, seeds)
-    results: dict[Job, RunRecord | Failure]
-    with StudyProgress() as progress:
-        told = partial(progress.told, f"{paper.paper} scale={scale}")
-        results = carry_out_all(planned.all_jobs, folder / RUNS, workers, told)
+    make_plan = partial(plan, paper, scale, data, folder, download=download, seeds=seeds)
+    with locked(folder / RUNS), StudyProgress() as progress:
+
+        def do(what: str, jobs: Sequence[Job]) -> dict[Job, RunRecord | Failure]:
+            return carry_out_all(jobs, folder / RUNS, workers, partial(progress.told, f"{what} scale={scale}"))
+
+        planned = make_plan()
+        searched = do(f"{paper.paper} search", planned.searches)
+        planned = make_plan(best=best_of_searches(Measured(paper, planned, searched), scale))
+        results = do(paper.paper, planned.all_jobs)
     measured = Measured(paper, planned, results)
-    found = evaluate(paper, scale, planned, results, draw_figures(measured, folder))
+    found = evaluate(paper, scale, planned, results, draw_figures(measured, folder), seeds)
     write_results(folder, found, measured.records)
     write_words(found, folder)
     for claim in found.claims:

@@ -1,15 +1,11 @@
-"""A paper's experiments: from ``conf/reproduction`` to jobs, from the jobs' records to tables, figures and verdicts."""
+"""From the records of a paper's jobs to tables, figures and verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from fedpriv.errors import OptionError
 from fedpriv.report.words import number, pick
-from fedpriv.studies.cost import client_epochs
-from fedpriv.studies.data import where
+from fedpriv.studies.experiments import Best, Place, Planned, total_epochs
 from fedpriv.studies.jobs import Failure, Job
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
@@ -26,72 +22,7 @@ from fedpriv.studies.spec import (
     Similar,
     TableSpec,
 )
-from fedpriv.studies.verdicts import CANNOT, Outcome, Values, at_least, at_most, better, ordering, similar
-
-Place = tuple[str, str, str]  # table, row, column
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The jobs of every cell, seed by seed, and why others have none."""
-
-    jobs: Mapping[Place, Sequence[Job]]
-    missing: Mapping[Place, str]
-
-    @property
-    def all_jobs(self) -> list[Job]:
-        return list(dict.fromkeys(job for jobs in self.jobs.values() for job in jobs))
-
-
-def plan(paper: Reproduction, scale: Scale, data: Path, download: bool = False, seeds: int | None = None) -> Planned:
-    """Every cell's jobs. Raises `OptionError` where they train more than the paper's budget."""
-    jobs: dict[Place, list[Job]] = {}
-    missing: dict[Place, str] = {}
-    for name, table in paper.tables.items():
-        found = () if table.dataset is None else where(table.dataset, data, download)
-        why = ""
-        if scale not in table.scales:
-            why = table.only_small or f"at scale={' or '.join(table.scales)} only"
-        elif found is None:
-            why = f"the pictures of {table.dataset} are not in {data.name}/ (data=FOLDER, or download=true)"
-        places = [(row, column) for row in table.rows for column in table.columns]
-        for row, column in places:
-            if (row, column) in table.left_out:
-                continue
-            if why:
-                missing[name, row, column] = why
-                continue
-            options = _options(table, row, column, scale, found or ())
-            number_of_seeds = 1 if table.kind == "plan" else table.seeds or seeds or paper.seeds[scale]
-            numbers = range(min(number_of_seeds, seeds or number_of_seeds))
-            jobs[name, row, column] = [Job(table.kind, options, seed, table.extra) for seed in numbers]
-    planned = Planned(jobs, missing)
-    check_budget(paper, scale, planned)
-    return planned
-
-
-def _options(table: TableSpec, row: str, column: str, scale: Scale, pictures: tuple[str, ...]) -> tuple[str, ...]:
-    """General before special: a later override of an option takes the place of an earlier one."""
-    lines = (table, table.rows[row], table.columns[column])
-    given = [option for line in lines for option in (*line.options, *getattr(line, scale))]
-    chosen = {option.partition("=")[0]: option for option in pictures} | {o.partition("=")[0]: o for o in given}
-    experiment = [chosen.pop("experiment"), f"scale={scale}"] if "experiment" in chosen else []
-    return (*experiment, *chosen.values())
-
-
-def check_budget(paper: Reproduction, scale: Scale, planned: Planned) -> None:
-    """Raises `OptionError` where more client-epochs are planned than the paper may have."""
-    needed, budget = total_epochs(planned), paper.client_epochs[scale]
-    if needed > budget:
-        words = f"{needed:,.0f} client-epochs are planned, more than the budget of {budget:,.0f} in its file"
-        raise OptionError("paper", paper.paper, words)
-
-
-def total_epochs(planned: Planned) -> float:
-    return sum(client_epochs(job.without_seed) for job in planned.all_jobs if job.kind in ("train", "attack"))
-
-
-# --- from records to results -----------------------------------------------------------------------------------
+from fedpriv.studies.verdicts import CANNOT, Kind, Outcome, Values, at_least, at_most, better, ordering, shown, similar
 
 
 def evaluate(
@@ -100,8 +31,9 @@ def evaluate(
     planned: Planned,
     results: Mapping[Job, RunRecord | Failure],
     figures: Sequence[Figure] = (),
+    seeds: int | None = None,
 ) -> PaperResults:
-    """Tables, figures and verdicts of what has been run."""
+    """Tables, figures and verdicts of what has been run. seeds: as the person asked."""
     found = Measured(paper, planned, results)
     records = found.records
     return PaperResults(
@@ -109,13 +41,14 @@ def evaluate(
         title=paper.title,
         authors=paper.authors,
         scale=scale,
+        command=f"python -m fedpriv.reproduce paper={paper.paper} scale={scale}" + (f" seeds={seeds}" if seeds else ""),
         idea=paper.idea,
         leak=paper.leak,
         repair=paper.repair,
         methods=paper.methods,
         provenance=provenance(records, total_epochs(planned), paper.client_epochs[scale]),
         seeds=max((len(jobs) for jobs in planned.jobs.values()), default=0),
-        tables=tuple(_table(name, table, found) for name, table in paper.tables.items()),
+        tables=tuple(_table(name, table, found, scale) for name, table in paper.tables.items()),
         figures=tuple(figures),
         claims=tuple(_claim(name, claim, found, scale) for name, claim in paper.claims.items()),
     )
@@ -145,7 +78,16 @@ class Measured:
         label = table.rows[row].label
         if len(table.columns) > 1:
             label = f"{label} ({table.columns[column].label})"
-        return Values(label, by_seed, tuple(dict.fromkeys(reasons)), "%" if measure in PERCENT else "")
+        kinds = {_kind(record, measure) for record in self.of(place)}
+        intervals = ((record.seed, _interval(record, measure)) for record in self.of(place))
+        return Values(
+            label,
+            by_seed,
+            tuple(dict.fromkeys(reasons)),
+            "%" if measure in PERCENT else "",
+            kind=next((kind for kind in ("estimate", "lower", "upper") if kind in kinds), "exact"),
+            intervals={seed: one for seed, one in intervals if one is not None},
+        )
 
     def why_missing(self, place: Place) -> str | None:
         if place in self.planned.missing:
@@ -158,6 +100,23 @@ class Measured:
         return None if self.values(place).by_seed else "nothing was measured"
 
 
+def best_of_searches(found: Measured, scale: Scale) -> Best:
+    """The column with the highest value in each row of a search, the first of equals."""
+    best: dict[tuple[str, str], tuple[str, ...]] = {}
+    for name, table in found.paper.tables.items():
+        for row in table.rows if table.held is not None else ():
+            if (column := best_column(found, name, row)) is not None:
+                line = table.columns[column]
+                best[name, row] = (*line.options, *getattr(line, scale))
+    return best
+
+
+def best_column(found: Measured, table: str, row: str) -> str | None:
+    values = {column: found.values((table, row, column)).estimate.mean for column in found.paper.tables[table].columns}
+    known = {column: mean for column, mean in values.items() if mean is not None}
+    return max(known, key=lambda column: known[column]) if known else None
+
+
 def measured(record: RunRecord, measure: str) -> float | None:
     """A record's figure by its name; accuracies in percent."""
     if measure.startswith("figure:"):
@@ -166,7 +125,32 @@ def measured(record: RunRecord, measure: str) -> float | None:
     return 100 * value if value is not None and measure in PERCENT else value
 
 
-def _table(name: str, table: TableSpec, found: Measured) -> Table:
+#: Accounts that give what the worst neighbours pay: Gaussians in closed form, and numerically (to 1 %, `test_agn.py`)
+#: of subsampled ones. Any other is an upper bound.
+EXACT_ACCOUNTANTS = ("gaussian", "pld")
+
+
+def _kind(record: RunRecord, measure: str) -> Kind:
+    """What a record's figure says of the truth; of an infinite epsilon, whether a leak stands behind it."""
+    if "audited" in measure:
+        return "lower"
+    if measure == "figure:attack_accuracy":
+        return "estimate"
+    if measure == "verified_epsilon":
+        privacy = pick(record.summary, "privacy")
+        infinite = measured(record, measure) == float("inf")
+        exact = bool(privacy["reasons"]) if infinite else privacy["accountant"] in EXACT_ACCOUNTANTS
+        return "exact" if exact else "upper"
+    return "upper" if "verified" in measure else "exact"
+
+
+def _interval(record: RunRecord, measure: str) -> tuple[float, float] | None:
+    """Of an attack's accuracy: its own 95 % interval, over the examples that it was tried on."""
+    low, high = (record.figures.get(f"{measure.removeprefix('figure:')}_{end}") for end in ("low", "high"))
+    return None if low is None or high is None else (low, high)
+
+
+def _table(name: str, table: TableSpec, found: Measured, scale: Scale) -> Table:
     columns = list(table.columns)
     rows = tuple(
         TableRow(name=row, label=line.label, cells=tuple(_cell(name, table, row, column, found) for column in columns))
@@ -188,8 +172,18 @@ def _table(name: str, table: TableSpec, found: Measured) -> Table:
         columns=tuple(line.label for line in table.columns.values()),
         rows=rows,
         orderings=tuple(orderings),
-        notes=table.notes,
+        notes=(*_notes(name, table, found, scale), *table.notes),
     )
+
+
+def _notes(name: str, table: TableSpec, found: Measured, scale: Scale) -> list[str]:
+    notes = [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
+    if table.held is not None:
+        best = {line.label: best_column(found, name, row) for row, line in table.rows.items()}
+        chosen = [f"{label}: {table.columns[column].label}" for label, column in best.items() if column]
+        words = f"Accuracy on {table.held:,} pictures of the training set that were kept from training; one seed."
+        notes += [f"{words} Chosen: {'; '.join(chosen)}." if chosen else words]
+    return notes
 
 
 def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -> Cell:
@@ -205,7 +199,11 @@ def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -
 
 def _claim(name: str, claim: ClaimSpec, found: Measured, scale: Scale) -> Claim:
     outcome = _outcome(claim, found, scale)
-    words = ". ".join(part.rstrip(".") for part in (outcome.words, claim.because) if part) + "."
+    words = ". ".join(part.rstrip(".") for part in (outcome.words, *_beside(claim, found), claim.because) if part) + "."
+    tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
+    smaller = dict.fromkeys(table.small_differs for table in tables if table.small_differs)
+    if scale == "small" and smaller and not isinstance(claim.test, AtMost) and outcome.estimated:
+        words += f" In a smaller setting than the paper's: {'; '.join(smaller)}."
     unit = found.values(claim.cells[0]).unit if claim.cells else ""
     return Claim(
         name=name,
@@ -218,12 +216,18 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, scale: Scale) -> Claim:
     )
 
 
+def _beside(claim: ClaimSpec, found: Measured) -> list[str]:
+    """What the verdict does not rest on, in words."""
+    quoted = [found.values(cell) for cell in claim.beside]
+    return [f"{one.label}: {shown(one.estimate, one.unit).split(' (')[0]}" for one in quoted if one.by_seed]
+
+
 def _outcome(claim: ClaimSpec, found: Measured, scale: Scale) -> Outcome:
     if isinstance(claim.test, Cannot):
-        return Outcome(CANNOT, claim.test.why)
+        return Outcome(CANNOT, claim.test.why, estimated=False)
     missing = [why for cell in claim.cells if (why := found.why_missing(cell))]
     if missing:
-        return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:])
+        return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:], estimated=False)
     match claim.test:
         case Better(pairs=pairs, reported=reported):
             return better([(found.values(a), found.values(b)) for a, b in pairs], reported)
@@ -232,8 +236,9 @@ def _outcome(claim: ClaimSpec, found: Measured, scale: Scale) -> Outcome:
         case AtMost(cell=cell, bound=bound):
             if isinstance(bound, tuple):
                 other = found.values(bound)
-                return at_most(found.values(cell), min(other.by_seed.values()), other.label)
+                return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind)
             return at_most(found.values(cell), bound)
-        case AtLeast(cell=cell, bound=bound, small_too=small_too):
-            return at_least(found.values(cell), bound, scale == "literal" or small_too)
+        case AtLeast(cell=cell, bound=bound):
+            same = scale == "literal" or not found.paper.tables[cell[0]].small_differs
+            return at_least(found.values(cell), bound, decided=same)
     raise AssertionError(claim.test)

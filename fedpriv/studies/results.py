@@ -153,12 +153,15 @@ class Claim(Stored):
 
 
 class PaperResults(Stored):
-    """``results/<paper>/results.json``. idea, leak, repair: the paper in words (plain text)."""
+    """``results/<paper>/results.json``. command: what makes it. idea, leak, repair: the paper in words (plain text).
+    seeds: most of a cell; each cell says its own.
+    """
 
     paper: str
     title: str
     authors: str
     scale: Literal["small", "literal"]
+    command: str = ""
     idea: str
     leak: str
     repair: str

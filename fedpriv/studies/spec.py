@@ -34,10 +34,17 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _reference(value: Any) -> Any:
+    return tuple(value.split("/")) if isinstance(value, str) else value
+
+
 class Line(Spec):
-    """A row or a column: overrides in YAML's own words, for all scales and for one. measure: where not the table's."""
+    """A row or a column: overrides in YAML's own words, for all scales and for one. measure: where not the table's.
+    best_of: "table/row" of a search (`TableSpec.held`): the options of its best column are added.
+    """
 
     label: str
+    best_of: Annotated[tuple[str, str] | None, BeforeValidator(_reference)] = None
     options: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
     literal: tuple[str, ...] = ()
@@ -46,7 +53,9 @@ class Line(Spec):
 
 class TableSpec(Spec):
     """rows x columns of jobs. dataset: where a run's pictures are is added by the command (null: no data needed, or
-    the digits). experiment's scale is added too. scales: at which of them the table is made at all.
+    the digits). experiment's scale is added too. scales: at which of them the table is made at all. small_differs: in
+    what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures of the training
+    set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
     """
 
     title: str
@@ -59,6 +68,8 @@ class TableSpec(Spec):
     literal: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     scales: tuple[Scale, ...] = ("small", "literal")
+    small_differs: str = ""
+    held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
     seeds: int | None = Field(default=None, ge=1)
     rows: Mapping[str, Line]
@@ -86,17 +97,13 @@ class TableSpec(Spec):
         return self.rows[row].measure or self.columns[column].measure or self.measure
 
 
-def _reference(value: Any) -> Any:
-    return tuple(value.split("/")) if isinstance(value, str) else value
-
-
 #: A cell, "table/row/column".
 Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
 
 
 class Better(Spec):
     """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
-    differences that the paper prints, in the order of the pairs.
+    differences that the paper prints, in the order of the pairs; they are quoted, the sign is decided.
     """
 
     kind: Literal["better"]
@@ -121,12 +128,11 @@ class AtMost(Spec):
 
 
 class AtLeast(Spec):
-    """A mean reaches a value that the paper prints. Decided at scale=literal only, where `small_too` is not set."""
+    """A mean reaches a value that the paper prints. Missed only where the setting is the paper's (`small_differs`)."""
 
     kind: Literal["at_least"]
     cell: Reference
     bound: float
-    small_too: bool = False
 
 
 class Cannot(Spec):
@@ -135,12 +141,13 @@ class Cannot(Spec):
 
 
 class ClaimSpec(Spec):
-    """because: what explains the outcome, in words; added to the verdict's own."""
+    """because: what explains the outcome, in words; added to the verdict's own. beside: cells that are quoted too."""
 
     claim: str
     source: str
     test: Annotated[Better | Similar | AtMost | AtLeast | Cannot, Field(discriminator="kind")]
     because: str = ""
+    beside: tuple[Reference, ...] = ()
 
     @property
     def cells(self) -> list[tuple[str, str, str]]:
@@ -190,20 +197,27 @@ class Reproduction(Spec):
     @model_validator(mode="after")
     def _references_exist(self) -> Self:
         for name, claim in self.claims.items():
-            for table, row, column in claim.cells:
+            for table, row, column in (*claim.cells, *claim.beside):
                 known = self.tables.get(table)
                 if known is None or row not in known.rows or column not in known.columns:
                     raise ValueError(f"claims.{name}: no such cell: {table}/{row}/{column}")
                 if (row, column) in known.left_out:
                     raise ValueError(f"claims.{name}: {table}/{row}/{column} is left out")
+        for name, table_spec in self.tables.items():
+            for line in (*table_spec.rows.values(), *table_spec.columns.values()):
+                search, row = line.best_of or (name, next(iter(table_spec.rows)))
+                if search not in self.tables or row not in self.tables[search].rows:
+                    raise ValueError(f"tables.{name}: no such search: {search}/{row}")
+                if line.best_of and not self.tables[search].held:
+                    raise ValueError(f"tables.{name}: {search} chooses by test pictures: give it `held`")
         for name, figure in self.figures.items():
-            table_spec = self.tables.get(figure.table)
-            if table_spec is None:
+            shown = self.tables.get(figure.table)
+            if shown is None:
                 raise ValueError(f"figures.{name}: no such table: {figure.table}")
-            if figure.kind != "lines" and figure.column not in table_spec.columns:
+            if figure.kind != "lines" and figure.column not in shown.columns:
                 raise ValueError(f"figures.{name}: no such column: {figure.column}")
-            if figure.kind == "lines" and len(figure.x) != len(table_spec.columns):
-                raise ValueError(f"figures.{name}: x has one number for each of {len(table_spec.columns)} columns")
+            if figure.kind == "lines" and len(figure.x) != len(shown.columns):
+                raise ValueError(f"figures.{name}: x has one number for each of {len(shown.columns)} columns")
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fedpriv.report.compare import spread
 from fedpriv.report.words import figure
@@ -16,14 +17,23 @@ OPEN: Verdict = "not decided"
 CANNOT: Verdict = "cannot be tested here"
 
 
+#: What a figure says of the quantity that a claim is about. exact: it is that quantity (a closed form, a count, a
+#: proven leak). upper, lower: a bound on it, which decides on one side only. estimate: with an interval of its own.
+Kind = Literal["exact", "upper", "lower", "estimate"]
+
+
 @dataclass(frozen=True)
 class Values:
-    """What was measured in one cell: seed -> value, in the unit of its table; reasons: why a bound is not finite."""
+    """What was measured in one cell: seed -> value, in the unit of its table; reasons: why a bound is not finite;
+    intervals: seed -> the value's own interval, where it has one (`Kind` estimate).
+    """
 
     label: str
     by_seed: Mapping[int, float]
     reasons: Sequence[str] = field(default=())
     unit: str = ""
+    kind: Kind = "exact"
+    intervals: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def estimate(self) -> Estimate:
@@ -32,9 +42,12 @@ class Values:
 
 @dataclass(frozen=True)
 class Outcome:
+    """estimated: whether anything was measured for it."""
+
     verdict: Verdict
     words: str
     difference: Estimate | None = None
+    estimated: bool = True
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -57,7 +70,9 @@ def bounds(found: Estimate) -> tuple[float, float]:
 
 
 def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = ()) -> Outcome:
-    """Holds where every difference is above 0 beyond doubt (95 %), fails where one is below 0 beyond doubt."""
+    """Holds where every difference is above 0 beyond doubt (95 %), fails where one is below 0 beyond doubt. A verdict
+    on the sign: whether the ``reported`` size is reached is said in words.
+    """
     verdicts, words, first = [], [], None
     for number, (one, other) in enumerate(pairs):
         found = paired_difference(one, other)
@@ -84,25 +99,46 @@ def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
     return Outcome(_joint(verdicts), ". ".join(words), first if len(pairs) == 1 else None)
 
 
-def at_most(value: Values, bound: float, bound_label: str = "") -> Outcome:
-    """Of a figure that is computed, not sampled. Its largest over seeds counts."""
+def at_most(value: Values, bound: float, bound_label: str = "", bound_kind: Kind = "exact") -> Outcome:
+    """Of a figure that is computed, not sampled over seeds: its largest counts. A bound decides on its side only: an
+    upper bound above the claim refutes nothing, and an attack that finds less than the claim confirms nothing.
+    """
     largest = max(value.by_seed.values())
     over = f"{figure(bound)}{f' ({bound_label})' if bound_label else ''}"
-    words = f"{value.label}: {figure(largest)}, {'at most' if largest <= bound else 'more than'} {over}"
+    shown_value = figure(largest)
+    if value.kind == "estimate":
+        low, high = (max(one[end] for one in value.intervals.values()) for end in (0, 1))
+        verdict = HOLDS if high <= bound else FAILS if low > bound else OPEN
+        shown_value += f" [{figure(low)}, {figure(high)}]"
+    elif largest <= bound:
+        verdict = OPEN if value.kind == "lower" or bound_kind == "upper" else HOLDS
+    else:
+        verdict = OPEN if value.kind == "upper" or bound_kind == "lower" else FAILS
+    words = f"{value.label}: {shown_value}, {'at most' if largest <= bound else 'more than'} {over}"
+    if verdict == OPEN:
+        words += f". {_ONE_SIDED[value.kind if value.kind != 'exact' else bound_kind]}"
     if math.isinf(largest) and value.reasons:
         words += f". No bound: {value.reasons[0]}"
-    return Outcome(HOLDS if largest <= bound else FAILS, words)
+    return Outcome(verdict, words)
+
+
+_ONE_SIDED: Mapping[Kind, str] = {
+    "upper": "It is an upper bound: the truth may be less",
+    "lower": "It is a lower bound: an attack that finds no more shows nothing",
+    "estimate": "Its interval holds both",
+    "exact": "",
+}
 
 
 def at_least(value: Values, bound: float, decided: bool) -> Outcome:
     """A mean against a printed value. decided: whether the setting is the paper's, so that less is a contradiction."""
     found = value.estimate
-    _, high = bounds(found)
+    low, high = bounds(found)
     words = f"{value.label}: {shown(found, value.unit)}; reported {bound:g}"
-    if found.mean is not None and found.mean >= bound:
+    if low >= bound:
         return Outcome(HOLDS, words)
     if not decided:
-        return Outcome(CANNOT, f"{words}. At scale=small there are fewer rounds than in the paper")
+        return Outcome(CANNOT, words)
     return Outcome(FAILS if high < bound else OPEN, words)
 
 

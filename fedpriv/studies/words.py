@@ -14,6 +14,13 @@ from fedpriv.studies.verdicts import shown
 
 TABLES = "tables"
 
+HOW_DECIDED = (
+    "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared: a verdict is "
+    "“not decided” where the interval holds both signs. Verdicts are on signs and bounds; whether a printed size is "
+    "reached stands beside them. An upper bound above a claim refutes nothing unless it is exact, and an attack that "
+    "finds less confirms nothing. Each claim is decided for itself: of many, one interval in twenty misses by chance."
+)
+
 
 def write_words(results: PaperResults, folder: Path) -> list[Path]:
     """README.md and tables/*.csv."""
@@ -45,8 +52,7 @@ def page(results: PaperResults) -> str:
     lines = [
         f"# {results.title}",
         "",
-        f"{results.authors}. Reproduced at `scale={results.scale}`: "
-        f"`python -m fedpriv.reproduce paper={results.paper} scale={results.scale}`.",
+        f"{results.authors}. Reproduced at `scale={results.scale}`: `{results.command}`.",
         "",
         results.idea,
         "",
@@ -62,8 +68,7 @@ def page(results: PaperResults) -> str:
         "|---|---|---|---|",
         *(f"| {_cell(c.claim)} | {_cell(c.source)} | **{c.verdict}** | {_cell(c.words)} |" for c in results.claims),
         "",
-        "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared: a verdict is "
-        "“not decided” where the interval holds both signs.",
+        HOW_DECIDED,
         "",
     ]
     for table in results.tables:
@@ -80,11 +85,13 @@ def verdict_counts(claims: Sequence[Claim]) -> Counter[str]:
 
 def _table(table: Table) -> list[str]:
     missing = dict.fromkeys(cell.missing for row in table.rows for cell in row.cells if cell.missing)
+    counts = {cell.measured.n for row in table.rows for cell in row.cells if cell.measured}
+    reported = any(cell.reported is not None for row in table.rows for cell in row.cells)
     return [
         f"## {table.title}",
         "",
-        f"{table.source}. {'In %, mean' if table.unit == '%' else 'Mean'} ± half width of the 95 % interval; in "
-        "brackets what the paper reports.",
+        f"{table.source}. {'In %, mean' if table.unit == '%' else 'Mean'}{_over(counts)}"
+        f"{'; in brackets what the paper reports' if reported else ''}.",
         "",
         f"| | {' | '.join(map(_cell, table.columns))} |",
         f"|---|{'---|' * len(table.columns)}",
@@ -94,6 +101,14 @@ def _table(table: Table) -> list[str]:
         *(f"- {note}" for note in (*table.notes, *missing)),
         "",
     ]
+
+
+def _over(counts: set[int]) -> str:
+    """counts: how many seeds stand behind each cell."""
+    if max(counts, default=0) <= 1:
+        return " of one seed" if counts else ""
+    seeds = f"{max(counts)} seeds" + ("" if len(counts) == 1 else f" (some cells {min(counts)})")
+    return f" ± half width of the 95 % interval over {seeds}"
 
 
 def _value(cell: Cell, unit: str) -> str:
