@@ -21,11 +21,14 @@ from fedpriv.data import load_dataset
 from fedpriv.data.splits import read_split
 from fedpriv.errors import OptionError
 from fedpriv.methods import METHODS
-from fedpriv.studies import boards, ranking
+from fedpriv.privacy.events import CLIENT_TO_SERVER
+from fedpriv.studies import boards, leaderboard_page, ranking
+from fedpriv.studies import leaderboard as study
 from fedpriv.studies.boards import expand, read_board, read_boards
-from fedpriv.studies.leaderboard import privacy_under
+from fedpriv.studies.jobs import Failure, Job
+from fedpriv.studies.leaderboard import Prepared, privacy_under
 from fedpriv.studies.ranking import Contender, compared, difference, outcome, ranked, verdicts
-from fedpriv.studies.results import Leaderboard, read_results
+from fedpriv.studies.results import Leaderboard, RunRecord, read_results
 
 TINY = {
     "title": "A tiny board",
@@ -33,6 +36,7 @@ TINY = {
     "adjacency": "replace-one",
     "observer": "server",
     "dataset": "digits",
+    "delta": 1e-5,
     "words": "Digits, ten clients.",
     "setting": [
         *("model=linear", "num_clients=10", "clients_per_round=5", "num_rounds=2", "local.batch_size=20"),
@@ -144,7 +148,7 @@ def test_a_board_from_search_to_page(
             assert privacy is not None and choice in run.options
             assert 0.98 * entry.target <= privacy["verified_epsilon"] <= entry.target
         assert entry.verified_epsilon <= entry.target and entry.accuracy.n == 2
-        assert entry.bytes_up > 0 and entry.seconds.mean is not None
+        assert entry.bytes_up > 0 and entry.seconds.mean is not None and entry.tried == board.trials == 2
 
     # What is not ranked is there with its reason.
     left = {(line.method, line.variant, line.target): line.reason for line in board.left}
@@ -191,6 +195,43 @@ def test_a_board_from_search_to_page(
 TINY_OVERRIDES = {method["name"]: method["overrides"] for method in TINY["methods"]}  # type: ignore[index]
 
 
+def done(accuracy: dict[str, float | None], seed: int = 0) -> RunRecord:
+    """A run of the tiny board under its threat model."""
+    privacy = {**asdict(CLIENT_TO_SERVER), "verified_epsilon": 20.0, "reasons": [], "others": []}
+    summary = {
+        "accuracy": accuracy,
+        "privacy": privacy,
+        "traffic": {"bytes_up": 1, "bytes_down": 1},
+        "timing": {"total_s": 1},
+    }
+    return RunRecord(name=f"run-{seed}", kind="train", options=(), seed=seed, command="", summary=summary)
+
+
+def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: Path) -> None:
+    plan = read_board(written(tmp_path, targets=[20.0], measure="personalised"))
+    board = Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", 10)
+    method = plan.methods[0]
+    first, second = board.tuning(method, 20.0)
+    assert "privacy.delta=1e-05" in first.options
+    tuned: dict[Job, RunRecord | Failure] = {
+        first: Failure(first, "no"), second: done({"final": 0.1, "personalised": 0.4}),
+    }  # fmt: skip
+    assert study._tried(board, method, 20.0, tuned) == [(0.4, plan.trials(method)[1])]
+    nothing = {first: done({"final": 0.9, "personalised": None}), second: done({"final": 0.9, "personalised": None})}
+    assert study._best(board, method, 20.0, nothing) is None
+    assert study._records(board, method, 20.0, {}, nothing, {}) == "a tuning run has no personalised accuracy"
+    chosen = {("tiny", method.name, 20.0): plan.trials(method)[1]}
+    zero, one = board.final(method, 20.0, plan.trials(method)[1])
+    half = {zero: done({"personalised": 0.5}), one: done({"personalised": None}, 1)}
+    assert study._records(board, method, 20.0, chosen, tuned, half) == "a final run has no personalised accuracy"
+    whole = {zero: done({"personalised": 0.5}), one: done({"personalised": 0.6}, 1)}
+    records = study._records(board, method, 20.0, chosen, tuned, whole)
+    assert not isinstance(records, str) and study._accuracies(board, records) == {0: 50.0, 1: 60.0}
+    entry = study._entry(board, method, 20.0, chosen, records, 1, False, 1)
+    assert "(of 1 of 2 trials: the others failed)" in leaderboard_page._row(entry, 2)
+    assert "failed" not in leaderboard_page._row(entry, 1)
+
+
 # --- the files -------------------------------------------------------------------------------------------
 
 
@@ -205,6 +246,9 @@ TINY_OVERRIDES = {method["name"]: method["overrides"] for method in TINY["method
         ({"seeds": [0, 1000]}, ["tuning.seed", "1000", "must not see"]),
         ({"search": ["local.lr=0.1"]}, ["search local.lr", "0.1", "several"]),
         ({"setting": ["seed=3"]}, ["setting", "seed=3", "leaderboard itself"]),
+        ({"setting": ["privacy.delta=0.1"]}, ["setting", "privacy.delta=0.1", "leaderboard itself"]),
+        ({"delta": 1.0}, ["delta", "1.0"]),
+        ({"measure": "best"}, ["measure", "best", "personalised"]),
         (
             {"methods": [{**TINY["methods"][0], "search": ["local.lr=0.1,0.2,0.3"]}]},  # type: ignore[index]
             ["fedldp.search", "3 trials, but 2", "equal effort"],
@@ -228,7 +272,7 @@ def test_the_command_refuses_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert leaderboard.main(["board=nowhere"]) == 2
-    assert "board=nowhere: allowed: all, client_secure_sum" in capfd.readouterr().err
+    assert "board=nowhere: allowed: all, client_personal, client_secure_sum" in capfd.readouterr().err
     assert leaderboard.main(["boards=all"]) == 2 and "no such option" in capfd.readouterr().err
     assert leaderboard.main(["download=maybe"]) == 2 and "allowed: true, false" in capfd.readouterr().err
     assert leaderboard.main(["board=example", f"data={tmp_path}", f"out={tmp_path}"]) == 2
@@ -285,13 +329,12 @@ def contender(name: str, values: list[float], idea: str = "paper") -> Contender:
     return Contender(name, name.upper(), idea, dict(enumerate(values)))
 
 
-def test_the_order_is_by_mean_and_overlapping_intervals_are_tied() -> None:
-    """Half width of three values: 4.3027 std / sqrt(3)."""
-    a = contender("a", [80.0, 81.0, 82.0])  # 81 ± 2.48
-    b = contender("b", [84.0, 85.0, 86.0])  # 85 ± 2.48: 4 apart, 4.97 together
-    c = contender("c", [70.0, 70.5, 71.0])  # 70.5 ± 1.24
+def test_the_order_is_by_mean_and_what_no_pair_decides_is_tied() -> None:
+    a = contender("a", [80.0, 81.0, 82.0])
+    b = contender("b", [84.0, 85.0, 86.0])  # 4 above a with every seed, though their own intervals overlap (± 2.48)
+    c = contender("c", [88.0, 80.0, 86.0])  # 84.7: below b by -4 to 5
     found = ranked([a, b, c])
-    assert [(rank, tied, one.method) for rank, tied, one in found] == [(1, True, "b"), (2, True, "a"), (3, False, "c")]
+    assert [(rank, tied, one.method) for rank, tied, one in found] == [(1, True, "b"), (2, True, "c"), (3, False, "a")]
     assert b.accuracy.half_width == approx(4.302653 / 3**0.5)
     assert ranked([]) == []
     same = ranked([contender("x", [50.0, 52.0]), contender("y", [52.0, 50.0])])

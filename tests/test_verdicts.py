@@ -56,6 +56,8 @@ def test_better_says_whether_the_reported_gain_is_reached() -> None:
     assert "not reached" not in better([(HIGH, LOW)], [10.0]).words
     assert "reported +16, which is not reached" in better([(HIGH, LOW)], [16.0]).words
     assert "reported +2, which is exceeded" in better([(HIGH, LOW)], [2.0]).words
+    undecided = better([(HIGH, NOISY)], [200.0])
+    assert undecided.verdict == OPEN and "reported +200, which is not reached" in undecided.words
     difference = better([(HIGH, LOW)]).difference
     assert difference is not None and difference.mean == pytest.approx(10)
     assert better([(HIGH, LOW), (LOW, HIGH)]).difference is None

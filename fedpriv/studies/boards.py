@@ -18,7 +18,10 @@ from fedpriv.privacy.events import Threat
 BOARDS = CONF / "leaderboard"
 
 #: Set by the study itself.
-RESERVED = ("seed", "dataset", "dataset.split", "privacy.target_epsilon", "privacy.target_observer", "privacy.variant")
+RESERVED = (
+    *("seed", "dataset", "dataset.split", "privacy.delta"),
+    *("privacy.target_epsilon", "privacy.target_observer", "privacy.variant"),
+)
 
 
 class Method(Options):
@@ -43,7 +46,8 @@ class Tuning(Options):
 
 class BoardPlan(Options):
     """A file of conf/leaderboard. words: the setting for readers. setting: overrides of every run. reference: the same
-    setting without privacy.
+    setting without privacy. measure: the accuracy by which is ranked: of the server's model on the test set (final), or
+    the mean of the clients' own models on their own test pictures (personalised).
     """
 
     title: str = Field(min_length=1)
@@ -51,6 +55,8 @@ class BoardPlan(Options):
     adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"]
     observer: Literal["server", "server+members", "secure-sum", "trusted-server", "public"]
     dataset: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100"]
+    measure: Literal["final", "personalised"] = "final"
+    delta: float = Field(gt=0, lt=1)
     words: str
     setting: tuple[str, ...]
     targets: tuple[float, ...] = Field(min_length=1)

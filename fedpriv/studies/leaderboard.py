@@ -36,8 +36,11 @@ NOTE = (
     "The verified epsilon of an entry is that of its final run. It does not include the search: whoever tunes on "
     "private pictures pays for that too (Papernot and Steinke, Hyperparameter Tuning with Renyi Differential Privacy, "
     "ICLR 2022). Every method has the same number of trials. Final runs differ in their seed (partition, initial "
-    "model, cohorts, noise); intervals are 95 % t-intervals over seeds, each for itself."
+    "model, cohorts, noise); intervals are 95 % t-intervals over seeds, each for itself: of many comparisons one in "
+    "twenty misses by chance. Seconds are of runs side by side on all cores, each with the trainer that its board or "
+    "method names: they compare methods of one trainer only."
 )
+NO_ACCURACY = "a {} has no {} accuracy"
 NO_NOISE = "as printed it has a finite price too (verified epsilon {}): only the repaired variant is ranked"
 
 Told = Callable[[str, Job, RunRecord | Failure, int, int], None]
@@ -57,9 +60,9 @@ class Prepared:
 
     def options(self, method: Method, trial: Sequence[str] = (), target: float | None = None) -> tuple[str, ...]:
         """Overrides of a run; what comes later replaces what came before."""
-        calibrated = []
+        calibrated = [f"privacy.delta={self.plan.delta:g}"]
         if target is not None:
-            calibrated = [f"privacy.target_epsilon={target:g}", f"privacy.target_observer={self.plan.observer}"]
+            calibrated += [f"privacy.target_epsilon={target:g}", f"privacy.target_observer={self.plan.observer}"]
         last = {option_of(o): o for o in (*self.where, *self.plan.setting, *method.overrides, *trial, *calibrated)}
         return tuple(last.values())
 
@@ -172,7 +175,7 @@ def _reachable(board: Prepared, plans: Mapping[Job, RunRecord | Failure]) -> lis
 
 
 def privacy_under(summary: Mapping[str, Any], threat: Threat) -> Mapping[str, Any] | None:
-    """The privacy figures of a summary under a threat model; None where it has none."""
+    """The privacy figures of a summary under a threat model, at its delta; None where it has none."""
     own = pick(summary, "privacy") or {}
     for privacy in (own, *(own.get("others") or ())):
         if (privacy["unit"], privacy["adjacency"], privacy["observer"]) == (
@@ -210,15 +213,24 @@ def _plainly(words: str) -> str:
     return rest if option.startswith("privacy.target_epsilon=") and rest else words
 
 
-def _best(
+def _tried(
     board: Prepared, method: Method, target: float | None, tuned: Mapping[Job, RunRecord | Failure]
-) -> tuple[str, ...] | None:
-    """The trial with the highest accuracy on the pictures kept for tuning, the first of equals."""
+) -> list[tuple[float, tuple[str, ...]]]:
+    """(accuracy on the pictures kept for tuning, trial) of the trials that ran and have one."""
     found = []
     for trial, job in zip(board.plan.trials(method), board.tuning(method, target), strict=True):
         if isinstance(result := tuned[job], RunRecord):
-            accuracy = number(pick(result.summary, "accuracy", "final"))
-            found.append((-1.0 if accuracy is None else accuracy, trial))
+            accuracy = number(pick(result.summary, "accuracy", board.plan.measure))
+            if accuracy is not None:
+                found.append((accuracy, trial))
+    return found
+
+
+def _best(
+    board: Prepared, method: Method, target: float | None, tuned: Mapping[Job, RunRecord | Failure]
+) -> tuple[str, ...] | None:
+    """The trial with the highest accuracy, the first of equals."""
+    found = _tried(board, method, target, tuned)
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
@@ -251,12 +263,13 @@ def _board(
                 ran[method.name] = records
         methods = {method.name: method for method in plan.methods}
         contenders = [
-            ranking.Contender(name, methods[name].label, methods[name].idea, _accuracies(records))
+            ranking.Contender(name, methods[name].label, methods[name].idea, _accuracies(board, records))
             for name, records in ran.items()
         ]
         for rank, tied, contender in ranking.ranked(contenders):
             method, records = methods[contender.method], ran[contender.method]
-            entries.append(_entry(board, method, target, chosen, records, rank, tied))
+            tried = len(_tried(board, method, target, tuned))
+            entries.append(_entry(board, method, target, chosen, records, rank, tied, tried))
         for found in ranking.compared(contenders):
             pair = {"method": found.one.method, "against": found.other.method}
             duels.append(Duel(target=target, **pair, difference=found.difference, outcome=found.outcome))
@@ -268,10 +281,12 @@ def _board(
         unit=plan.unit,
         adjacency=plan.adjacency,
         observer=plan.observer,
-        delta=reference[0].summary["privacy"]["delta"],
+        delta=plan.delta,
+        measure=plan.measure,
+        trials=len(plan.trials(plan.reference)),
         setting=plan.words,
         targets=plan.targets,
-        reference=ranking.estimate(_accuracies(reference).values()),
+        reference=ranking.estimate(_accuracies(board, reference).values()),
         entries=tuple(entries),
         left=tuple(left),
         verdicts=tuple(words),
@@ -293,7 +308,7 @@ def _records(
     trial = chosen.get((board.name, method.name, target))
     if trial is None:
         failed = [r.words for job in board.tuning(method, target) if isinstance(r := tuned[job], Failure)]
-        return _plainly(failed[0])
+        return _plainly(failed[0]) if failed else NO_ACCURACY.format("tuning run", board.plan.measure)
     found: list[RunRecord] = []
     for job in board.final(method, target, trial):
         result = finals[job]
@@ -301,13 +316,15 @@ def _records(
             return reason
         if isinstance(result, Failure):
             return _plainly(result.words)
+        if number(pick(result.summary, "accuracy", board.plan.measure)) is None:
+            return NO_ACCURACY.format("final run", board.plan.measure)
         found.append(result)
     return found
 
 
-def _accuracies(records: Sequence[RunRecord]) -> dict[int, float]:
+def _accuracies(board: Prepared, records: Sequence[RunRecord]) -> dict[int, float]:
     """Seed -> percent."""
-    return {record.seed: 100 * (number(pick(record.summary, "accuracy", "final")) or 0.0) for record in records}
+    return {record.seed: 100 * float(record.summary["accuracy"][board.plan.measure]) for record in records}
 
 
 def _entry(
@@ -318,6 +335,7 @@ def _entry(
     records: Sequence[RunRecord],
     rank: int,
     tied: bool,
+    tried: int,
 ) -> Entry:
     threat, trial = board.plan.threat, chosen[board.name, method.name, target]
     privacies = [privacy_under(record.summary, threat) or {} for record in records]
@@ -327,7 +345,7 @@ def _entry(
         paper=method.paper,
         target=target,
         verified_epsilon=max(number(privacy["verified_epsilon"]) or 0.0 for privacy in privacies),
-        accuracy=ranking.estimate(_accuracies(records).values()),
+        accuracy=ranking.estimate(_accuracies(board, records).values()),
         bytes_up=float(np.mean([record.summary["traffic"]["bytes_up"] for record in records])),
         bytes_down=float(np.mean([record.summary["traffic"]["bytes_down"] for record in records])),
         seconds=ranking.estimate([record.summary["timing"]["total_s"] for record in records]),
@@ -337,6 +355,7 @@ def _entry(
         command=records[0].command,
         idea=method.idea,
         tied=tied,
+        tried=tried,
     )
 
 

@@ -58,6 +58,9 @@ def _board(board: Board) -> Iterator[str]:
     yield ""
     yield f"{threat_sentence(threat)} {board.setting}"
     yield ""
+    if board.measure == "personalised":
+        yield "Accuracy is the mean, over clients, of a client's own model on its own test pictures."
+        yield ""
     guessing = "" if board.chance is None else f"; guessing: {board.chance:.1f} %"
     yield f"Without privacy: {in_percent(board.reference)}{guessing}."
     yield ""
@@ -73,10 +76,13 @@ def _board(board: Board) -> Iterator[str]:
         yield ""
         yield "| | method | paper | accuracy | verified epsilon | up | time | chosen |"
         yield "|---|---|---|---|---|---|---|---|"
-        yield from map(_row, entries)
+        yield from (_row(entry, board.trials) for entry in entries)
         yield ""
     if any(entry.tied for entry in board.entries):
-        yield "=: tied with the first, their 95 % intervals overlap. Up: all uploads of a run."
+        yield (
+            "=: tied with the first, the 95 % interval of their paired difference holds 0. ±: half width of a method's "
+            "own 95 % interval. Up: all uploads of a run."
+        )
         yield ""
     if board.plot:
         yield f"![{board.plot.alt}]({board.plot.file})"
@@ -88,9 +94,11 @@ def _board(board: Board) -> Iterator[str]:
     yield ""
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: Entry, trials: int | None) -> str:
     mark = "=" if entry.tied and entry.rank > 1 else ""
     chosen = ", ".join(f"{option.rpartition('.')[2]} {value}" for option, value in entry.chosen.items())
+    if entry.tried is not None and trials is not None and entry.tried < trials:
+        chosen += f" (of {entry.tried} of {trials} trials: the others failed)"
     cells = (
         f"{entry.rank}{mark}",
         entry.label,

@@ -45,6 +45,7 @@ def draw_board(board: Board, folder: Path) -> Picture:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: in_figures(tick)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0f} %"))
+    axes.set_xlim(min(ticks) / 1.6, max(ticks) * 1.6)  # of a single target too
     axes.set_ylim(0, 101)
     axes.set_xlabel("verified epsilon of the run", color=INK)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)

@@ -39,23 +39,17 @@ def estimate(values: object) -> Estimate:
 
 def ranked(contenders: Sequence[Contender]) -> list[tuple[int, bool, Contender]]:
     """(rank, whether it is tied with the best, contender) by mean accuracy, the best first; equal means share a rank.
-    Tied: the 95 % intervals overlap (without an interval, of a single seed, everybody is tied).
+    Tied: the 95 % interval of the paired difference to the best holds 0 (of a single seed, everybody is tied).
     """
     order = sorted(contenders, key=lambda contender: (-contender.mean, contender.method))
     if not order:
         return []
-    best = order[0].accuracy
+    best = order[0].accuracies
     found: list[tuple[int, bool, Contender]] = []
     for place, contender in enumerate(order, 1):
         rank = found[-1][0] if found and found[-1][2].mean == contender.mean else place
-        found.append((rank, overlap(best, contender.accuracy), contender))
+        found.append((rank, outcome(difference(best, contender.accuracies)) == "not decided", contender))
     return found
-
-
-def overlap(one: Estimate, other: Estimate) -> bool:
-    if one.mean is None or other.mean is None or one.half_width is None or other.half_width is None:
-        return True
-    return abs(one.mean - other.mean) <= one.half_width + other.half_width
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate:

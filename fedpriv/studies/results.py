@@ -176,7 +176,8 @@ class PaperResults(Stored):
 class Entry(Stored):
     """A calibrated method at one target. figures in their units: accuracy in percent, bytes up and down and seconds of
     the whole run; chosen: what the search found; runs: names of its final runs. idea: of a paper, a plain method, or a
-    rival that a paper compares itself with. tied: its interval overlaps that of the best at this target.
+    rival that a paper compares itself with. tied: the paired difference to the best at this target may be nothing
+    (95 %). tried: trials of the search that ran.
     """
 
     method: str
@@ -194,6 +195,7 @@ class Entry(Stored):
     command: str
     idea: Literal["plain", "paper", "rival"] = "paper"
     tied: bool = False
+    tried: int | None = None
 
 
 class Duel(Stored):
@@ -219,7 +221,9 @@ class Left(Stored):
 
 
 class Board(Stored):
-    """One threat model: entries of other boards are not comparable. reference: the same setting without privacy."""
+    """One threat model: entries of other boards are not comparable. reference: the same setting without privacy.
+    measure: whose accuracy. trials: of each search.
+    """
 
     name: str
     title: str
@@ -228,6 +232,8 @@ class Board(Stored):
     observer: str
     delta: float
     setting: str
+    measure: Literal["final", "personalised"] = "final"
+    trials: int | None = None
     targets: tuple[float, ...]
     reference: Estimate
     entries: tuple[Entry, ...]

@@ -80,7 +80,7 @@ def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = (
         low, high = bounds(found)
         verdicts.append(HOLDS if low > 0 else FAILS if high < 0 else OPEN)
         printed = f"; reported {reported[number]:+.3g}" if number < len(reported) else ""
-        if printed and low > 0 and not low <= reported[number] <= high:
+        if printed and math.isfinite(low) and not low <= reported[number] <= high:
             printed += ", which is not reached" if high < reported[number] else ", which is exceeded"
         words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}{printed}")
     return Outcome(_joint(verdicts), ". ".join(words), first if len(pairs) == 1 else None)
