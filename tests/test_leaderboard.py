@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
