@@ -43,7 +43,14 @@ from fedpriv.report.words import (
 )
 
 _PAGES = Environment(
-    loader=DictLoader({"base": templates.BASE, "run": templates.RUN, "comparison": templates.COMPARISON}),
+    loader=DictLoader(
+        {
+            "base": templates.BASE,
+            "summary": templates.SUMMARY,
+            "run": templates.RUN,
+            "comparison": templates.COMPARISON,
+        }
+    ),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

@@ -89,11 +89,21 @@ BASE = (
 """
 )
 
-RUN = """{% extends "base" %}
-{% macro figures(privacy, open) %}
+#: What a run's report and its page on the site share: the row of tiles, and the three epsilons under a threat model.
+SUMMARY = """{% macro row(tiles) %}
+<div class="tiles">
+{% for tile in tiles %}
+<div class="tile {{ tile.kind }}"><span>{{ tile.name }}</span>
+<b{% if tile.is_word %} class="word"{% endif %}>{{ tile.value }}</b>
+<span>{{ tile.detail }}</span></div>
+{% endfor %}
+</div>
+{% endmacro %}
+{% macro epsilons(privacy, open, label) %}
 <p>{{ privacy.sentence }}</p>
-<div class="card"><table class="stack">
-<thead><tr><th>figure</th><th>epsilon</th><th>about</th><th>what it is</th></tr></thead>
+<div class="card"><table class="stack" aria-label="{{ label }}">
+<thead><tr><th scope="col">figure</th><th scope="col">epsilon</th><th scope="col">about</th>
+<th scope="col">what it is</th></tr></thead>
 <tbody>
 {% for f in privacy.figures %}
 <tr class="{{ f.name }}"><th scope="row">{{ f.name }}</th><td class="epsilon">{{ f.value }}</td>
@@ -111,6 +121,10 @@ RUN = """{% extends "base" %}
 {% endfor %}
 </tbody></table></details>
 {% endmacro %}
+"""
+
+RUN = """{% extends "base" %}
+{% import "summary" as summary %}
 {% macro pairs(rows) %}
 <dl>
 {% for name, value in rows %}<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>{% endfor %}
@@ -129,13 +143,7 @@ RUN = """{% extends "base" %}
 <p class="kicker">fedpriv, report of a run</p>
 <h1>{{ title }}</h1>
 <p class="soft">{{ subtitle }}</p>
-<div class="tiles">
-{% for tile in tiles %}
-<div class="tile {{ tile.kind }}"><span>{{ tile.name }}</span>
-<b{% if tile.is_word %} class="word"{% endif %}>{{ tile.value }}</b>
-<span>{{ tile.detail }}</span></div>
-{% endfor %}
-</div>
+{{ summary.row(tiles) }}
 {% for box in boxes %}
 <div class="box" role="note"><p><strong>{{ box.title }}</strong> {{ box.text }}</p>
 {% if box.lines %}<ul>{% for item in box.lines %}<li>{{ item }}</li>{% endfor %}</ul>{% endif %}</div>
@@ -143,14 +151,14 @@ RUN = """{% extends "base" %}
 
 <h2>Privacy</h2>
 {% if privacy %}
-{{ figures(privacy, true) }}
+{{ summary.epsilons(privacy, true, "The three epsilons") }}
 {% else %}
 <p>The three epsilons are written when the run ends.</p>
 {% endif %}
 {% for other in others %}
 <h3>Also seen by: {{ other.observer }}</h3>
 <p class="soft">Another threat model: these epsilons and the ones above are not comparable.</p>
-{{ figures(other, false) }}
+{{ summary.epsilons(other, false, "The three epsilons, seen by " ~ other.observer) }}
 {% endfor %}
 <h3>What these figures rest on</h3>
 <ul>{% for line in assumptions %}<li>{{ line }}</li>{% endfor %}</ul>

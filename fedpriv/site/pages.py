@@ -34,6 +34,7 @@ from fedpriv.site.wording import (
     sortable,
 )
 from fedpriv.studies.results import Board, Cell, Entry, Estimate, Figure, Leaderboard, PaperResults, Table
+from fedpriv.studies.words import HOW_DECIDED
 
 STYLE_FILE = "style.css"
 
@@ -76,6 +77,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "around_zero": charts.around_zero,
         "badges": BADGES,
+        "how_decided": HOW_DECIDED,
         "many": many,
         "paper_name": paper_name,
         "style_file": STYLE_FILE,

@@ -135,6 +135,7 @@ def provenance(origin: Provenance) -> list[tuple[str, str]]:
         ("Machine", machine(origin)),
         ("Time of all runs", elapsed(origin.core_seconds)),
         ("Client epochs", f"{origin.client_epochs:,.0f}{budget}"),
+        *([("Other machines, versions", "; ".join(origin.others))] if origin.others else []),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(origin.versions.items()))),
     ]
     return [(name, value or "not recorded") for name, value in rows]

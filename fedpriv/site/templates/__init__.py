@@ -2,6 +2,7 @@
 type for them.
 """
 
+from fedpriv.report.templates import SUMMARY
 from fedpriv.site.templates.base import BASE, PARTS
 from fedpriv.site.templates.home import HOME
 from fedpriv.site.templates.leaderboard import LEADERBOARD
@@ -15,6 +16,7 @@ __all__ = ["STYLE", "TEMPLATES"]
 TEMPLATES = {
     "base": BASE,
     "parts": PARTS,
+    "summary": SUMMARY,
     "home": HOME,
     "paper": PAPER,
     "leaderboard": LEADERBOARD,

@@ -8,7 +8,8 @@ LEADERBOARD = """{% extends "base" %}
 <p class="lead">Each method’s noise is set so that its verified epsilon meets a target; then accuracy decides. There is
 one board per threat model, and entries of two boards are not comparable.</p>
 <p class="soft">{{ many(results.seeds, "seed") }} per entry; {{ many(results.trials, "trial") }} of search per method
-and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
+and target. Accuracy: mean ± half width of the 95 % interval over seeds; =: tied with the first, the 95 % interval of
+their paired difference holds 0.</p>
 <div class="box" role="note"><p><strong>What epsilon leaves out.</strong> {{ results.note }}</p>
 {% if "Papernot" not in results.note %}
 <p>The search for good options looked at the same data, and no epsilon here includes it (Papernot and Steinke 2022:
@@ -37,6 +38,9 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 <h2 id="{{ one.id }}:title">{{ board.title }}</h2>
 <p>{{ one.question }}</p>
 <p class="soft">{{ board.setting }}</p>
+{% if board.measure == "personalised" %}
+<p>Accuracy is the mean, over clients, of a client’s own model on its own test pictures.</p>
+{% endif %}
 {% if board.reference.mean is not none %}
 <p>Without privacy, in the same setting: <b class="figure">{{ board.reference|measured }} %</b>
 <span class="soft">({{ board.reference|seeds }})</span>, the dotted line in the tables.</p>
@@ -64,7 +68,8 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 {% for row in entries %}
 {% set entry = row.entry %}
 <tr id="{{ row.id }}" class="entry" data-search="{{ row.search }}">
-<td data-sort="{{ entry.rank }}" class="rank">{{ entry.rank }}</td>
+<td data-sort="{{ entry.rank }}" class="rank">{{ entry.rank }}
+{%- if entry.tied and entry.rank > 1 %}<span title="tied with the first">=</span>{% endif %}</td>
 <th scope="row" data-sort="{{ entry.label }}">{{ entry.label }}
 {% if row.paper_path %}
 <a class="under" href="{{ root }}{{ row.paper_path }}">{{ row.paper }}</a>
@@ -85,6 +90,9 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 {% else %}
 <span class="soft">defaults</span>
 {% endfor %}
+{% if board.trials and entry.tried is not none and entry.tried < board.trials %}
+<span class="soft">of {{ entry.tried }} of {{ board.trials }} trials: the others failed</span>
+{% endif %}
 <details><summary>command</summary><pre tabindex="0">{{ entry.command }}</pre></details></td>
 </tr>
 {% endfor %}
@@ -113,6 +121,11 @@ and target. Accuracy: mean ± half width of the 95 % interval over seeds.</p>
 </table>
 </div>
 </div>
+{% endif %}
+{% if board.search %}
+<details><summary>What was tried for each method</summary>
+<ul class="options">{% for name, words in board.search.items() %}<li>{{ name }}: <code>{{ words }}</code></li>
+{% endfor %}</ul></details>
 {% endif %}
 {% if one.pictures %}{{ parts.pictures(one.pictures, root) }}{% endif %}
 </section>

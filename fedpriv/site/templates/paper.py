@@ -8,11 +8,13 @@ PAPER = """{% extends "base" %}
 <p class="soft">{{ results.authors }}</p>
 <p class="lead">{{ results.idea }}</p>
 {{ parts.counts(verdicts) }}
-<p class="soft">{{ many(results.seeds, "seed") }} per cell;
-{% if results.scale == "small" %}at a small scale: fewer rounds or clients than the paper{% else %}at the paper’s own
-scale{% endif %}. Methods: {{ results.methods|join(", ") }}.</p>
+<p class="soft">Up to {{ many(results.seeds, "seed") }} per cell;
+{% if results.scale == "small" %}at a small scale: below each table stands in what it is smaller than the paper’s
+{% else %}at the paper’s own scale{% endif %}. Methods: {{ results.methods|join(", ") }}.</p>
+{% if results.command %}<pre class="wrap" tabindex="0">{{ results.command }}</pre>{% endif %}
 
 <h2 id="claims">Claims and what became of them</h2>
+<p class="soft">{{ how_decided }}</p>
 {% for claim in results.claims %}
 <article class="card claim" id="claim:{{ claim.name|slug }}">
 <h3>{{ claim.claim }}</h3>

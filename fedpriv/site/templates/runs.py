@@ -31,40 +31,13 @@ models, and such epsilons do not belong into one column.</p>
 
 RUN = """{% extends "base" %}
 {% import "parts" as parts %}
-{% macro epsilons(privacy, open, label) %}
-<p>{{ privacy.sentence }}</p>
-<div class="card"><table class="stack" aria-label="{{ label }}">
-<thead><tr><th scope="col">figure</th><th scope="col">epsilon</th><th scope="col">about</th>
-<th scope="col">what it is</th></tr></thead>
-<tbody>
-{% for f in privacy.figures %}
-<tr class="{{ f.name }}"><th scope="row">{{ f.name }}</th><td class="epsilon">{{ f.value }}</td>
-<td class="scope">{{ f.scope }}</td><td>{{ f.detail }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-{% if privacy.reasons %}
-<p>Why, in words:</p>
-<ul>{% for reason in privacy.reasons %}<li>{{ reason }}</li>{% endfor %}</ul>
-{% endif %}
-<details{% if open %} open{% endif %}><summary>Threat model: {{ privacy.short }}</summary>
-<table class="stack threat"><tbody>
-{% for term, word, meaning in privacy.threat %}
-<tr><th scope="row">{{ term }}</th><td>{{ word }}</td><td class="soft">{{ meaning }}</td></tr>
-{% endfor %}
-</tbody></table></details>
-{% endmacro %}
+{% import "summary" as parts_of_run %}
 {% block main %}
 <p class="kicker"><a href="{{ root }}{{ study_path }}">Back to {{ study_title }}</a> ·
 <a href="index.html">all its runs</a> · {{ kind }}</p>
 <h1 class="name">{{ run.name }}</h1>
 <p class="soft">{{ subtitle }}</p>
-<div class="tiles">
-{% for tile in tiles %}
-<div class="tile {{ tile.kind }}"><span>{{ tile.name }}</span>
-<b{% if tile.is_word %} class="word"{% endif %}>{{ tile.value }}</b>
-<span>{{ tile.detail }}</span></div>
-{% endfor %}
-</div>
+{{ parts_of_run.row(tiles) }}
 {% if published %}
 <div class="box" role="note"><p><strong>Published variant.</strong> This run follows the paper as printed, not the
 repaired default.</p></div>
@@ -96,14 +69,14 @@ repaired default.</p></div>
 
 <h2 id="privacy">Privacy</h2>
 {% if privacy %}
-{{ epsilons(privacy, true, "The three epsilons") }}
+{{ parts_of_run.epsilons(privacy, true, "The three epsilons") }}
 {% else %}
 <p>This run left no record of privacy.</p>
 {% endif %}
 {% for other in others %}
 <h3>Also seen by: {{ other.observer }}</h3>
 <p class="soft">Another threat model: these epsilons and the ones above are not comparable.</p>
-{{ epsilons(other, false, "The three epsilons, seen by " ~ other.observer) }}
+{{ parts_of_run.epsilons(other, false, "The three epsilons, seen by " ~ other.observer) }}
 {% endfor %}
 {% if attacks %}
 <h3>Membership inference</h3>
