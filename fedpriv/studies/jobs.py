@@ -38,6 +38,9 @@ QUIET = ("engine=inprocess", "engine.threads_per_client=1", "operations.report=f
 
 RECORD_FILE = "record.json"
 
+#: What a record of each kind holds; raised where `_WORK` writes something new, so that older records are made again.
+FORMS = {"train": 1, "plan": 1, "dme": 1, "audit": 2, "attack": 2}
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -139,7 +142,8 @@ def find(job: Job, folder: Path) -> RunRecord | None:
         record = RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return record if record.versions.get("code") == code_digest() else None
+    current = record.versions.get("code") == code_digest() and record.form == FORMS[job.kind]
+    return record if current else None
 
 
 def carry_out(job: Job, folder: Path) -> RunRecord:
@@ -150,7 +154,7 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
     done = find(job, folder)
     if done is not None:
         return done
-    began = time.perf_counter()
+    began, place = time.perf_counter(), here()  # of the code that is loaded: the checkout may move on meanwhile
     path = folder / job.name
     figures = _WORK[job.kind](job, path)
     run = read_run(path) if job.kind in ("train", "attack") else None
@@ -166,7 +170,8 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
         curve=tuple(_curve(run.rounds)) if run else (),
         norms=tuple(_norms(run.rounds)) if run else (),
         seconds=round(max(time.perf_counter() - began, number(pick(summary, "timing", "rounds_s")) or 0.0), 3),
-        **here(),
+        form=FORMS[job.kind],
+        **place,
     )
     path.mkdir(parents=True, exist_ok=True)
     write_atomic(path / RECORD_FILE, record.model_dump_json() + "\n")
@@ -300,7 +305,8 @@ def _audit(job: Job, path: Path) -> dict[str, Any]:
         "reasons": words,
     }
     summary = {"strategy": config.strategy.name, "dataset": config.dataset.name, "privacy": privacy}
-    return {"summary": summary, **figures}
+    refuted = any(scope.verdict.startswith("refutes") for scope in scopes)
+    return {"summary": summary, "refuted": float(refuted), **figures}
 
 
 def _dme(job: Job, path: Path) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 accuracy. One board for each threat model (`fedpriv.studies.boards`).
 
 For every method and target: all trials of the search run with one seed on a part of the training pictures and are
-tested on the others of these, so the choice sees no test picture; the best is run with other seeds on the set's own
-split. What cannot reach a target, or has no finite verified epsilon under the board's threat model, is found out by
-planning and listed with the plan's reason.
+tested on the others of these, so the choice sees no test picture (a board of personal models says what it sees); the
+best is run with other seeds on the set's own split. What cannot reach a target, or has no finite verified epsilon under
+the board's threat model, is found out by planning and listed with the plan's reason.
 """
 
 from __future__ import annotations

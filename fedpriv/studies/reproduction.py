@@ -79,14 +79,16 @@ class Measured:
         if len(table.columns) > 1:
             label = f"{label} ({table.columns[column].label})"
         kinds = {_kind(record, measure) for record in self.of(place)}
+        guess = GUESSING.get(table.dataset or "") if measure == "accuracy" else None
         intervals = ((record.seed, _interval(record, measure)) for record in self.of(place))
         return Values(
             label,
             by_seed,
             tuple(dict.fromkeys(reasons)),
             "%" if measure in PERCENT else "",
-            kind=next((kind for kind in ("estimate", "lower", "upper") if kind in kinds), "exact"),
+            kind=next((kind for kind in ("estimate", "lower", "refuting", "upper") if kind in kinds), "exact"),
             intervals={seed: one for seed, one in intervals if one is not None},
+            guessing=guess,
         )
 
     def why_missing(self, place: Place) -> str | None:
@@ -125,22 +127,16 @@ def measured(record: RunRecord, measure: str) -> float | None:
     return 100 * value if value is not None and measure in PERCENT else value
 
 
-#: Accounts that give what the worst neighbours pay: Gaussians in closed form, and numerically (to 1 %, `test_agn.py`)
-#: of subsampled ones. Any other is an upper bound.
-EXACT_ACCOUNTANTS = ("gaussian", "pld")
+#: Percent right by guessing.
+GUESSING = {"mnist": 10.0, "fashion_mnist": 10.0, "cifar10": 10.0, "cifar100": 1.0}
 
 
 def _kind(record: RunRecord, measure: str) -> Kind:
-    """What a record's figure says of the truth; of an infinite epsilon, whether a leak stands behind it."""
+    """What a record's figure says of the truth."""
     if "audited" in measure:
-        return "lower"
+        return "refuting" if record.figures.get("refuted") else "lower"
     if measure == "figure:attack_accuracy":
         return "estimate"
-    if measure == "verified_epsilon":
-        privacy = pick(record.summary, "privacy")
-        infinite = measured(record, measure) == float("inf")
-        exact = bool(privacy["reasons"]) if infinite else privacy["accountant"] in EXACT_ACCOUNTANTS
-        return "exact" if exact else "upper"
     return "upper" if "verified" in measure else "exact"
 
 
@@ -177,7 +173,8 @@ def _table(name: str, table: TableSpec, found: Measured, scale: Scale) -> Table:
 
 
 def _notes(name: str, table: TableSpec, found: Measured, scale: Scale) -> list[str]:
-    notes = [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
+    notes = [f"At both scales: {table.differs}."] if table.differs else []
+    notes += [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
     if table.held is not None:
         best = {line.label: best_column(found, name, row) for row, line in table.rows.items()}
         chosen = [f"{label}: {table.columns[column].label}" for label, column in best.items() if column]
@@ -201,9 +198,9 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, scale: Scale) -> Claim:
     outcome = _outcome(claim, found, scale)
     words = ". ".join(part.rstrip(".") for part in (outcome.words, *_beside(claim, found), claim.because) if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
-    smaller = dict.fromkeys(table.small_differs for table in tables if table.small_differs)
-    if scale == "small" and smaller and not isinstance(claim.test, AtMost) and outcome.estimated:
-        words += f" In a smaller setting than the paper's: {'; '.join(smaller)}."
+    differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(scale))
+    if outcome.estimated and differences:
+        words += f" Not the paper's setting: {'; '.join(differences)}."
     unit = found.values(claim.cells[0]).unit if claim.cells else ""
     return Claim(
         name=name,
@@ -233,12 +230,11 @@ def _outcome(claim: ClaimSpec, found: Measured, scale: Scale) -> Outcome:
             return better([(found.values(a), found.values(b)) for a, b in pairs], reported)
         case Similar(pairs=pairs, within=within):
             return similar([(found.values(a), found.values(b)) for a, b in pairs], within)
-        case AtMost(cell=cell, bound=bound):
+        case AtMost(cell=cell, bound=bound, decides=decides):
             if isinstance(bound, tuple):
                 other = found.values(bound)
-                return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind)
-            return at_most(found.values(cell), bound)
+                return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind, decides)
+            return at_most(found.values(cell), bound, decides=decides)
         case AtLeast(cell=cell, bound=bound):
-            same = scale == "literal" or not found.paper.tables[cell[0]].small_differs
-            return at_least(found.values(cell), bound, decided=same)
+            return at_least(found.values(cell), bound, decided=not found.paper.tables[cell[0]].differences(scale))
     raise AssertionError(claim.test)

@@ -84,6 +84,7 @@ class RunRecord(Stored):
     norms: tuple[tuple[int, float], ...] = ()
     seconds: float = 0.0
     commit: str = ""
+    form: int = Field(default=1, description="of what a record of its kind holds")
     machine: Machine | None = None
     versions: Mapping[str, str] = {}
     date: str = ""

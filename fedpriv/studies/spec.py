@@ -55,7 +55,8 @@ class TableSpec(Spec):
     """rows x columns of jobs. dataset: where a run's pictures are is added by the command (null: no data needed, or
     the digits). experiment's scale is added too. scales: at which of them the table is made at all. small_differs: in
     what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures of the training
-    set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
+    set are kept from training, and accuracy is that on them: for tables in which an option is chosen. differs: in
+    what no scale is the paper's setting.
     """
 
     title: str
@@ -69,6 +70,7 @@ class TableSpec(Spec):
     extra: tuple[str, ...] = ()
     scales: tuple[Scale, ...] = ("small", "literal")
     small_differs: str = ""
+    differs: str = ""
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
     seeds: int | None = Field(default=None, ge=1)
@@ -89,6 +91,15 @@ class TableSpec(Spec):
         if wrong_measures := [m for m in measures if m and m not in MEASURES and not m.startswith("figure:")]:
             raise ValueError(f"no such measure: {wrong_measures[0]}; allowed: {', '.join(MEASURES)}, figure:NAME")
         return self
+
+    @property
+    def trains(self) -> bool:
+        """Whether its figures come from training (and not from plans, audits of release code or mean estimation)."""
+        return self.kind in ("train", "attack")
+
+    def differences(self, scale: Scale) -> list[str]:
+        """In what the table's setting is not the paper's."""
+        return [words for words in (self.differs, self.small_differs if scale == "small" else "") if words]
 
     def percent(self, row: str, column: str) -> bool:
         return self.measure_of(row, column) in PERCENT
@@ -120,15 +131,22 @@ class Similar(Spec):
 
 
 class AtMost(Spec):
-    """A value is at most a bound (a number, or another cell): how a stated epsilon is held against a verified one."""
+    """A value is at most a bound (a number, or another cell): how a stated epsilon is held against a verified or an
+    audited one. A verified epsilon is an upper bound, and above the claim it refutes nothing, unless `decides` says why
+    it does here (it is exact, or a leak stands behind it); an audit refutes where the auditor says so, or `decides`
+    says why its figure is one about the claim.
+    """
 
     kind: Literal["at_most"]
     cell: Reference
     bound: float | Reference
+    decides: str = ""
 
 
 class AtLeast(Spec):
-    """A mean reaches a value that the paper prints. Missed only where the setting is the paper's (`small_differs`)."""
+    """A mean reaches a value that the paper prints. Missed only where the setting is the paper's (no `differs`, no
+    `small_differs`).
+    """
 
     kind: Literal["at_least"]
     cell: Reference

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from scipy import stats
+
 from fedpriv.report.compare import spread
 from fedpriv.report.words import figure
 from fedpriv.studies.results import Estimate, Ordering, Verdict
@@ -17,15 +19,16 @@ OPEN: Verdict = "not decided"
 CANNOT: Verdict = "cannot be tested here"
 
 
-#: What a figure says of the quantity that a claim is about. exact: it is that quantity (a closed form, a count, a
-#: proven leak). upper, lower: a bound on it, which decides on one side only. estimate: with an interval of its own.
-Kind = Literal["exact", "upper", "lower", "estimate"]
+#: What a figure says of the quantity that a claim is about. exact: it is that quantity (a claim's own, a count). upper,
+#: lower: a bound on it, which decides on one side only. refuting: a lower bound that the auditor holds against the
+#: claim, at its scope and delta. estimate: with an interval of its own.
+Kind = Literal["exact", "upper", "lower", "refuting", "estimate"]
 
 
 @dataclass(frozen=True)
 class Values:
     """What was measured in one cell: seed -> value, in the unit of its table; reasons: why a bound is not finite;
-    intervals: seed -> the value's own interval, where it has one (`Kind` estimate).
+    intervals: seed -> the value's own interval, where it has one (`Kind` estimate); guessing: the accuracy of it.
     """
 
     label: str
@@ -34,6 +37,7 @@ class Values:
     unit: str = ""
     kind: Kind = "exact"
     intervals: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    guessing: float | None = None
 
     @property
     def estimate(self) -> Estimate:
@@ -62,70 +66,92 @@ def paired_difference(first: Values, second: Values) -> Estimate:
     return estimate([first.by_seed[seed] - second.by_seed[seed] for seed in seeds])
 
 
-def bounds(found: Estimate) -> tuple[float, float]:
-    """The ends of the interval; without one (a single seed) everything is possible."""
-    if found.mean is None or found.half_width is None:
+def bounds(found: Estimate, confidence: float = 0.95) -> tuple[float, float]:
+    """The ends of the t-interval; without one (a single seed) everything is possible."""
+    if found.mean is None or found.half_width is None or found.std is None:
         return -math.inf, math.inf
-    return found.mean - found.half_width, found.mean + found.half_width
+    half = float(stats.t.ppf((1 + confidence) / 2, found.n - 1)) * found.std / math.sqrt(found.n)
+    return found.mean - half, found.mean + half
 
 
 def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = ()) -> Outcome:
-    """Holds where every difference is above 0 beyond doubt (95 %), fails where one is below 0 beyond doubt. A verdict
-    on the sign: whether the ``reported`` size is reached is said in words.
+    """Holds where every difference is above 0 (95 % each), fails where one is below 0 (95 % for all pairs together,
+    Bonferroni). A verdict on the sign: whether the ``reported`` size is reached is said in words.
     """
-    verdicts, words, first = [], [], None
+    verdicts, words = [], []
     for number, (one, other) in enumerate(pairs):
         found = paired_difference(one, other)
-        first = first or found
         low, high = bounds(found)
-        verdicts.append(HOLDS if low > 0 else FAILS if high < 0 else OPEN)
         printed = f"; reported {reported[number]:+.3g}" if number < len(reported) else ""
         if printed and math.isfinite(low) and not low <= reported[number] <= high:
             printed += ", which is not reached" if high < reported[number] else ", which is exceeded"
-        words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}{printed}")
-    return Outcome(_joint(verdicts), ". ".join(words), first if len(pairs) == 1 else None)
+        nothing = _nothing_learns(one, other)
+        _, surely = bounds(found, 1 - 0.05 / len(pairs))
+        verdicts.append(OPEN if nothing else HOLDS if low > 0 else FAILS if surely < 0 else OPEN)
+        words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}{printed}{nothing}")
+    return Outcome(_joint(verdicts), ". ".join(words), paired_difference(*pairs[0]) if len(pairs) == 1 else None)
 
 
 def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
-    """Holds where every difference lies within bounds beyond doubt, fails where one lies outside beyond doubt."""
-    verdicts, words, first = [], [], None
+    """Holds where every difference lies within bounds (95 % each), fails where one lies outside (95 % for all pairs
+    together, Bonferroni).
+    """
+    verdicts, words = [], []
     for one, other in pairs:
         found = paired_difference(one, other)
-        first = first or found
         low, high = bounds(found)
-        outside = low > within or high < -within
-        verdicts.append(HOLDS if -within <= low and high <= within else FAILS if outside else OPEN)
-        words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}, wanted within {within:g}")
-    return Outcome(_joint(verdicts), ". ".join(words), first if len(pairs) == 1 else None)
+        nothing = _nothing_learns(one, other)
+        surely_low, surely_high = bounds(found, 1 - 0.05 / len(pairs))
+        outside = surely_low > within or surely_high < -within
+        inside = -within <= low and high <= within
+        verdicts.append(OPEN if nothing else HOLDS if inside else FAILS if outside else OPEN)
+        words.append(
+            f"{one.label} against {other.label}: {difference(found, one.unit)}, wanted within {within:g}{nothing}"
+        )
+    return Outcome(_joint(verdicts), ". ".join(words), paired_difference(*pairs[0]) if len(pairs) == 1 else None)
 
 
-def at_most(value: Values, bound: float, bound_label: str = "", bound_kind: Kind = "exact") -> Outcome:
+def _nothing_learns(one: Values, other: Values) -> str:
+    """Words where both are nearer to guessing than to half as much again: their order says nothing."""
+    means = [values.estimate.mean for values in (one, other)]
+    if one.guessing is None or any(mean is None or mean >= 1.5 * one.guessing for mean in means):
+        return ""
+    return f", but neither learns (guessing gives {one.guessing:g} %)"
+
+
+def at_most(
+    value: Values, bound: float, bound_label: str = "", bound_kind: Kind = "exact", decides: str = ""
+) -> Outcome:
     """Of a figure that is computed, not sampled over seeds: its largest counts. A bound decides on its side only: an
-    upper bound above the claim refutes nothing, and an attack that finds less than the claim confirms nothing.
+    upper bound above the claim refutes nothing, and an attack that finds less than the claim confirms nothing, unless
+    ``decides`` says why it does here.
     """
     largest = max(value.by_seed.values())
     over = f"{figure(bound)}{f' ({bound_label})' if bound_label else ''}"
-    shown_value = figure(largest)
+    found = figure(largest)
     if value.kind == "estimate":
-        low, high = (max(one[end] for one in value.intervals.values()) for end in (0, 1))
+        low, high = (max((one[end] for one in value.intervals.values()), default=math.nan) for end in (0, 1))
         verdict = HOLDS if high <= bound else FAILS if low > bound else OPEN
-        shown_value += f" [{figure(low)}, {figure(high)}]"
+        found += f" [{figure(low)}, {figure(high)}]"
     elif largest <= bound:
-        verdict = OPEN if value.kind == "lower" or bound_kind == "upper" else HOLDS
+        verdict = OPEN if value.kind in ("lower", "refuting") or (bound_kind == "upper" and not decides) else HOLDS
     else:
-        verdict = OPEN if value.kind == "upper" or bound_kind == "lower" else FAILS
-    words = f"{value.label}: {shown_value}, {'at most' if largest <= bound else 'more than'} {over}"
-    if verdict == OPEN:
-        words += f". {_ONE_SIDED[value.kind if value.kind != 'exact' else bound_kind]}"
+        verdict = OPEN if value.kind in ("upper", "lower") and not decides else FAILS
+    words = f"{value.label}: {found}, {'at most' if largest <= bound else 'more than'} {over}"
     if math.isinf(largest) and value.reasons:
         words += f". No bound: {value.reasons[0]}"
+    if verdict == OPEN:
+        words += f". {_ONE_SIDED[value.kind if value.kind != 'exact' else bound_kind]}"
+    elif decides:
+        words += f". {decides}"
     return Outcome(verdict, words)
 
 
 _ONE_SIDED: Mapping[Kind, str] = {
-    "upper": "It is an upper bound: the truth may be less",
-    "lower": "It is a lower bound: an attack that finds no more shows nothing",
-    "estimate": "Its interval holds both",
+    "upper": "An upper bound: the truth may be less",
+    "lower": "The auditor does not hold this against the claim",
+    "refuting": "The auditor does not hold this against the claim",
+    "estimate": "The interval holds both",
     "exact": "",
 }
 

@@ -17,8 +17,9 @@ TABLES = "tables"
 HOW_DECIDED = (
     "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared: a verdict is "
     "“not decided” where the interval holds both signs. Verdicts are on signs and bounds; whether a printed size is "
-    "reached stands beside them. An upper bound above a claim refutes nothing unless it is exact, and an attack that "
-    "finds less confirms nothing. Each claim is decided for itself: of many, one interval in twenty misses by chance."
+    "reached stands beside them. A verified epsilon is an upper bound: above a claim it refutes nothing, unless the "
+    "words say why it does. An attack that finds less confirms nothing. Several pairs of one claim fail it together "
+    "(Bonferroni); claims are decided each for itself: of many, one interval in twenty misses by chance."
 )
 
 
@@ -60,7 +61,7 @@ def page(results: PaperResults) -> str:
         "",
         f"**Repaired.** {results.repair}",
         "",
-        "## What holds",
+        "## What holds" + (" in a smaller setting (scale=small)" if results.scale == "small" else ""),
         "",
         ", ".join(f"{number} {verdict}" for verdict, number in count.items()) + ".",
         "",
