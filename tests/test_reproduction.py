@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from fedpriv import reproduce
+from fedpriv.audit import audit_config
+from fedpriv.compose import compose
 from fedpriv.errors import OptionError
 from fedpriv.files import locked
 from fedpriv.methods import METHODS
@@ -90,7 +92,7 @@ PAPER: dict[str, Any] = {
         "private": {
             "claim": "It is private",
             "source": "Theorem 1",
-            "test": {"kind": "at_most", "cell": "epsilon/published/run", "bound": 1e9},
+            "test": {"kind": "at_most", "cell": "epsilon/published/run", "bound": 1e9, "decides": "A leak."},
         },
         "repaired": {
             "claim": "It can be",
@@ -155,6 +157,7 @@ def test_the_setting_and_the_seeds_are_said(tmp_path: Path, monkeypatch: pytest.
     """What scale=small leaves out stands with the table and with every verdict that rests on it; seeds with tables."""
     changed = json.loads(json.dumps(PAPER))
     changed["tables"]["noise"]["small_differs"] = "2 rounds in place of 200"
+    changed["tables"]["noise"]["differs"] = "ours"
     changed["claims"]["private"]["beside"] = ["epsilon/repaired/run"]
     changed["claims"]["level"] = {
         "claim": "It is good", "source": "s", "test": {"kind": "at_least", "cell": "noise/much/final", "bound": 99.0},
@@ -164,11 +167,11 @@ def test_the_setting_and_the_seeds_are_said(tmp_path: Path, monkeypatch: pytest.
     assert reproduce.main(["paper=made_up", "workers=1", f"out={out}", f"data={tmp_path}", "seeds=2"]) == 0
     results, _ = read_results(out / "made_up", PaperResults)
     claims = {claim.name: claim for claim in results.claims}
-    assert "In a smaller setting than the paper's: 2 rounds in place of 200." in claims["wrong"].words
-    assert "smaller setting" not in claims["private"].words + claims["pictures"].words
+    assert "Not the paper's setting: ours; 2 rounds in place of 200." in claims["wrong"].words
+    assert "Not the paper's" not in claims["private"].words + claims["pictures"].words
     assert claims["level"].verdict == "cannot be tested here" and "2 rounds in place" in claims["level"].words
     assert "repaired: " in claims["private"].words
-    assert results.tables[0].notes[0] == "At scale=small: 2 rounds in place of 200."
+    assert results.tables[0].notes == ("At both scales: ours.", "At scale=small: 2 rounds in place of 200.")
     page = (out / "made_up" / "README.md").read_text()
     assert "`python -m fedpriv.reproduce paper=made_up scale=small seeds=2`" in page
     assert "half width of the 95 % interval over 2 seeds; in brackets what the paper reports." in page
@@ -396,6 +399,31 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.
     assert {table for table, _, _ in decided} >= {
         name for name, t in found.tables.items() if t.kind in ("plan", "audit")
     }
+
+
+#: Claims that a bound above them refutes, and by what. Whoever adds one says why in the file (`decides`).
+REFUTING = {
+    "fedcad": {"epsilon_03", "epsilon_05", "epsilon_fmnist", "same_cost"},
+    "adpfl": {"private", "private_run"},
+    "coqfl": {"private_run"},
+    "fedags": {"private", "dpfedavg_private"},
+    "agn": {"epsilon_literal"},
+}
+
+
+@pytest.mark.parametrize("paper", sorted(REFUTING))
+def test_a_bound_refutes_only_with_a_reason(paper: str) -> None:
+    claims = spec.load(paper).claims
+    assert {name for name, claim in claims.items() if getattr(claim.test, "decides", "")} == REFUTING[paper]
+
+
+def test_an_audit_is_held_against_a_claim_at_its_delta() -> None:
+    """A lower bound at a delta below the claim's (e^-epsilon, DP-FedAGS) contradicts nothing."""
+    table = spec.load("fedags").tables["audit"]
+    options = experiments._options(table, "audited", "release", "small", ())
+    for more, refuted in (((), True), (("privacy.delta=0.001",), False)):
+        scopes = audit_config(compose([*options, *more]), trials=2_000, confidence=0.9, seed=0, participations=1)
+        assert any(scope.verdict.startswith("refutes") for scope in scopes) is refuted
 
 
 def test_a_paper_that_is_not_there() -> None:

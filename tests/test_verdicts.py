@@ -63,6 +63,29 @@ def test_better_says_whether_the_reported_gain_is_reached() -> None:
     assert better([(HIGH, LOW), (LOW, HIGH)]).difference is None
 
 
+def test_pairs_of_one_claim_fail_together() -> None:
+    """One of five is below 0 at 95 %, and at 99 % it is not: by chance alone one of many would be."""
+    low = values("low", 89.0, 90.3, 90.5)  # 0.7 to 1.5 below HIGH: mean -1.07, half width 1.0 (95 %), 2.3 (99 %)
+    near = [(values("near", 90.2, 90.9, 92.0), HIGH)] * 4
+    assert better([(low, HIGH)]).verdict == FAILS
+    assert better([(low, HIGH), *near]).verdict == OPEN
+    assert better([(LOW, HIGH), *near]).verdict == FAILS  # 10 below: in any company
+    far = values("far", 92.1, 93.0, 93.9)  # 1.9 to 2.1 above HIGH
+    assert similar([(far, HIGH)], within=1.7).verdict == FAILS
+    assert similar([(far, HIGH), *near], within=1.7).verdict == OPEN
+
+
+def test_what_does_not_learn_decides_nothing() -> None:
+    guess, other = (Values(name, dict(enumerate(v)), unit="%", guessing=10.0) for name, v in (
+        ("guess", (10.0, 10.1, 10.2)), ("other", (11.0, 11.1, 11.2)),
+    ))  # fmt: skip
+    found = better([(other, guess)])
+    assert found.verdict == OPEN and "neither learns (guessing gives 10 %)" in found.words
+    assert similar([(other, guess)], within=2).verdict == OPEN
+    learns = Values("learns", {0: 60.0, 1: 61.0, 2: 62.0}, unit="%", guessing=10.0)
+    assert better([(learns, guess)]).verdict == HOLDS and better([(guess, learns)]).verdict == FAILS
+
+
 def test_similar_needs_the_whole_interval() -> None:
     near = values("near", 90.1, 91.0, 92.1)
     assert similar([(HIGH, near)], within=1).verdict == HOLDS
@@ -89,14 +112,28 @@ def test_an_exact_figure_is_held_against_the_bound_by_its_largest_value() -> Non
 def test_a_bound_decides_on_its_side_only() -> None:
     assert at_most(figure_of("upper", 2.0), 2.72).verdict == HOLDS
     above = at_most(figure_of("upper", 20.0), 2.72)
-    assert above.verdict == OPEN and "an upper bound: the truth may be less" in above.words
-    assert at_most(figure_of("lower", 20.0), 2.72).verdict == FAILS
-    below = at_most(figure_of("lower", 2.0), 2.72)
-    assert below.verdict == OPEN and "an attack that finds no more shows nothing" in below.words
-    # the same of what it is held against
+    assert above.verdict == OPEN and "An upper bound: the truth may be less" in above.words
+    infinite = at_most(figure_of("upper", math.inf, reasons=("nothing is known",)), 2.72)
+    assert infinite.verdict == OPEN and "No bound: nothing is known" in infinite.words
+    proved = at_most(figure_of("upper", 20.0), 2.72, decides="It is exact.")
+    assert proved.verdict == FAILS and "It is exact." in proved.words
+    assert at_most(figure_of("upper", 2.0), 2.72, decides="It is exact.").verdict == HOLDS
+
+
+def test_an_audit_decides_where_the_auditor_does() -> None:
+    """At another scope or delta a larger lower bound contradicts nothing; a smaller one never confirms."""
+    assert at_most(figure_of("refuting", 20.0), 2.72).verdict == FAILS
+    unlike = at_most(figure_of("lower", 20.0), 2.72)
+    assert unlike.verdict == OPEN and "The auditor does not hold this against the claim" in unlike.words
+    assert at_most(figure_of("lower", 20.0), 2.72, decides="The claim is read so.").verdict == FAILS
+    for kind in ("lower", "refuting"):
+        assert at_most(figure_of(kind, 2.0), 2.72, decides="The claim is read so.").verdict == OPEN  # type: ignore[arg-type]
+
+
+def test_what_a_figure_is_held_against_may_be_a_bound_too() -> None:
     assert at_most(figure_of("exact", 2.0), 2.72, "rival", "upper").verdict == OPEN
+    assert at_most(figure_of("upper", 2.0), 2.72, "rival", "upper", "Both are exact.").verdict == HOLDS
     assert at_most(figure_of("exact", 3.0), 2.72, "rival", "upper").verdict == FAILS
-    assert at_most(figure_of("exact", 3.0), 2.72, "rival", "lower").verdict == OPEN
 
 
 def test_an_attacks_accuracy_is_decided_by_its_own_interval() -> None:
@@ -105,6 +142,7 @@ def test_an_attacks_accuracy_is_decided_by_its_own_interval() -> None:
 
     assert at_most(found(50.0, 51.0), 52).verdict == HOLDS
     assert at_most(found(53.0, 54.0), 52).verdict == FAILS
+    assert at_most(figure_of("estimate", 51.0), 52).verdict == OPEN  # a record without its interval
     both = at_most(found(51.0, 53.0), 52)
     assert both.verdict == OPEN and "51" in both.words and "53" in both.words
 
