@@ -220,13 +220,20 @@ def _attack(job: Job, path: Path) -> dict[str, Any]:
     stop.check()
     if not file.exists():
         raise RunFailed(f"the attack {name} ended with exit code {code}")
-    kept = json.loads(file.read_text(encoding="utf-8"))
+    return attack_figures(json.loads(file.read_text(encoding="utf-8")))
+
+
+def attack_figures(kept: Mapping[str, Any]) -> dict[str, float]:
+    """Of a file of ``attacks/``: the balanced accuracy in percent with its interval, where the controls passed."""
     figures = {"shown": float(bool(kept["shown"]))}
     if kept["shown"]:
-        for name, end in (("", "value"), ("_low", "low"), ("_high", "high")):
-            figures[f"attack_accuracy{name}"] = 100 * float(pick(kept, "balanced_accuracy", end))
-        figures["attack_auc"] = float(pick(kept, "auc", "value"))
+        accuracy = kept["figures"]["balanced_accuracy"]
+        figures |= {f"attack_accuracy{end}": 100 * accuracy[key] for end, key in ENDS.items()}
+        figures["attack_auc"] = kept["figures"]["auc"]["value"]
     return figures
+
+
+ENDS = {"": "value", "_low": "low", "_high": "high"}
 
 
 def _plan(job: Job, path: Path) -> dict[str, Any]:
