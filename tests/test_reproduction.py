@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from fedpriv import reproduce
+from fedpriv.attacks.metrics import judge
+from fedpriv.attacks.results import figures
 from fedpriv.audit import audit_config
 from fedpriv.compose import compose
 from fedpriv.errors import OptionError
@@ -328,6 +331,17 @@ def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(tmp_path: Path)
     (tmp_path / second.name / "summary.json").unlink()  # as after kill -9 in the last round
     again = carry_out_all([second], tmp_path, 1)[second]
     assert isinstance(again, RunRecord) and again.summary["accuracy"] == record.summary["accuracy"]
+
+
+def test_an_attacks_accuracy_comes_with_its_interval() -> None:
+    """As `python -m fedpriv.attack` writes it; where a control failed there is none."""
+    scores = np.linspace(0, 1, 400)
+    kept = {"shown": True, "figures": figures(judge(scores + 0.2, scores, 0.6))}
+    found = jobs.attack_figures(kept)
+    assert found["attack_accuracy"] == pytest.approx(60, abs=0.5)  # 60 % of members above 0.6, 60 % of others below
+    assert 54 < found["attack_accuracy_low"] < 58 and 62 < found["attack_accuracy_high"] < 66
+    assert found["attack_auc"] == pytest.approx(0.68, abs=0.01) and found["shown"] == 1
+    assert jobs.attack_figures({"shown": False}) == {"shown": 0}
 
 
 def test_a_mistake_of_ours_in_one_job_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

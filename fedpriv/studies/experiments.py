@@ -65,7 +65,7 @@ def plan(
         if scale not in table.scales:
             why = table.only_small or f"at scale={' or '.join(table.scales)} only"
         elif found is None:
-            why = f"the pictures of {table.dataset} are not in {data.name}/ (data=FOLDER, or download=true)"
+            why = f"the pictures of {table.dataset} were not there (data=FOLDER, or download=true)"
         elif table.held is not None:
             split, _ = held_out(
                 found or ("dataset=digits",), table.dataset or "digits", table.held, SEARCH_SEED, folder

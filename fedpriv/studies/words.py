@@ -139,13 +139,16 @@ def _cell(text: str) -> str:
 def origin(found: Provenance) -> list[str]:
     """Where the figures come from."""
     machine = found.machine
+    changed = " (+: with changes)" if any(commit.endswith("+") for commit in found.commits) else ""
     budget = f" of at most {found.client_epoch_budget:,.0f}" if found.client_epoch_budget else ""
     return [
         "## Where this comes from",
         "",
-        f"- commit {', '.join(found.commits) or 'unknown'} (+: with changes), {found.date}",
+        f"- commit {', '.join(found.commits) or 'unknown'}{changed}, {found.date}; several commits with one digest of "
+        "the code (below) train the same",
         f"- {machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.system}, "
         f"Python {machine.python}",
         f"- {', '.join(f'{name} {version}' for name, version in found.versions.items() if name != 'python')}",
+        *(f"- {words}" for words in found.others),
         f"- {seconds(found.core_seconds)} of one core; {found.client_epochs:,.0f} epochs of 600 pictures{budget}",
     ]
