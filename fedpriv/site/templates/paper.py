@@ -9,8 +9,8 @@ PAPER = """{% extends "base" %}
 <p class="lead">{{ results.idea }}</p>
 {{ parts.counts(verdicts) }}
 <p class="soft">Up to {{ many(results.seeds, "seed") }} per cell;
-{% if results.scale == "small" %}at a small scale: below each table stands in what it is smaller than the paper’s
-{% else %}at the paper’s own scale{% endif %}. Methods: {{ results.methods|join(", ") }}.</p>
+{% if results.scale == "small" %}at a small scale: below each table stands what differs from the paper
+{%- else %}at the paper’s own scale{% endif %}. Methods: {{ results.methods|join(", ") }}.</p>
 {% if results.command %}<pre class="wrap" tabindex="0">{{ results.command }}</pre>{% endif %}
 
 <h2 id="claims">Claims and what became of them</h2>
