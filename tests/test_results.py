@@ -1,0 +1,70 @@
+"""The committed results: whole, of committed code, as today's files of experiments ask for them, and free of paths."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedpriv.site.__main__ import main as site
+from fedpriv.studies import spec, words
+from fedpriv.studies.boards import read_boards
+from fedpriv.studies.leaderboard_page import page as board_page
+from fedpriv.studies.results import Leaderboard, PaperResults, Provenance, RunRecord, read_results
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
+
+
+def check_origin(origin: Provenance, runs: list[RunRecord]) -> None:
+    """Of clean commits, and of one state of the code that trains."""
+    assert origin.commits and all(re.fullmatch(r"[0-9a-f]{12}", commit) for commit in origin.commits)
+    assert origin.machine.cores > 0 and origin.date > "2026" and not origin.others
+    assert len({run.versions["code"] for run in runs}) == 1
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_papers_results_are_those_of_its_file(paper: str) -> None:
+    results, runs = read_results(RESULTS / paper, PaperResults)
+    asked = spec.load(paper)
+    assert [claim.name for claim in results.claims] == list(asked.claims)
+    assert [table.name for table in results.tables] == list(asked.tables)
+    assert all(claim.words for claim in results.claims)
+    check_origin(results.provenance, runs)
+    known = {run.name for run in runs}
+    for table in results.tables:
+        for row in table.rows:
+            for cell in row.cells:
+                assert set(cell.runs) <= known and (cell.measured is None) == (not cell.runs)
+    for figure in results.figures:
+        assert (RESULTS / paper / figure.file).is_file()
+    assert (RESULTS / paper / "README.md").read_text(encoding="utf-8") == words.page(results)
+
+
+def test_the_leaderboards_results_are_those_of_its_files() -> None:
+    results, runs = read_results(RESULTS / "leaderboard", Leaderboard)
+    check_origin(results.provenance, runs)
+    boards = {board.name: board for board in results.boards}
+    asked = read_boards("all")
+    assert set(boards) == set(asked)
+    for name, board in boards.items():
+        known = {method.name for method in asked[name].methods}
+        there = {entry.method for entry in board.entries} | {left.method for left in board.left}
+        assert there == known and board.targets == asked[name].targets and board.delta == asked[name].delta
+        assert all(entry.verified_epsilon <= entry.target * (1 + 1e-9) for entry in board.entries)
+        assert all(entry.tried == board.trials for entry in board.entries)
+    page = "\n".join(board_page(results)) + "\n"
+    assert (RESULTS / "leaderboard" / "README.md").read_text(encoding="utf-8") == page
+
+
+def test_no_result_names_a_place_of_its_machine() -> None:
+    for file in RESULTS.rglob("*"):
+        if file.suffix in (".md", ".json", ".jsonl", ".csv"):
+            assert not re.search(r"(?<![\w.])/(root|tmp|home|work)/", file.read_text(encoding="utf-8")), file
+
+
+def test_they_make_a_site(tmp_path: Path) -> None:
+    assert site([f"results={RESULTS}", f"out={tmp_path / 'site'}"]) == 0
+    front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert all(f"papers/{paper}.html" in front for paper in PAPERS) and "leaderboard.html" in front
