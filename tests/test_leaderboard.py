@@ -354,14 +354,17 @@ def test_differences_are_paired_by_seed() -> None:
     assert difference({0: 1.0, 1: 5.0}, {1: 2.0, 2: 7.0}).mean == 3.0
 
 
-def test_ideas_meet_the_best_plain_method_and_nobody_else() -> None:
+def test_ideas_meet_the_plain_methods_and_nobody_else() -> None:
     plain = contender("plain", [80.0, 80.2, 80.4], "plain")
     worse = contender("worse", [60.0, 60.2, 60.4], "plain")
     rival = contender("rival", [99.0, 99.1, 99.2], "rival")
     idea, bad = contender("idea", [85.0, 85.1, 85.5]), contender("bad", [70.0, 70.1, 70.5])
-    found = {one.one.method: one for one in compared([worse, plain, rival, idea, bad])}
-    assert set(found) == {"idea", "bad"} and {one.other.method for one in found.values()} == {"plain"}
-    assert found["idea"].outcome == "beats" and found["bad"].outcome == "loses to"
+    found = {(one.one.method, one.other.method): one.outcome for one in compared([worse, plain, rival, idea, bad])}
+    assert found == {
+        ("idea", "plain"): "beats", ("bad", "plain"): "loses to", ("idea", "worse"): "beats", ("bad", "worse"): "beats",
+    }  # fmt: skip
+    said = verdicts(8.0, [worse, plain, rival, bad], 10.0)
+    assert len(said) == 2 and "BAD loses to PLAIN" in said[0] and "BAD beats WORSE" in said[1]
     first, second = verdicts(8.0, [plain, idea, bad], 10.0)
     assert first == "At epsilon 8, IDEA beats PLAIN by 5.0 ± 0.2 points (85.2 against 80.2 %)."
     assert second == "At epsilon 8, BAD loses to PLAIN by 10.0 ± 0.2 points (70.2 against 80.2 %)."

@@ -73,16 +73,14 @@ class Comparison:
 
 
 def compared(contenders: Sequence[Contender]) -> list[Comparison]:
-    """Every paper's idea against the best plain method (by mean accuracy); none where there is no plain one."""
-    plain = [contender for contender in contenders if contender.idea == "plain"]
-    if not plain:
-        return []
-    best = min(plain, key=lambda contender: (-contender.mean, contender.method))
+    """Every paper's idea against every plain method, the best of these (by mean accuracy) first."""
+    plain = sorted((c for c in contenders if c.idea == "plain"), key=lambda c: (-c.mean, c.method))
+    ideas = [contender for contender in contenders if contender.idea == "paper"]
     found = []
-    for contender in contenders:
-        if contender.idea == "paper":
-            gap = difference(contender.accuracies, best.accuracies)
-            found.append(Comparison(contender, best, gap, outcome(gap)))
+    for other in plain:
+        for one in ideas:
+            gap = difference(one.accuracies, other.accuracies)
+            found.append(Comparison(one, other, gap, outcome(gap)))
     return found
 
 
@@ -105,7 +103,7 @@ def nothing_learns(contenders: Sequence[Contender], chance: float) -> bool:
 
 
 def verdicts(target: float, contenders: Sequence[Contender], chance: float) -> list[str]:
-    """What a target says of the papers' ideas."""
+    """What a target says of the papers' ideas: each against the best plain method, and whatever else they beat."""
     at = f"At epsilon {figure(target)}"
     if not contenders:
         return [f"{at} no method can be calibrated."]
@@ -118,4 +116,5 @@ def verdicts(target: float, contenders: Sequence[Contender], chance: float) -> l
     found = compared(contenders)
     if not found:
         return [f"{at} no plain method is ranked, so nothing is compared."]
-    return [sentence(target, comparison) for comparison in found]
+    best = found[0].other
+    return [sentence(target, one) for one in found if one.other is best or one.outcome == "beats"]

@@ -200,7 +200,7 @@ class Entry(Stored):
 
 
 class Duel(Stored):
-    """A method against the best plain one at the same target: the paired difference of accuracy over equal seeds, in
+    """A paper's idea against a plain method at the same target: the paired difference of accuracy over equal seeds, in
     points, and what its 95 % interval says.
     """
 
