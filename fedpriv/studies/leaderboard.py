@@ -291,7 +291,7 @@ def _board(
         left=tuple(left),
         verdicts=tuple(words),
         duels=tuple(duels),
-        chance=100 / board.classes,
+        chance=100 / board.classes if plan.measure == "final" else None,  # own classes are fewer
         search={method.name: "; ".join(plan.sweeps(method)) for method in (plan.reference, *plan.methods)},
     )
 
