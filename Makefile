@@ -1,7 +1,7 @@
 # `make help` explains itself. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
 .PHONY: help install run browser test test-gpu stress deploy-demo reproduce leaderboard site lint format bench bench-privacy \
-	papers lock clean
+	papers map lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -81,6 +81,9 @@ leaderboard: install ## all methods at equal verified epsilon, by threat model (
 
 papers: install ## where every equation of the papers is in the code
 	$(PY) -m fedpriv.papers
+
+map: install ## docs/architecture.svg: the rooms and floors of the code, drawn from its imports
+	$(PY) -m tools.architecture
 
 lock: install ## resolve requirements.in into requirements.txt
 	$(PY) -m uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt

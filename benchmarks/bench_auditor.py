@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.auditor import audit
-from fedpriv.privacy.gaussian import gaussian_mu
-from fedpriv.privacy.noise import SeededNoise
+from fedpriv.privacy.gaussian_dp import gaussian_mu
 
 DELTA = 1e-5
 TARGETS = {1.0: 0.8, 2.0: 0.8, 4.0: 0.8, 8.0: 0.7}

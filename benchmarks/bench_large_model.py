@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedpriv.compose import compose
-from fedpriv.distillation import Distiller
-from fedpriv.run import start_run
-from fedpriv.run_folder import RunFolder
-from fedpriv.training import SequentialTrainer
+from fedpriv.config.compose import compose
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.start import start_run
+from fedpriv.training.distillation import Distiller
+from fedpriv.training.sequential import SequentialTrainer
 
 JOB = (
     "strategy=adpfl",

@@ -14,8 +14,9 @@ from collections.abc import Callable
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fedpriv.privacy.noise import SeededNoise, add_normal
-from fedpriv.privacy.secure_noise import SecureNoise
+from fedpriv.mechanisms.noise import add_normal
+from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.secure_noise import SecureNoise
 
 TARGET = 20.0
 

@@ -18,10 +18,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedpriv.config import ModelConfig
+from fedpriv.config.schema import ModelConfig
+from fedpriv.mechanisms.noise import add_normal_finely
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.models import FlatModel, build_model
-from fedpriv.privacy.noise import SeededNoise, add_normal
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.models import build_model
 
 Step = Callable[[], None]
 LR, CLIP_NORM, SIGMA = 1e-4, 1.0, 1.0
@@ -48,7 +50,7 @@ def ours(name: str, images: Tensor, labels: Tensor, mode: str | None = None) -> 
 
     def step() -> None:
         total = gradients.clipped_sum(images, labels, CLIP_NORM).total
-        model.theta.add_(add_normal(total, SIGMA * CLIP_NORM, noise), alpha=-LR / len(labels))
+        model.theta.add_(add_normal_finely(total, SIGMA * CLIP_NORM, noise).float(), alpha=-LR / len(labels))
 
     return step
 

@@ -15,9 +15,9 @@ import numpy as np
 from flwr.app import Message
 
 from benchmarks.statistics import Figure, median_interval
+from fedpriv.common.messages import FloatVector, pack_vector, reply_content
 from fedpriv.engines.grid import NodeOfClient, identify_server
-from fedpriv.records import FloatVector, pack_vector, reply_content
-from fedpriv.server import Population
+from fedpriv.server.round import Population
 from strategies.fedavg import FedAvg
 
 PARAMETERS, REPLIES = 80_202, 1_000

@@ -13,14 +13,14 @@ import torch
 import torch.multiprocessing as mp
 
 from benchmarks.job import PICTURES, Job, local_epoch, plain_model, shard, tensors
-from fedpriv.allocator import keep_freed_memory
-from fedpriv.app import make_apps
-from fedpriv.compose import compose
-from fedpriv.models import channels_innermost
-from fedpriv.preparation import make_strategy, resolve
-from fedpriv.records import pack_vector
-from fedpriv.server import FederatedStrategy
-from fedpriv.worker import adopt
+from fedpriv.common.messages import pack_vector
+from fedpriv.config.compose import compose
+from fedpriv.engines.adapter import make_apps
+from fedpriv.engines.worker import adopt
+from fedpriv.runs.preparation import make_strategy, resolve
+from fedpriv.server.strategy import FederatedStrategy
+from fedpriv.training.allocator import keep_freed_memory
+from fedpriv.training.flat_model import channels_innermost
 
 
 class BareLoop:

@@ -61,8 +61,8 @@ def _in_a_process(clients: int, arguments: Sequence[str]) -> int:
 
 def _peak_memory(clients: int, rounds: int, extra: Sequence[str]) -> int:
     """MiB of this process after a whole run."""
-    from fedpriv.compose import compose
-    from fedpriv.run import start_run
+    from fedpriv.config.compose import compose
+    from fedpriv.runs.start import start_run
 
     options = [*own_options(job(clients), "inprocess", 1, extra), f"num_rounds={rounds}", "evaluate.every=0"]
     with tempfile.TemporaryDirectory() as folder:

@@ -68,9 +68,9 @@ class Stopwatch:
 @contextmanager
 def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Iterator[None]:
     """Times the parts of runs whose halves are these classes."""
-    from fedpriv.session import Session
-    from fedpriv.training import SequentialTrainer
-    from fedpriv.worker import Worker
+    from fedpriv.engines.worker import Worker
+    from fedpriv.runs.session import Session
+    from fedpriv.training.sequential import SequentialTrainer
 
     belongs = [
         (MESSAGES, server, ("start",)),  # all that is nothing else
@@ -99,10 +99,10 @@ def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Itera
 
 def shares(job: Job, strategy: str, rounds: int, extra: Sequence[str] = ()) -> dict[str, Figure]:
     """Each part's share of a round without its evaluation (medians over all rounds but the first)."""
-    from fedpriv.compose import compose
-    from fedpriv.preparation import server_class
-    from fedpriv.run import start_run
-    from fedpriv.worker import client_class
+    from fedpriv.client.build import client_class
+    from fedpriv.config.compose import compose
+    from fedpriv.runs.preparation import server_class
+    from fedpriv.runs.start import start_run
 
     options = [
         *own_options(job, "inprocess", 1, ()),

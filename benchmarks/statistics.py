@@ -28,7 +28,7 @@ def median_interval(values: Sequence[float]) -> Figure:
 
 def machine(**facts: Any) -> dict[str, Any]:
     """Where and when figures were measured; ``load``: processes that wanted a core in the minute before."""
-    from fedpriv.run_folder import versions
+    from fedpriv.common.versions import versions
 
     return {
         "cores": os.cpu_count(),

@@ -21,8 +21,8 @@ from benchmarks.contenders import OwnEngine
 from benchmarks.job import Job
 from benchmarks.speed import RESULTS, alternate, ratio
 from benchmarks.statistics import machine, median_interval
-from fedpriv.training import LocalData, SequentialTrainer
-from fedpriv.vectorised import VectorisedTrainer
+from fedpriv.training.sequential import LocalData, SequentialTrainer
+from fedpriv.training.vectorised import VectorisedTrainer
 
 PICTURES = {"28x28": "benchmarks.job.random_pictures", "8x8": "benchmarks.job.small_pictures"}
 LOCAL = {"5 epochs, batch 10": (5, 10), "1 epoch, batch 12": (1, 12), "1 epoch, batch 60": (1, 60)}

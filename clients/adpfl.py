@@ -29,15 +29,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, PublicFacts, Release, Request, UnsafeClipNorm
+from fedpriv.client.contract import Charge, PublicFacts, Release, Request, UnsafeClipNorm
+from fedpriv.client.personal import LastBlocksStay
+from fedpriv.client.two_exchanges import TwoExchangeClient
+from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, shown
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
 from fedpriv.mechanisms.clipping import clip
-from fedpriv.personal import LastBlocksStay
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_each
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound
-from fedpriv.privacy.noise import NoiseSource, add_normal_each
-from fedpriv.records import CLIP_REPORTED_NORM, LEAST_NORM, shown
-from fedpriv.two_exchanges import TwoExchangeClient
 
 NOISE_SHOWS_NORM = (
     "the noise's standard deviation, readable from the coordinates of one release, gives eps_i and so the exact norm"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpriv.example_level import DecayingNoise
+from fedpriv.client.example_level import DecayingNoise
 from fedpriv.mechanisms.optimisers import SGD
 
 

@@ -26,23 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv import shared_bits
-from fedpriv.client import Charge, Client, Release, Request, StaleRequest, read_request, repeated_answer
-from fedpriv.mechanisms.quantisation import (
-    cell_bytes,
-    cells_of,
-    group_covariance,
-    mixed_group_bits,
-    mixed_pair_bits,
-    rank_bytes,
-    ranks_of,
-    tanh_half,
-)
-from fedpriv.one_bit_client import WITH_MEMBERS, OneBitClient, as_bytes
-from fedpriv.privacy import claimed, laws
-from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse, Threat
-from fedpriv.privacy.noise import NoiseSource, encode_key
-from fedpriv.records import (
+from fedpriv.client import key_agreement as shared_bits
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, Release, Request, StaleRequest, read_request, repeated_answer
+from fedpriv.client.key_agreement import KeyRefused, Session, first_of
+from fedpriv.client.memory import ClientMemory, Waiting, read_memory
+from fedpriv.client.one_bit import WITH_MEMBERS, OneBitClient, as_bytes
+from fedpriv.common.messages import (
     EXCHANGE,
     KEY_ATTEMPT,
     KEYS,
@@ -55,8 +45,21 @@ from fedpriv.records import (
     place,
     shown,
 )
-from fedpriv.shared_bits import KeyRefused, Session, first_of
-from fedpriv.state import ClientMemory, Waiting, read_memory
+from fedpriv.mechanisms import laws
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.mechanisms.quantisation import (
+    cell_bytes,
+    cells_of,
+    group_covariance,
+    mixed_group_bits,
+    mixed_pair_bits,
+    rank_bytes,
+    ranks_of,
+    tanh_half,
+)
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse, Threat
 
 log = logging.getLogger("fedpriv")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpriv import shared_bits
-from fedpriv.client import Charge, Request
+from fedpriv.client import key_agreement as shared_bits
+from fedpriv.client.contract import Charge, Request
+from fedpriv.client.one_bit import OneBitClient
+from fedpriv.common.messages import MEMBERS, SEALED
 from fedpriv.mechanisms.quantisation import group_bits, independent_bits, rank_bytes, ranks_of
-from fedpriv.one_bit_client import OneBitClient
 from fedpriv.privacy.events import NoBound
-from fedpriv.records import MEMBERS, SEALED
 
 
 class CorrQuantClient(OneBitClient):

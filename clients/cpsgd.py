@@ -4,8 +4,9 @@ The client rotates, quantises to k levels and adds binomial noise, in whole numb
 numbers and knows who took part. Under a secure sum, which is assumed, the noises of min_replies clients add up.
 
 Symbols: X, s -> `BinomialGrid` bound and step, k -> levels, m -> trials, d' -> padded.
-Published and repaired differ in the number of trials only: published for (epsilon, claimed_delta) of one round by the
-paper's Theorem 1, repaired with the share of delta that one of T rounds may use up.
+Published and repaired differ in the number of trials only, chosen for (epsilon, claimed_delta) of one round: published
+by the paper's Theorem 1, repaired by the account, whose bound holds at every epsilon (`privacy.binomial`). The
+theorem's leading term is the classical Gaussian one, too small for large epsilon.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.binomial_grid import BinomialGrid, grid_for
-from fedpriv.client import Charge, Client, Release
-from fedpriv.gradient_client import GradientClient
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, Release
+from fedpriv.client.gradient import GradientClient
+from fedpriv.common.seeds import public_signs
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.level_quantisation import width_of
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy import claimed
+from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share, grid_for
 from fedpriv.privacy.events import SECURE_SUM, Binomial, Event, Threat
-from fedpriv.privacy.noise import NoiseSource
-from fedpriv.seeds import public_signs
 
 
 class CpSGDClient(GradientClient):
@@ -39,20 +41,16 @@ class CpSGDClient(GradientClient):
         self.levels, self.given_trials = levels, trials
         self.min_replies, self.colluders = min_replies, colluders
         super().__init__(**options)
-        self.keeps_budget = math.isfinite(self.claim(1, 0.0).epsilon)
+        self.keeps_budget = self.bounded()
 
     def chosen_multiplier(self) -> float:
         """The noise's standard deviation / C."""
-        delta = self.claimed_delta if self.variant == "published" else self.delta_share
+        rounds = None if self.variant == "published" else self.facts.num_rounds
         examples = max(1, self.facts.num_examples) if self.sensitivity == "per_example" else 1
         dimension = max(1, self.facts.num_parameters)
-        self.grid = grid_for(dimension, self.clip_norm, self.levels, self.given_trials, self.epsilon, delta, examples)
+        asked = (self.clip_norm, self.levels, self.given_trials, self.epsilon, self.claimed_delta)
+        self.grid = grid_for(dimension, *asked, rounds, examples)
         return self.grid.std / self.clip_norm
-
-    @property
-    def delta_share(self) -> float:
-        """What one release may use up of delta: half of it goes to T rounds, half to their composition."""
-        return self.claimed_delta / (2 * self.facts.num_rounds)
 
     # --- the release ---------------------------------------------------------------------------------------
 
@@ -78,17 +76,13 @@ class CpSGDClient(GradientClient):
 
     def binomial(self, threat: Threat, clients: int) -> Binomial:
         """The noises of so many clients, on what one of them changes."""
-        l1, l2, linf = self.grid.sensitivities()
-        return Binomial(
-            threat=threat,
-            step=self.grid.step,
-            trials=clients * self.grid.trials,
-            dimension=self.grid.padded,
-            l1=l1,
-            l2=l2,
-            linf=linf,
-            delta=self.delta_share,
-        )
+        return self.grid.event(threat, delta_share(self.claimed_delta, self.facts.num_rounds), clients)
+
+    def bounded(self) -> bool:
+        """Is the price of a release finite?"""
+        from fedpriv.privacy.event_costs import why_unbounded  # loads the accountants
+
+        return why_unbounded(self.binomial(self.threat, 1)) is None
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         # Trials that follow from n_k differ: then the client counts on its own alone.

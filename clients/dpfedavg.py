@@ -15,16 +15,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, Neighbours, Release
-from fedpriv.gradient_client import GradientClient
+from fedpriv.client.base import on_all_axes
+from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.gradient import GradientClient
+from fedpriv.client.secure_sum import SummedGaussians
 from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
-from fedpriv.privacy.noise import NoiseSource, add_normal_to_sum
-from fedpriv.summed_gaussians import SummedGaussians
 
 TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
 
@@ -99,8 +99,7 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
         """form=central: the noisy sum over a sample that holds this client with probability q, all others silent."""
         if self.form == "local":
             return super().audit_release(length, state, shape, noise)
-        gradient = torch.zeros(shape)
-        gradient[:, 0] = length * self.clip_norm
+        gradient = on_all_axes(length * self.clip_norm, shape)
         drawn = (noise.uniform(shape[0]) < self.sampling_rate).float().unsqueeze(1)
         mine = self.release(gradient, state, noise).value * drawn
         return Release(add_normal_to_sum([mine], shape, self.noise_multiplier * self.clip_norm, noise), state)

@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import Tensor
 
+from fedpriv.client.selecting import SelectingClient
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest, top_count
 from fedpriv.privacy import claimed
-from fedpriv.privacy.noise import NoiseSource
-from fedpriv.selecting_client import SelectingClient
 
 
 class DPFedSNLCClient(SelectingClient):

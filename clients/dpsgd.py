@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpriv.example_level import ExampleLevelClient
+from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.mechanisms.optimisers import SGD
 
 

@@ -27,7 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, Neighbours, Release
+from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.selecting import SelectingClient
+from fedpriv.common.messages import TRAIN_LOSS
+from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal
 from fedpriv.mechanisms.significance import (
     kth_largest,
     kth_smallest,
@@ -38,9 +41,6 @@ from fedpriv.mechanisms.significance import (
 )
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian
-from fedpriv.privacy.noise import NoiseSource, add_laplace, add_normal
-from fedpriv.records import TRAIN_LOSS
-from fedpriv.selecting_client import SelectingClient
 
 
 class FedAGSClient(SelectingClient):

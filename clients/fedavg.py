@@ -6,7 +6,7 @@ from Decentralized Data. AISTATS 2017.
 Nobody adds noise; the server sees every update as it is.
 """
 
-from fedpriv.client import Client
+from fedpriv.client.base import Client
 
 
 class FedAvgClient(Client):

@@ -28,13 +28,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, Neighbours, Release
-from fedpriv.gaussian_client import GaussianClient
+from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.gaussian import GaussianClient
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, add_normal_each
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound
-from fedpriv.privacy.noise import NoiseSource, add_normal, add_normal_each
 
 SMALLEST_DIFF = 1e-3
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpriv.client import Charge, Release
-from fedpriv.gaussian_client import GaussianClient
+from fedpriv.client.contract import Charge, Release
+from fedpriv.client.gaussian import GaussianClient
+from fedpriv.client.secure_sum import SummedGaussians
 from fedpriv.mechanisms.clipping import clip
+from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian
-from fedpriv.privacy.noise import NoiseSource, add_normal
-from fedpriv.summed_gaussians import SummedGaussians
 
 
 class FedLDPClient(SummedGaussians, GaussianClient):

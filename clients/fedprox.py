@@ -10,7 +10,8 @@ Symbols: mu -> proximal_mu, w^t -> the global parameters that the round starts f
 
 from __future__ import annotations
 
-from fedpriv.client import Client, Site
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Site
 
 
 class FedProxClient(Client):

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpriv.client import Site
-from fedpriv.models import Exchange, Layout
-from fedpriv.personal import PersonalClient
+from fedpriv.client.contract import Site
+from fedpriv.client.personal import PersonalClient
+from fedpriv.training.flat_model import Exchange, Layout
 
 
 class FedVFClient(PersonalClient):

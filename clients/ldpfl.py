@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.client import Charge
-from fedpriv.one_bit_client import OneBitClient
+from fedpriv.client.contract import Charge
+from fedpriv.client.one_bit import OneBitClient
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import SECURE_SUM, Event, NoBound, RandomisedResponse, Shuffled
 

@@ -11,9 +11,9 @@ global parts are trained together; the paper's auxiliary losses on the local rep
 
 from __future__ import annotations
 
-from fedpriv.client import Site
-from fedpriv.models import Layout
-from fedpriv.personal import PersonalClient
+from fedpriv.client.contract import Site
+from fedpriv.client.personal import PersonalClient
+from fedpriv.training.flat_model import Layout
 
 
 class LGFedAvgClient(PersonalClient):

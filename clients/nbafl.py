@@ -21,11 +21,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedpriv.client import Charge, Client, PublicFacts, Release, Request, Site
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, PublicFacts, Release, Request, Site
 from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, Gaussian, Threat
-from fedpriv.privacy.noise import NoiseSource, add_normal
 
 UPLOAD = Threat("example", "add-or-remove-one", "server")
 PUBLIC = Threat("example", "add-or-remove-one", "public")

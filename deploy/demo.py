@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.rehearsal import Failed, Rehearsal
-from fedpriv.policy import read_policy
+from fedpriv.deployment.policy import read_policy
 
 APP = Path(__file__).resolve().parents[1]
 ROUNDS = 3
@@ -47,7 +47,7 @@ def rehearse(folder: Path, say: Callable[[str], None]) -> None:
         run_dir = folder / "run"
         machines.submit(machines.overrides(run_dir))
         say("three SuperNodes started, the job submitted")
-        machines.wait_for_summary(run_dir, 170)
+        machines.wait_for_summary(run_dir)
         check(machines, run_dir, say)
 
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,13 +23,17 @@ import numpy as np
 from PIL import Image
 
 from fedpriv.credentials import make_credentials
-from fedpriv.data_ledger import DataLedger
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.policy import read_policy
+from fedpriv.deployment.supernode import bundle_digest
 from fedpriv.node import main as node_command
-from fedpriv.policy import read_policy
-from fedpriv.supernode import bundle_digest
 
 BIN = Path(sys.executable).parent
 CLASSES = tuple("0123456789")
+
+#: Seconds without any sign of life (a line in a log, a ledger or a run's folder) after which a wait is given up. How
+#: long a step takes depends on what else the machine does: two cores that import torch thrice are silent for a minute.
+PATIENCE = 300.0
 
 #: Three clients are too few to hide one of them: at a noise that still teaches something, three rounds cost a
 #: client-level epsilon of 747. The budget is that, and not one release more.
@@ -63,7 +68,7 @@ class Rehearsal:
 
     def __init__(self, folder: Path, app: Path, nodes: int = 3, max_epsilon: float = MAX_EPSILON) -> None:
         self.folder, self.app, self.nodes = folder.resolve(), app.resolve(), nodes
-        self.port, *self.node_ports = free_ports(nodes + 1)
+        self.port, self.control, *self.node_ports = free_ports(nodes + 2)
         self.keys = self.folder / "credentials"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = os.environ | {
@@ -107,7 +112,7 @@ class Rehearsal:
         config.parent.mkdir()
         config.write_text(
             '[superlink]\ndefault = "rehearsal"\n\n[superlink.rehearsal]\n'
-            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.keys / "ca/ca.crt"}"\n'
+            f'address = "127.0.0.1:{self.control}"\nroot-certificates = "{self.keys / "ca/ca.crt"}"\n'
         )
 
     def data(self, number: int) -> Path:
@@ -127,9 +132,10 @@ class Rehearsal:
 
     def start_superlink(self) -> None:
         """Returns once it answers; registers every node's key."""
-        options = (f"credentials={self.keys / 'server'}", "host=127.0.0.1", f"port={self.port}")
+        ports = (f"port={self.port}", f"control={self.control}")
+        options = (f"credentials={self.keys / 'server'}", "host=127.0.0.1", *ports)
         self._start("superlink", [sys.executable, "-m", "fedpriv.superlink", *options])
-        self._wait_for("superlink", self.port)
+        self._wait_for("superlink", self.control)
         with ThreadPoolExecutor(self.nodes) as pool:
             public = [str(self.keys / f"node-{number}" / "node.pub") for number in range(self.nodes)]
             list(pool.map(lambda key: self.flwr("supernode", "register", key, "rehearsal"), public))
@@ -148,20 +154,27 @@ class Rehearsal:
         self._start(name, [sys.executable, "-m", "fedpriv.node", "run", *(f"{k}={v}" for k, v in options.items())])
         return name
 
-    def flwr(self, *arguments: str, timeout: float = 60) -> str:
-        """Runs Flower's command; its output. Raises `Failed`."""
-        done = subprocess.run(
-            [str(BIN / "flwr"), *arguments],
-            cwd=self.folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-        output = done.stdout + done.stderr
-        if done.returncode != 0:
-            raise Failed(f"flwr {' '.join(arguments[:2])}: {output.strip()[-2000:]}")
-        return output
+    def flwr(self, *arguments: str) -> str:
+        """Runs Flower's command; its output. Raises `Failed`, at once where the SuperLink has ended."""
+        shown = f"flwr {' '.join(arguments[:2])}"
+        with tempfile.NamedTemporaryFile(suffix=".log", dir=self.folder) as output:
+            process = subprocess.Popen(
+                [str(BIN / "flwr"), *arguments], cwd=self.folder, env=self._environment, stdout=output, stderr=output
+            )
+
+            def ended() -> bool:
+                return process.poll() is not None or self.stopped("superlink")
+
+            try:
+                in_time = patiently(ended, self.signs_of_life)
+            finally:
+                process.kill()
+                process.wait()
+            text = Path(output.name).read_text(errors="replace")
+        if not in_time or process.returncode != 0:
+            why = f"exit code {process.returncode}" if in_time else f"nothing happened for {PATIENCE:.0f} seconds"
+            raise Failed(f"{shown}: {why}: {text.strip()[-2000:]}")
+        return text
 
     def overrides(self, run_dir: Path, *more: str) -> str:
         """The options of a run on these nodes."""
@@ -171,7 +184,7 @@ class Rehearsal:
             f"dataset.classes=[{','.join(CLASSES)}] dataset.examples=[{counts}] dataset.size=8 dataset.channels=1",
             f"dataset.test_root={self.folder / 'server'} run_dir={run_dir}",
             f"num_clients={self.nodes} clients_per_round={self.nodes} num_rounds=3",
-            "local.batch_size=20 local.epochs=3 strategy.client.noise_multiplier=0.1 engine.round_timeout=120",
+            "local.batch_size=20 local.epochs=3 strategy.client.noise_multiplier=0.1 engine.round_timeout=900",
         )
         return " ".join((*own, *more))
 
@@ -180,19 +193,34 @@ class Rehearsal:
         self._finished_before = self._finished()
         self.flwr("run", str(app or self.app), "rehearsal", "--run-config", f'overrides="{overrides}"')
 
-    def wait_for_summary(self, run_dir: Path, seconds: float) -> None:
-        """Until the run has written its summary. Raises `Failed`."""
-        self.wait_until(lambda: (run_dir / "summary.json").exists(), seconds, f"no summary in {run_dir}")
+    def wait_for_summary(self, run_dir: Path) -> None:
+        """Until the run has written its summary, and its ServerApp has ended. Raises `Failed`."""
+        self.wait_until(lambda: (run_dir / "summary.json").exists(), f"no summary in {run_dir}")
+        patiently(lambda: self.stopped("superlink") or self._finished() > self._finished_before, self.signs_of_life)
 
-    def wait_until(self, done: Callable[[], bool], seconds: float, otherwise: str) -> None:
-        """Polls ``done``. Raises `Failed`, at once where the SuperLink or the run has ended without it."""
-        deadline, ended = time.monotonic() + seconds, False
-        while not done():
-            if ended or self.stopped("superlink") or time.monotonic() > deadline:
-                logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self._running)
-                raise Failed(f"{otherwise}; the logs end:\n{logs}\n{self.server_log()}")
-            ended = self._finished() > self._finished_before  # looked at once more: it may have just been written
-            time.sleep(0.5)
+    def wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
+        """Polls ``done``. Raises `Failed` when the SuperLink or the run has ended without it, or nothing happens."""
+        reached = False
+
+        def decided() -> bool:
+            nonlocal reached
+            ended = self.stopped("superlink") or self._finished() > self._finished_before
+            reached = done()  # looked at after the end was: it may have just been written
+            return reached or ended
+
+        patiently(decided, self.signs_of_life)
+        if not reached:
+            logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self._running)
+            raise Failed(f"{otherwise}; the logs end:\n{logs}\n{self.server_log()}")
+
+    def signs_of_life(self) -> int:
+        """Bytes in all logs, ledgers and run folders; grows while anything happens."""
+        patterns = ("*.log", "*/*.jsonl", "*/.fedpriv/*.jsonl")
+        total = 0
+        for path in (path for pattern in patterns for path in self.folder.glob(pattern)):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
 
     def _finished(self) -> int:
         """How many ServerApps have ended."""
@@ -200,13 +228,17 @@ class Rehearsal:
 
     def server_log(self) -> str:
         """What the newest run's ServerApp printed."""
-        with suppress(Failed, subprocess.TimeoutExpired, IndexError):
+        with suppress(Failed, IndexError):
             newest = re.findall(r'"run-id": "?(\d+)', self.flwr("list", "rehearsal", "--format", "json"))[0]
             return self.flwr("log", newest, "rehearsal", "--show")[-3000:]
         return "(there is no log of a run)"
 
     def log(self, name: str, characters: int = 3000) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-characters:]
+
+    def process(self, name: str) -> int:
+        """A machine's process id."""
+        return self._running[name].pid
 
     def stopped(self, name: str) -> bool:
         return self._running[name].poll() is not None
@@ -228,13 +260,31 @@ class Rehearsal:
                 start_new_session=True,
             )
 
-    def _wait_for(self, name: str, port: int, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self.stopped(name):
+    def _wait_for(self, name: str, port: int) -> None:
+        connected = False
+
+        def decided() -> bool:
+            nonlocal connected
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                return
-            time.sleep(0.2)
-        raise Failed(f"{name} does not listen on port {port}:\n{self.log(name)}")
+                connected = True
+            return connected or self.stopped(name)
+
+        patiently(decided, self.signs_of_life)
+        if not connected:
+            raise Failed(f"{name} does not listen on port {port}:\n{self.log(name)}")
+
+
+def patiently(done: Callable[[], bool], signs: Callable[[], int], patience: float | None = None) -> bool:
+    """Polls ``done``; whether it came true before ``signs`` stood still for ``patience`` seconds (None: `PATIENCE`)."""
+    patience = PATIENCE if patience is None else patience
+    seen, since = signs(), time.monotonic()
+    while not done():
+        if (now := signs()) != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > patience:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,6 +1,8 @@
 # The server of a deployment (docs/deploy.md). Build it from the project's folder: -f deploy/superlink.Dockerfile .
 # No key is in it: credentials are mounted.
-FROM python:3.11.13-slim-bookworm
+# The tag is for readers: the digest decides (docs/deploy.md, "Containers").
+ARG BASE_IMAGE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
+FROM ${BASE_IMAGE}
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app \
     FLWR_TELEMETRY_ENABLED=0 FLWR_HOME=/state/flwr HF_HOME=/tmp/huggingface MPLCONFIGDIR=/tmp/matplotlib

@@ -4,143 +4,39 @@
     python -m fedpriv.audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] ...
 
 mechanism: the client's `release`, the very object that training uses, on worst-case pairs of neighbouring update
-sequences, many independent trials in one vectorised call. training: a real run whose clients (or, where the unit is
-one example, some of whose examples) are canaries; the server's view of every message is what the attacker has; it
-takes neither trials nor participations. With ``run=`` the result goes into the run's summary and report.
+sequences, many independent trials in one vectorised call; keys, batches and per-example clipping are the auditor's.
+training: a real run whose clients (or, where the unit is one example, some of whose examples) are canaries; the
+server's view of every message is what the attacker has. Beside it, up to 2000 real participations of one client with
+its own training, batches, clipping and noise keys, on data chosen to be told apart. With ``run=`` the result goes into
+the run's summary and report.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from fedpriv.cli import DONE, guarded
-from fedpriv.client import Client, Neighbours
-from fedpriv.compose import compose, read_config
-from fedpriv.config import Config
-from fedpriv.errors import OptionError, RunFolderError
-from fedpriv.planning import planned_events, schedule, with_target
-from fedpriv.privacy.auditor import Audit, audit, verdict
+from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
+from fedpriv.client.build import make_client
+from fedpriv.common.command_line import DONE, guarded
+from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.files import json_number
+from fedpriv.config.compose import compose, read_config
+from fedpriv.config.schema import Config
+from fedpriv.privacy.auditor import Audit
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.mechanisms import one_coordinate as single_coordinate
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.run_folder import RunFolder, json_number
-from fedpriv.worker import make_client
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import planned_events, schedule, with_target
 
-#: Coordinates of the audited release: the first carries the update, the others only noise.
-DIMENSION = 2
+#: What was attacked, as the summary names it.
+RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
 
-#: Numbers held in memory at a time.
-CHUNK_NUMBERS = 2**24
-
-
-@dataclass(frozen=True)
-class AuditedScope:
-    """An audit of a number of participations beside what is claimed and verified for exactly these."""
-
-    name: str
-    participations: int
-    pair: str
-    audit: Audit
-    claimed: float | None
-    verified: float
-    verdict: str
-
-
-def audit_mechanism(
-    client: Client,
-    participations: int,
-    *,
-    delta: float,
-    trials: int,
-    confidence: float,
-    seed: int,
-    name: str = "",
-    one_coordinate: bool = False,
-) -> AuditedScope:
-    """Audits ``participations`` releases of one client over all its worst-case pairs and keeps the largest bound.
-
-    The error probability is divided among the pairs, so that the kept bound still has the stated confidence.
-    """
-    pairs = client.worst_case_pairs(participations)
-    split = 1 - (1 - confidence) / len(pairs)
-    found: list[tuple[Audit, str]] = []
-    for index, pair in enumerate(pairs):
-        one = audit(
-            _sampler(client, pair, 1 if one_coordinate else DIMENSION),
-            delta=delta,
-            trials=trials,
-            confidence=split,
-            seed=seed * 1000 + index,
-            structural=client.exact_leak(),
-            chunk=max(1024, CHUNK_NUMBERS // (DIMENSION * max(1, participations))),
-        )
-        found.append((one, pair.name))
-    best, pair_name = max(found, key=lambda item: (item[0].epsilon_lower, item[0].epsilon_sampled))
-    best = replace(best, confidence=confidence)
-    planned = client.planned_events(participations)
-    verified = compose_events(map(single_coordinate, planned) if one_coordinate else planned, delta).epsilon
-    claim = client.claim(participations, delta)
-    claimed = claim.epsilon if claim else None
-    # Several releases are what a claim about the run speaks of; one release is every scope at once, but for a claim
-    # about single coordinates. Attacked at delta, a pure claim (delta 0) is refuted all the same.
-    of_coordinates = claim is not None and claim.scope == "coordinate"
-    same_scope = claim is not None and (participations == 1 or claim.scope == "run") and claim.delta <= delta
-    same_scope &= one_coordinate or not of_coordinates
-    words = "nothing is claimed" if claimed is None else verdict(best, claimed, same_scope)
-    return AuditedScope(name or f"{participations} releases", participations, pair_name, best, claimed, verified, words)
-
-
-def _sampler(client: Client, pair: Neighbours, dimension: int) -> Any:
-    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code: so many
-    coordinates, and every number that leaves beside them.
-    """
-
-    def sample(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
-        noise = SeededNoise(seed, int(world), "audit", pair.name)
-        state, seen = None, []
-        for length in pair.world1 if world else pair.world0:
-            release = client.audit_release(length, state, (trials, dimension), noise)
-            state = release.state
-            seen.append(release.value)
-            seen.extend(number.float().unsqueeze(1) for number in release.statistics.values())
-        features: NDArray[np.float32] = torch.cat(seen, dim=1).numpy()
-        return features
-
-    return sample
-
-
-def audit_config(
-    config: Config,
-    *,
-    trials: int,
-    confidence: float,
-    seed: int,
-    participations: int | None = None,
-    released: int | None = None,
-) -> list[AuditedScope]:
-    """The whole run (``released`` releases where it has ended, else of the client asked most often), or
-    ``participations``; and a single release.
-    """
-    client = make_client(config)
-    most = participations or released or client.observed_rounds(max(schedule(config)))
-    delta = config.privacy.delta
-    common: dict[str, Any] = {"delta": delta, "trials": trials, "confidence": confidence, "seed": seed}
-    names = {most: "whole run" if participations is None else f"{most} releases", 1: "one release"}
-    scopes = [audit_mechanism(client, n, **common, name=names[n]) for n in sorted(names, reverse=True)]
-    claim = client.claim(1, delta)
-    if claim is not None and claim.scope == "coordinate":
-        scopes.append(audit_mechanism(client, 1, **common, name="one coordinate", one_coordinate=True))
-    return scopes
+#: Most participations of the audit of the client's own fit, each of which is a real training.
+MOST_FITS = 2000
 
 
 # --- the command -----------------------------------------------------------------------------------------
@@ -217,21 +113,20 @@ def _main(arguments: list[str]) -> int:
     return DONE
 
 
-def most_releases(folder: RunFolder) -> int | None:
-    """How often the client that released most did so, by the run's ledger: clients may have stopped early."""
-    answered = {(entry.client, entry.round, entry.attempt) for entry in folder.ledger.read().entries}
-    counts = Counter(client for client, _, _ in answered)
-    return max(counts.values(), default=None)
-
-
 def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | None) -> int:
-    from fedpriv.audit_training import audit_training
+    from fedpriv.attacks.client_canaries import audit_training
+    from fedpriv.attacks.fit_audit import audit_fits
     from fedpriv.report.page import write_report
 
     found = audit_training(config, confidence=options.confidence, seed=options.seed)
     planned = planned_events(make_client(config), max(schedule(config)))
     verified = compose_events(planned, config.privacy.delta).epsilon
     print(f"canaries in a real run, {threat_in_words(config)}:\n{found}; verified epsilon <= {_shown(verified)}")
+    trials = min(options.trials, MOST_FITS)
+    fits = audit_fits(config, trials=trials, confidence=options.confidence, seed=options.seed)
+    print(
+        f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}; {at_most(fits.audit)}"
+    )
     if folder is not None:
         summary = folder.read_summary() or {}
         summary["privacy"]["training_audit"] = {
@@ -242,15 +137,19 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
             "guesses": found.guesses,
             "correct": found.correct,
         }
+        summary["privacy"]["fit_audit"] = {
+            "audited_on": OWN_FIT,
+            "scope": fits.scope,
+            "audited_epsilon": json_number(fits.audit.epsilon_lower),
+            "audited_confidence": fits.audit.confidence,
+            "audited_trials": fits.audit.trials,
+            "audited_at_most": json_number(fits.audit.attainable),
+            "verified_epsilon": json_number(fits.verified),
+        }
         folder.write_summary(summary)
         write_report(folder.path)
         print(f"written into {folder.path / 'summary.json'} and report.html")
     return DONE
-
-
-def threat_in_words(config: Config) -> str:
-    threat = make_client(config).threat
-    return f"unit {threat.unit}, {threat.adjacency}, observer {threat.observer}"
 
 
 def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
@@ -266,7 +165,12 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
     for row in [header, *rows]:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     for scope in scopes:
-        print(f"{scope.name}: {scope.audit}; worst pair: {scope.pair}")
+        print(f"{scope.name}: {scope.audit}; worst pair: {scope.pair}; {at_most(scope.audit)}")
+
+
+def at_most(found: Audit) -> str:
+    """What an audit of so many trials could have found, in words: silence above that says nothing."""
+    return f"a perfect attack would have shown {_shown(found.attainable)} at most"
 
 
 def _shown(value: float | None) -> str:
@@ -277,7 +181,7 @@ def _shown(value: float | None) -> str:
 
 def _write_into_run(folder: RunFolder, config: Config, scopes: Sequence[AuditedScope]) -> None:
     """The whole run's audit goes into the summary's audited_* keys, the picture and the report beside it."""
-    from fedpriv.privacy.audit_plot import AuditRow, draw_audit
+    from fedpriv.report.audit_plot import AuditRow, draw_audit
     from fedpriv.report.page import write_report
 
     summary = folder.read_summary() or {}
@@ -286,6 +190,8 @@ def _write_into_run(folder: RunFolder, config: Config, scopes: Sequence[AuditedS
         "audited_epsilon": json_number(whole.audit.epsilon_lower),
         "audited_confidence": whole.audit.confidence,
         "audited_trials": whole.audit.trials,
+        "audited_at_most": json_number(whole.audit.attainable),
+        "audited_on": RELEASE_FUNCTION,
         "audit_verdict": whole.verdict,
         "audits": [
             {
@@ -294,6 +200,7 @@ def _write_into_run(folder: RunFolder, config: Config, scopes: Sequence[AuditedS
                 "audited_epsilon": json_number(scope.audit.epsilon_lower),
                 "claimed_epsilon": None if scope.claimed is None else json_number(scope.claimed),
                 "verified_epsilon": json_number(scope.verified),
+                "audited_at_most": json_number(scope.audit.attainable),
                 "verdict": scope.verdict,
                 "rule": scope.audit.rule,
                 "pair": scope.pair,

@@ -7,67 +7,37 @@ Exit codes: 0 done, 1 the run failed (what it had is kept), 2 a mistake in the c
 
 from __future__ import annotations
 
-import errno
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.errors import FedprivError, OptionError, RunFailed
-from fedpriv.operations.stopping import Stopped, signal_of, stop
+from fedpriv.common.command_line import DISK_FULL, DONE, SIGNALLED, guarded, how_it_stopped, outcome, shown
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.stopping import Stopped, signal_of, stop
+from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.constructors import constructor_schema
+from fedpriv.config.methods import METHODS
+from fedpriv.config.options import Options
+from fedpriv.config.schema import Config
+from fedpriv.runs.sweep import FAILURE_FILE, exit_codes, job_ended
 
 if TYPE_CHECKING:
-    from fedpriv.worker import Worker
+    from fedpriv.engines.worker import Worker
 
-DONE, FAILED, MISTAKE = 0, 1, 2
-#: What a signal ended: so much more than its number (130, 143).
-SIGNALLED = 128
-
-#: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
-FAILURE_FILE = "failed.txt"
 
 #: Of a larger sweep, only so many jobs and those that bring a new value are checked before the first job starts.
 CHECKED_JOBS = 200
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--version")
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST)
-
 
 def main(arguments: Sequence[str]) -> int:
     with stop.handled():
         return guarded(lambda: _dispatch(list(arguments)))
-
-
-def guarded(work: Callable[[], int]) -> int:
-    """Runs ``work`` and turns what a user can mend into one line and an exit code."""
-    code, message = outcome(work)
-    if message:
-        print(f"fedpriv: {message}", file=sys.stderr, flush=True)
-    return code
-
-
-def outcome(work: Callable[[], int]) -> tuple[int, str]:
-    """(exit code, what to tell the user) of ``work``; what nobody but a developer can mend is raised."""
-    try:
-        return work(), ""
-    except RunFailed as error:
-        return FAILED, str(error)
-    except FedprivError as error:
-        return MISTAKE, str(error)
-    except KeyboardInterrupt as interruption:
-        return SIGNALLED + signal_of(interruption), str(interruption) or _how_it_stopped(interruption)
-    except OSError as error:
-        if error.errno in DISK_FULL:
-            return FAILED, f"{error.filename or 'a file'}: {error.strerror}"
-        if error.errno in WRONG_PATH and error.filename:
-            return MISTAKE, f"{error.filename}: {error.strerror}"
-        raise
 
 
 @contextmanager
@@ -76,7 +46,7 @@ def running(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interruption:
-        words = f"{_how_it_stopped(interruption)}{_how_to_go_on(folder)}"
+        words = f"{how_it_stopped(interruption)}{_how_to_go_on(folder)}"
         raise Stopped(signal_of(interruption), words) from None
     except OSError as error:
         if error.errno in DISK_FULL or error.errno is None:
@@ -86,11 +56,6 @@ def running(folder: Path) -> Iterator[None]:
         raise
     finally:
         _remove_if_unused(folder)
-
-
-def _how_it_stopped(interruption: KeyboardInterrupt) -> str:
-    signum = signal_of(interruption)
-    return "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -115,9 +80,9 @@ def _dispatch(arguments: list[str]) -> int:
     if unknown:
         raise OptionError(*_split(unknown[0]), f"there is no such flag; allowed: {', '.join(FLAGS)}")
     if "--help" in flags or "-h" in flags:
-        from fedpriv.help import help_text
+        from fedpriv.config.help import help_text
 
-        print(help_text())
+        print(help_text(own_methods()))
         return DONE
     if "--version" in flags:
         from fedpriv import __version__
@@ -144,28 +109,9 @@ def _split(argument: str) -> tuple[str, str]:
     return key, value
 
 
-def command_options(
-    arguments: Sequence[str], known: Mapping[str, str | None], command: str, may_be_empty: Sequence[str] = ()
-) -> dict[str, str]:
-    """``option=value`` arguments of a command over its defaults (None: must be given). Raises `OptionError`."""
-    options = {**known, **dict(argument.partition("=")[::2] for argument in arguments)}
-    if unknown := sorted(set(options) - set(known)):
-        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(known) or 'none'}")
-    if missing := [name for name, value in options.items() if not value and name not in may_be_empty]:
-        raise OptionError(missing[0], "", f"is missing; `python -m {command} --help` shows how it is called")
-    return {name: str(value) for name, value in options.items()}
-
-
-def whole_number(options: dict[str, str], name: str, least: int, most: int) -> int:
-    """An option of a command that is a whole number. Raises `OptionError`."""
-    if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
-        raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
-    return int(options[name])
-
-
 def check(overrides: Sequence[str], multirun: bool) -> None:
     """Composes every job once; the first mistake raises `OptionError`."""
-    from fedpriv.compose import check_hydra, compose, parse
+    from fedpriv.config.compose import check_hydra, compose, parse
 
     parsed = parse(overrides)
     for override in parsed:
@@ -201,9 +147,9 @@ def _run_hydra(arguments: list[str]) -> int:
     import hydra
     from hydra.errors import HydraException
 
-    from fedpriv.compose import CONF
+    from fedpriv.config.compose import CONF
 
-    _codes.clear()
+    exit_codes.clear()
     elsewhere = any(o.startswith("hydra/launcher=") and o != "hydra/launcher=basic" for o in arguments)
     given = sys.argv
     sys.argv = [given[0], *arguments]
@@ -217,15 +163,7 @@ def _run_hydra(arguments: list[str]) -> int:
         raise OptionError("hydra", "", " ".join(str(error).split())) from None
     finally:
         sys.argv = given
-    return max(_codes, default=DONE)
-
-
-_codes: list[int] = []  # of the jobs that ran in this process, and of the sweep as a whole
-
-
-def job_ended(code: int) -> None:
-    """Counts towards the exit code of `_run_hydra`."""
-    _codes.append(code)
+    return max(exit_codes, default=DONE)
 
 
 def job(_: Any) -> None:
@@ -236,7 +174,7 @@ def job(_: Any) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from fedpriv.progress import plain_output
+    from fedpriv.report.live.progress import plain_output
 
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
@@ -245,7 +183,7 @@ def job(_: Any) -> None:
     parallel = sweep and "basic" not in hydra_config.launcher._target_
 
     def work() -> int:
-        from fedpriv.compose import compose
+        from fedpriv.config.compose import compose
 
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
@@ -253,7 +191,7 @@ def job(_: Any) -> None:
             from fedpriv.engines.ray_pool import prestart
 
             prestart(config.engine, config.clients_per_round)
-        from fedpriv.run import start_run
+        from fedpriv.runs.start import start_run
 
         if sweep:
             print(f"--- {folder.name}: {' '.join(overrides)}", flush=True)
@@ -291,11 +229,6 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
     print(f"folder: {shown(folder)}\nreport: {shown(report) if report.exists() else 'none'}", flush=True)
 
 
-def shown(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
-
-
 def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: Sequence[str]) -> None:
     if not folder:
         raise OptionError(command, "", "must be the folder of a run")
@@ -309,7 +242,7 @@ def _operates(override: str) -> bool:
 
 
 def _resume(folder: str, overrides: Sequence[str]) -> int:
-    from fedpriv.run import resume_run
+    from fedpriv.runs.start import resume_run
 
     path = Path(folder)
     with running(path):
@@ -319,7 +252,7 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
 
 
 def _rerun(folder: str, overrides: Sequence[str]) -> int:
-    from fedpriv.run import config_for_rerun, start_run, with_operations
+    from fedpriv.runs.start import config_for_rerun, start_run, with_operations
 
     config = with_operations(config_for_rerun(Path(folder)), list(filter(_operates, overrides)))
     now = datetime.now()
@@ -339,11 +272,11 @@ def _parameters(worker: Worker) -> str:
 
 
 def _plan(overrides: Sequence[str]) -> int:
-    from fedpriv.compose import compose
-    from fedpriv.planning import plan_elsewhere
-    from fedpriv.preparation import resolve
-    from fedpriv.progress import figure
-    from fedpriv.worker import make_client
+    from fedpriv.client.build import make_client
+    from fedpriv.config.compose import compose
+    from fedpriv.report.live.progress import figure
+    from fedpriv.runs.planning import plan_elsewhere
+    from fedpriv.runs.preparation import resolve
 
     own = [o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]
     config, worker, plan = resolve(compose(own), None)
@@ -376,3 +309,23 @@ def _plan(overrides: Sequence[str]) -> int:
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
     return DONE
+
+
+def both_schemas(config: Config) -> tuple[type[Options], type[Options]]:
+    """(options of the server half, options of the client half) of any method. Raises `OptionError`."""
+    if config.strategy.name in METHODS:
+        return METHODS[config.strategy.name]
+    from fedpriv.client.build import client_class
+    from fedpriv.runs.preparation import server_class
+
+    return constructor_schema(server_class(config), "server"), constructor_schema(client_class(config), "client")
+
+
+def own_methods() -> dict[str, tuple[type[Options], type[Options]]]:
+    """Schemas of the methods without a row in `METHODS`; only where there are some, something heavy is loaded."""
+    found: dict[str, tuple[type[Options], type[Options]]] = {}
+    for name in group_choices(CONF / "strategy"):
+        if name not in METHODS:
+            with suppress(OptionError, SyntaxError):  # of a file that is being worked on: help on all else goes on
+                found[name] = both_schemas(compose([f"strategy={name}"]))
+    return found

@@ -2,7 +2,8 @@
 prove themselves with.
 
     FOLDER/ca/            ca.crt, ca.key            the key stays offline: whoever has it can be your server
-    FOLDER/server/        server.crt, server.key    for the SuperLink, with a copy of ca.crt
+    FOLDER/server/        server.crt, server.key    for the SuperLink, with a copy of ca.crt; the certificate holds for
+                                                    all of host=, and for localhost, 127.0.0.1 and ::1
     FOLDER/node-0/ ...    node.key, node.pub        for a SuperNode (ECDSA, P-384), with a copy of ca.crt
                           identity.key, peers.json  with which clients sign keys for each other (Ed25519)
 
@@ -27,8 +28,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpriv.cli import DONE, MISTAKE, command_options, guarded, whole_number
-from fedpriv.errors import OptionError
+from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded, whole_number
+from fedpriv.common.errors import OptionError
 
 OPTIONS = {"host": "localhost", "nodes": "3", "days": "365"}
 MOST_NODES = 10_000
@@ -39,13 +40,19 @@ HOST_NAME = re.compile(
     r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9])?)*", re.IGNORECASE
 )
 
+#: In every server's certificate: Flower's own processes reach the SuperLink by the machine's own address.
+THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
 Curve = ec.SECP384R1
 
 
 def make_credentials(folder: Path, hosts: Sequence[str], nodes: int, days: int) -> list[Path]:
-    """Writes what is missing; returns the files that were written. Raises `OptionError`, OSError."""
+    """Writes what is missing; returns the files that were written. Raises `OptionError`, OSError.
+
+    hosts: names and addresses of the server; its certificate holds for `THIS_MACHINE` too.
+    """
     written: list[Path] = []
-    names = [_name(host) for host in hosts]
+    names = list(dict.fromkeys(_name(host) for host in (*hosts, *THIS_MACHINE)))
     ca_key, ca = _authority(folder / "ca", written)
     if not (folder / "server" / "server.crt").exists():
         _server(folder / "server", names, days, ca_key, ca, written)
@@ -181,7 +188,7 @@ def _name(host: str) -> x509.GeneralName:
     except ValueError:
         if not HOST_NAME.fullmatch(host):
             raise OptionError("host", host, "must be a host's name or an IP address") from None
-        return x509.DNSName(host)
+        return x509.DNSName(host.lower())
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,164 +24,20 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from fedpriv.cli import DONE, guarded, shown
-from fedpriv.dme_quantisers import Quantiser, expected_error, quantisers, squared_errors
-from fedpriv.errors import OptionError
-from fedpriv.files import write_atomic
-from fedpriv.report.dme_plots import Curve, Point, draw_sweep
-from fedpriv.run_folder import json_number
-from fedpriv.seeds import generator
-
-INPUTS = ("uniform", "gaussian", "same", "half")
-FIGURES = {"1": ("epsilon",), "2": ("n",), "all": ("epsilon", "n", "bits", "group_size")}
-
-#: The figure against n has these numbers of clients beside the user's own.
-SWEPT_N = (2, 4, 8, 16, 32, 64)
-
-#: Coordinates of all clients together that fit into memory beside what is computed from them.
-NUMBERS = 10**7
-
-
-@dataclass(frozen=True)
-class Options:
-    n: int = 10
-    dimension: int = 1000
-    epsilon: float = 1.0
-    bits: int = 8
-    group_size: tuple[int, ...] = (4, 8)
-    private_share: float = 0.134  # lambda = 0.25
-    radius: float = 1.0
-    inputs: str = "uniform"
-    trials: int = 100
-    seed: int = 0
-    figure: str = "all"
-    out: Path = field(default_factory=lambda: Path("outputs") / "dme" / f"{datetime.now():%Y-%m-%d_%H-%M-%S}")
-
-    def quantisers(self) -> list[Quantiser]:
-        return quantisers(self.epsilon, self.bits, self.private_share, self.group_size, self.n)
-
-
-def parse_options(arguments: Sequence[str]) -> Options:
-    """Raises `OptionError` for an unknown option and for a value that is not allowed."""
-    found: dict[str, Any] = {}
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key not in READERS:
-            raise OptionError(key, value, f"there is no such option; allowed: {', '.join(READERS)}")
-        read, allowed, words = READERS[key]
-        try:
-            found[key] = read(value)
-        except ValueError:
-            raise OptionError(key, value, f"must be {words}") from None
-        if not allowed(found[key]):
-            raise OptionError(key, value, f"must be {words}")
-    if "out" in found:
-        found["out"] = Path(found["out"])
-    options = Options(**found)
-    if "group_size" not in found:
-        options = replace(options, group_size=tuple(size for size in options.group_size if size <= options.n))
-    if max(options.group_size, default=0) > options.n:
-        value = ",".join(map(str, options.group_size))
-        raise OptionError("group_size", value, f"must be from 2 to n={options.n}")
-    largest = NUMBERS // max(options.n, *SWEPT_N)
-    if options.dimension > largest:
-        raise OptionError("dimension", options.dimension, f"must be at most {largest} at n={options.n}")
-    if (options.out / "dme.json").exists():
-        raise OptionError("out", options.out, "must be a folder without a dme.json")
-    return options
-
-
-def _sizes(value: str) -> tuple[int, ...]:
-    return tuple(sorted({int(size) for size in value.split(",")}))
-
-
-READERS: dict[str, tuple[Callable[[str], Any], Callable[[Any], bool], str]] = {
-    "n": (int, lambda v: 2 <= v <= 1000, "a whole number from 2 to 1000"),
-    "dimension": (int, lambda v: v >= 1, "a whole number of at least 1"),
-    "epsilon": (float, lambda v: v == math.inf or 1e-3 <= v <= 100, "a number from 0.001 to 100, or inf"),
-    "bits": (int, lambda v: 0 <= v <= 16, "a whole number from 0 to 16"),
-    "group_size": (_sizes, lambda v: min(v) >= 2, "whole numbers from 2 to n, with commas between them"),
-    "private_share": (float, lambda v: 0 <= v <= 1, "a number from 0 to 1"),
-    "radius": (float, lambda v: 1e-6 <= v <= 1e6, "a number from 0.000001 to 1000000"),
-    "inputs": (str, INPUTS.__contains__, f"one of {', '.join(INPUTS)}"),
-    "trials": (int, lambda v: 2 <= v <= 10**6, "a whole number from 2 to 1000000"),
-    "seed": (int, lambda v: v >= 0, "a whole number of at least 0"),
-    "figure": (str, FIGURES.__contains__, f"one of {', '.join(FIGURES)}"),
-    "out": (str, bool, "a folder"),
-}
-
+from fedpriv.common.command_line import DONE, guarded, shown
+from fedpriv.common.files import json_number, write_atomic
+from fedpriv.studies.mean_estimation import FIGURES, Row, parse_options, setting_in_words, sweep, table
+from fedpriv.studies.quantiser_plots import draw_sweep
 
 # --- measuring -------------------------------------------------------------------------------------------
 
 
-def draw_values(options: Options) -> Tensor:
-    """The clients' vectors [n, d] within [-r, r]; those of fewer clients are the first of those of more."""
-    shape, radius = (options.n, options.dimension), options.radius
-    rng = generator(options.seed, "dme inputs")
-    if options.inputs == "half":
-        return torch.zeros(shape, dtype=torch.float64)
-    if options.inputs == "gaussian":
-        return torch.from_numpy(rng.normal(0, radius / 2, shape)).clamp_(-radius, radius)
-    if options.inputs == "same":
-        return torch.from_numpy(rng.uniform(-radius, radius, shape[1])).expand(shape)
-    return torch.from_numpy(rng.uniform(-radius, radius, shape))
-
-
-def measure(quantiser: Quantiser, values: Tensor, options: Options, x: float, axis: str) -> Point:
-    """Measured error with its standard error over trials, beside the closed form; own randomness at every point."""
-    rng = generator(options.seed, "dme", axis, f"{x:g}", quantiser.name)
-    errors = squared_errors(quantiser, values, options.radius, options.trials, rng)
-    deviation = float(errors.std()) / math.sqrt(options.trials)
-    return Point(x, float(errors.mean()), deviation, expected_error(quantiser, values, options.radius))
-
-
 # --- the table -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """One quantiser: mean squared errors per coordinate, epsilons of one coordinate of one member.
-
-    ratio: measured / closed form, of_ldpfl: closed form / that of ldpfl; None where that would divide by zero.
-    """
-
-    quantiser: str
-    error: float
-    standard_error: float
-    closed_form: float
-    ratio: float | None
-    of_ldpfl: float | None
-    epsilon_server: float
-    epsilon_members: float
-
-
-def table(options: Options) -> list[Row]:
-    values = draw_values(options)
-    all_quantisers = options.quantisers()
-    points = [measure(one, values, options, options.epsilon, "table") for one in all_quantisers]
-    return [
-        Row(
-            quantiser.name,
-            point.error,
-            point.standard_error,
-            point.closed_form,
-            point.error / point.closed_form if point.closed_form else None,
-            point.closed_form / points[0].closed_form if points[0].closed_form else None,
-            quantiser.joint_epsilon("server"),
-            quantiser.joint_epsilon("server+members"),
-        )
-        for quantiser, point in zip(all_quantisers, points, strict=True)
-    ]
 
 
 def _print(rows: Sequence[Row]) -> None:
@@ -204,66 +60,6 @@ def _shown(value: float | None) -> str:
 # --- the figures -----------------------------------------------------------------------------------------
 
 
-def settings(options: Options, axis: str) -> list[Options]:
-    """The options at each place of a figure's axis, the user's own value among them."""
-    if axis == "epsilon":
-        places: set[float] = {0.25, 0.5, 1, 2, 4, 8, options.epsilon} - {math.inf}
-        return [replace(options, epsilon=float(epsilon)) for epsilon in sorted(places)]
-    if axis == "n":
-        sizes = sorted({*SWEPT_N, options.n})
-        kept = {n: tuple(size for size in options.group_size if size <= n) for n in sizes}
-        return [replace(options, n=n, group_size=kept[n]) for n in sizes]
-    if axis == "bits":
-        return [replace(options, bits=bits, group_size=()) for bits in range(max(8, options.bits) + 1)]
-    doubled = {2**power for power in range(1, 10)}
-    candidates = sorted(size for size in {3, 6, 12, options.n, *options.group_size} | doubled if size <= options.n)
-    return [replace(options, group_size=(size,)) for size in candidates]
-
-
-def curve_name(axis: str, place: Options, quantiser: Quantiser) -> str | None:
-    """The curve that a quantiser belongs to; None where the axis does not concern it."""
-    if axis in ("epsilon", "n"):
-        return quantiser.name
-    if quantiser.name in ("sq", "corrquant"):
-        return None
-    if axis == "bits":
-        return quantiser.name
-    (size,) = place.group_size
-    return quantiser.name.replace(f"-g{size}", "") if quantiser.group_size in (1, size) else None
-
-
-def sweep(options: Options, axis: str) -> list[Curve]:
-    """Errors along an axis, one curve per quantiser that it concerns; along epsilon the closed forms lie closer."""
-    at = settings(options, axis)
-    values = draw_values(replace(options, n=max(place.n for place in at)))
-    curves: dict[str, Curve] = {}
-    for place in at:
-        x = place.group_size[0] if axis == "group_size" else getattr(place, axis)
-        for quantiser in place.quantisers():
-            if name := curve_name(axis, place, quantiser):
-                point = measure(quantiser, values[: place.n], options, x, axis)
-                curve = curves.setdefault(name, Curve(name, [], []))
-                curve.points.append(point)
-                curve.line.append((x, point.closed_form))
-    if axis == "epsilon":
-        for epsilon in np.geomspace(at[0].epsilon, at[-1].epsilon, 33)[1:-1].tolist():
-            for quantiser in replace(options, epsilon=epsilon).quantisers():
-                curves[quantiser.name].line.append((epsilon, expected_error(quantiser, values, options.radius)))
-    return [Curve(curve.name, curve.points, sorted(curve.line)) for curve in curves.values()]
-
-
-def _setting(options: Options, axis: str) -> str:
-    """What is held fixed along an axis."""
-    fixed = {
-        "n": f"n = {options.n}",
-        "epsilon": f"epsilon = {options.epsilon:g}",
-        "bits": f"M = {options.bits}",
-        "private_share": f"mu = {options.private_share:g}",
-        "inputs": f"inputs {options.inputs}",
-    }
-    return ", ".join(words for name, words in fixed.items() if name != axis)
-
-
 # --- the command -----------------------------------------------------------------------------------------
 
 
@@ -282,7 +78,7 @@ def _main(arguments: list[str]) -> int:
     figures = []
     for axis in FIGURES[options.figure]:
         curves = sweep(options, axis)
-        picture = draw_sweep(axis, curves, _setting(options, axis), options.out)
+        picture = draw_sweep(axis, curves, setting_in_words(options, axis), options.out)
         print(f"figure: {shown(options.out / picture.file)}", flush=True)
         figures.append({"axis": axis, **asdict(picture), "curves": [asdict(curve) for curve in curves]})
     found = {

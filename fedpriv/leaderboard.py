@@ -18,9 +18,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.cli import DONE, command_options, guarded, shown, whole_number
-from fedpriv.errors import OptionError
-from fedpriv.operations.stopping import stop
+from fedpriv.common.command_line import DONE, command_options, guarded, shown, whole_number
+from fedpriv.common.errors import OptionError
+from fedpriv.common.stopping import stop
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.cli import DONE, MISTAKE, command_options, guarded
-from fedpriv.errors import OptionError
-from fedpriv.methods import METHODS
+from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded
+from fedpriv.common.errors import OptionError
+from fedpriv.config.methods import METHODS
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 #: What YAML or the command line read as a value, and the one class that the server half imports.
@@ -32,7 +32,7 @@ STRATEGY = '''\
 The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
 """
 
-from fedpriv.server import FederatedStrategy
+from fedpriv.server.strategy import FederatedStrategy
 
 
 class @Class@(FederatedStrategy):
@@ -56,11 +56,11 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch import Tensor
 
-from fedpriv.client import Charge, Release, Site
-from fedpriv.gaussian_client import GaussianClient
+from fedpriv.client.contract import Charge, Release, Site
+from fedpriv.client.gaussian import GaussianClient
 from fedpriv.mechanisms.clipping import clip, finite_or_zero
+from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Gaussian
-from fedpriv.privacy.noise import NoiseSource, add_normal
 
 
 class @Class@Client(GaussianClient):
@@ -110,11 +110,11 @@ import math
 import pytest
 from conftest import Run, ledger_of, result_of
 
-from fedpriv.audit import audit_mechanism
-from fedpriv.compose import compose
-from fedpriv.errors import OptionError
-from fedpriv.privacy.gaussian import gaussian_epsilon
-from fedpriv.worker import make_client
+from fedpriv.attacks.release_audit import audit_mechanism
+from fedpriv.client.build import make_client
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 METHOD = "@name@"
 SIGMA, ROUNDS, DELTA = 4.0, 3, 1e-5

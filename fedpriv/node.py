@@ -24,11 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.cli import DONE, MISTAKE, command_options, guarded, whole_number
-from fedpriv.errors import FedprivError, OptionError
+from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded, whole_number
+from fedpriv.common.errors import FedprivError, OptionError
 
 if TYPE_CHECKING:
-    from fedpriv.operations.metrics import NodeSnapshot
+    from fedpriv.report.live.prometheus import NodeSnapshot
 
 REQUIRED = None
 COMMANDS: dict[str, dict[str, str | None]] = {
@@ -76,15 +76,15 @@ def _policy(options: dict[str, str]) -> None:
 
 
 def _bundle(options: dict[str, str]) -> None:
-    from fedpriv.supernode import bundle_digest
+    from fedpriv.deployment.supernode import bundle_digest
 
     print(bundle_digest(_existing(options, "app")))
 
 
 def _init(options: dict[str, str]) -> None:
     from fedpriv.data.on_nodes import count_pictures
-    from fedpriv.data_ledger import DataLedger, Declared
-    from fedpriv.policy import read_policy
+    from fedpriv.deployment.data_ledger import DataLedger, Declared
+    from fedpriv.deployment.policy import Spent, read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     classes = tuple(options["classes"].split(","))
@@ -92,7 +92,7 @@ def _init(options: dict[str, str]) -> None:
         raise OptionError("classes", options["classes"], "at least 2 names of class folders, as in cat,dog")
     size, channels = whole_number(options, "size", 4, 1024), whole_number(options, "channels", 1, 3)
     declared = Declared(count_pictures(data, classes), classes, size, channels)
-    DataLedger.create(data, Path(policy.counter), declared)
+    DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
     print(f"{declared.examples} pictures declared; the ledger is {data / '.fedpriv'}, its counter {policy.counter}")
 
 
@@ -100,8 +100,8 @@ def _declare(options: dict[str, str]) -> None:
     from dataclasses import replace
 
     from fedpriv.data.on_nodes import count_pictures
-    from fedpriv.data_ledger import DataLedger
-    from fedpriv.policy import read_policy
+    from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.policy import read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     with DataLedger(data, Path(policy.counter)).held() as ledger:
@@ -113,7 +113,7 @@ def _declare(options: dict[str, str]) -> None:
 
 
 def _status(options: dict[str, str]) -> None:
-    now = snapshot(_existing(options, "policy"), _existing(options, "data"))
+    now = snapshot(_existing(options, "policy"), _existing(options, "data"), thorough=True)
     print(f"{now.releases} messages left, {now.ledger_entries} entries")
     for budget, spent in now.epsilon_spent.items():
         print(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
@@ -121,38 +121,41 @@ def _status(options: dict[str, str]) -> None:
         print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
 
 
-def snapshot(policy_file: Path, data: Path) -> NodeSnapshot:
-    """What a node's files say now, for `status` and for metrics. Raises `OptionError`, `LedgerRefused`."""
-    from fedpriv.data_ledger import DataLedger
-    from fedpriv.deployment import read_counts
-    from fedpriv.operations.metrics import NodeSnapshot
-    from fedpriv.policy import read_policy
+def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnapshot:
+    """What a node's files say now, for `status` and for metrics. thorough: with every line of the ledger read.
+
+    Raises `OptionError`, `LedgerRefused`.
+    """
+    from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.gate import read_counts
+    from fedpriv.deployment.policy import read_policy
+    from fedpriv.report.live.prometheus import NodeSnapshot
 
     policy = read_policy(policy_file)
-    with DataLedger(data, Path(policy.counter)).seen() as ledger:
-        releases, last = ledger.releases(), ledger.last_release()
+    with DataLedger(data, Path(policy.counter)).seen(thorough) as ledger:
+        spent, last, entries = ledger.spent(), ledger.last_release(), ledger.num_entries()
     return NodeSnapshot(
-        releases=len(releases),
+        releases=spent.messages,
         refusals=read_counts(data),
-        epsilon_spent=policy.spent(releases),
+        epsilon_spent=policy.spent(spent),
         max_epsilon={budget.name: budget.max_epsilon for budget in policy.budgets},
         last_release=last,
-        ledger_entries=sum(len(release.entries) for release in releases),
+        ledger_entries=entries,
     )
 
 
 def _run(options: dict[str, str]) -> None:
-    from fedpriv.data_ledger import DataLedger
-    from fedpriv.deployment import Node
-    from fedpriv.policy import read_policy
-    from fedpriv.supernode import guard_bundles, run_supernode
+    from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.gate import Node
+    from fedpriv.deployment.policy import read_policy
+    from fedpriv.deployment.supernode import guard_bundles, run_supernode
 
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
     client = whole_number(options, "client", 0, 2**31)
     port = whole_number(options, "port", 1024, 65535)
     policy = read_policy(file)
-    with DataLedger(data, Path(policy.counter)).held():
-        pass  # a ledger that must be refused is refused now, and not in the first round
+    with DataLedger(data, Path(policy.counter)).held(thorough=True) as ledger:
+        ledger.settle(policy)  # what must be refused is refused now, and not in the first round
     node = Node(client, file, data)
     guard_bundles(lambda: read_policy(file).bundles, node.note)
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
@@ -166,9 +169,9 @@ def _run(options: dict[str, str]) -> None:
                 *("--superlink", options["superlink"]),
                 *("--root-certificates", str(_there(keys / "ca.crt"))),
                 *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
-                *("--host", "127.0.0.1", "--port", str(port)),
                 *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
-            ]
+            ],
+            port,
         )
 
 
@@ -179,8 +182,8 @@ def _metrics(options: dict[str, str], policy: Path, data: Path) -> Iterator[None
     if port == 0:
         yield
         return
-    from fedpriv.operations.metrics import NodeMetrics
-    from fedpriv.operations.serving import serve_metrics
+    from fedpriv.report.live.prometheus import NodeMetrics
+    from fedpriv.report.live.serving import serve_metrics
 
     def healthy() -> tuple[bool, str]:
         try:

@@ -16,11 +16,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedpriv.cli import DONE, guarded
-from fedpriv.compose import read_config
-from fedpriv.data import normalise
-from fedpriv.errors import DataError, OptionError, RunFolderError
-from fedpriv.models import build_model
+from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
+from fedpriv.common.command_line import DONE, guarded
+from fedpriv.common.errors import DataError, OptionError, RunFolderError
+from fedpriv.common.files import open_regular
+from fedpriv.common.printing import printable
+from fedpriv.config.compose import read_config
+from fedpriv.data.load import normalise
+from fedpriv.training.models import build_model
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class TrainedModel:
         """A picture file in the model's size and colours, uint8 [channels, height, width]."""
         channels, height, width = self.shape
         try:
-            with Image.open(path) as file:
+            with open_regular(path) as content, Image.open(content) as file:
                 picture = file.convert("L" if channels == 1 else "RGB").resize(
                     (width, height), Image.Resampling.BILINEAR
                 )
@@ -72,6 +75,8 @@ def load_model(folder: str | Path) -> TrainedModel:
     module = build_model(config.model, shape, len(facts["classes"]), config.seed)
     if {name: value.shape for name, value in parameters.items()} != {k: v.shape for k, v in module.named_parameters()}:
         raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
+    if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
+        raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
     module.load_state_dict(parameters, strict=False)
     return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]))
 
@@ -87,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         model = load_model(runs[0])
         for path in pictures:
             likely, best = model.probabilities(model.read_picture(path)[None])[0].max(0)
-            print(f"{path}\t{model.classes[int(best)]}\t{float(likely):.4f}")
+            print(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}")
         return DONE
 
     return guarded(work)

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.cli import DONE, command_options, guarded, shown, whole_number
-from fedpriv.errors import OptionError, RunFailed
-from fedpriv.operations.stopping import stop
+from fedpriv.common.command_line import DONE, command_options, guarded, shown, whole_number
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.stopping import stop
 
 OPTIONS = {
     "paper": None,

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.cli import DONE, command_options, guarded
-from fedpriv.site.folder import check_target, replace_site
-from fedpriv.site.pages import write_pages
-from fedpriv.site.sources import read_all
+from fedpriv.common.command_line import DONE, command_options, guarded
+from fedpriv.studies.site.inputs import read_all
+from fedpriv.studies.site.pages import write_pages
+from fedpriv.studies.site.publishing import check_target, replace_site
 
 OPTIONS: dict[str, str | None] = {"results": "docs/results", "out": "site"}
 

@@ -1,89 +1,70 @@
-"""`python -m fedpriv.superlink credentials=FOLDER [host=0.0.0.0] [port=8000] [database=FILE]`: Flower's SuperLink for a
-deployment (docs/deploy.md). Ctrl-C or SIGTERM stops it.
+"""`python -m fedpriv.superlink credentials=FOLDER [host=0.0.0.0] [port=8000] [control=8001] [database=FILE]`: Flower's
+SuperLink for a deployment (docs/deploy.md). Ctrl-C or SIGTERM stops it.
 
-    credentials   the server's folder of `python -m fedpriv.credentials`
-    host, port    where it listens: nodes connect to it with TLS and their registered keys
-    database      file that keeps registered nodes and runs over a restart (none: they are in memory)
+    credentials      the server's folder of `python -m fedpriv.credentials`
+    host, port       where nodes connect to it, with TLS and their registered keys
+    control          port on 127.0.0.1 for `flwr`, and for the programs of runs
+    database         file that keeps registered nodes and runs over a restart (none: they are in memory)
+    max_message      MiB of one request of a node (64); Flower sends arrays in parts of 5 MiB
+    max_messages     how many requests above 64 KiB are in memory at once (4); others wait
+    max_connections  how many connections to `port` are open at once (512)
 
 Flower 1.41 serves nodes and whoever starts runs on one port, and knows no passwords: who reaches its control API
-registers nodes and runs programs of his own on this machine. Here nobody but this machine itself does.
+registers nodes and runs programs of his own on this machine. Here `port` answers nodes alone, whatever address or
+header a request comes with, and the rest is on the loopback address.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import ipaddress
 import os
+import socket
+import ssl
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli import DONE, MISTAKE, command_options, guarded, whole_number
-from fedpriv.errors import OptionError
+from fedpriv.common.command_line import DONE, FAILED, MISTAKE, command_options, guarded, whole_number
+from fedpriv.common.errors import OptionError
 
-OPTIONS: dict[str, str | None] = {"credentials": None, "host": "0.0.0.0", "port": "8000", "database": ""}
-#: What other machines may ask for: messages to and from registered nodes, and whether anybody is there.
-FOR_NODES, HEALTH = "/v1/fleet/", "/health"
+if TYPE_CHECKING:
+    import uvicorn
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-
-
-class NodesOnly:
-    """ASGI middleware: everything but the nodes' API is answered with 403 unless the request comes from this machine.
-
-    A proxy on this machine would make every request look like its own: let it forward `FOR_NODES` alone.
-    """
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or _is_for_all(scope["path"]) or _from_this_machine(scope):
-            return await self.app(scope, receive, send)
-        if scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
-            await send({"type": "http.response.body"})
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-
-def _is_for_all(path: str) -> bool:
-    return path.startswith(FOR_NODES) or path == HEALTH
-
-
-def _from_this_machine(scope: Scope) -> bool:
-    """Whether both ends of the connection have the same address, or a loopback one."""
-    ends = []
-    for end in (scope.get("client"), scope.get("server")):
-        try:
-            address = ipaddress.ip_address(end[0])  # type: ignore[index]
-        except (TypeError, ValueError, IndexError):
-            return False
-        ends.append(getattr(address, "ipv4_mapped", None) or address)
-    return ends[0].is_loopback or ends[0] == ends[1]
-
-
-def guard_control() -> None:
-    """From here on, a SuperLink of this process lets other machines reach the nodes' API alone.
-
-    The hook is the function from which flwr 1.41 takes its middlewares; ours comes before all of them.
-    """
-    from flwr.superlink import main as flower
-    from starlette.middleware import Middleware
-
-    original = flower._get_middleware
-    flower._get_middleware = lambda: [Middleware(NodesOnly), *original()]  # type: ignore[arg-type]
+OPTIONS: dict[str, str | None] = {
+    "credentials": None,
+    "host": "0.0.0.0",
+    "port": "8000",
+    "control": "8001",
+    "database": "",
+    "max_message": "64",
+    "max_messages": "4",
+    "max_connections": "512",
+}
+#: Where the control listener is bound; SuperExec and the programs of runs connect to it.
+CONTROL_HOST = "127.0.0.1"
+#: A message of protocol buffers is smaller than 2 GiB.
+MOST_MIB = 2047
+#: Seconds that requests have to end in once the SuperLink stops.
+GRACE_SECONDS = 10
+#: Variables that would open a door beside the two listeners, or believe what a request says about its sender.
+UNSAFE_VARIABLES = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API", "FORWARDED_ALLOW_IPS")
 
 
 def superlink_arguments(options: dict[str, str]) -> list[str]:
-    """Of Flower's own command. Raises `OptionError`."""
+    """Of Flower's own command; its address is that of the control listener. Raises `OptionError`."""
     keys = Path(options["credentials"]).expanduser()
     for name in ("ca.crt", "server.crt", "server.key"):
         if not (keys / name).exists():
             raise OptionError("credentials", str(keys), f"{name} is missing there")
-    port = str(whole_number(options, "port", 1, 65535))
+    port = whole_number(options, "port", 1, 65535)
+    control = whole_number(options, "control", 1, 65535)
+    if port == control:
+        raise OptionError("control", str(control), "must be another port than port=: other machines reach that one")
     try:
         ipaddress.ip_address(options["host"])
     except ValueError:
@@ -91,9 +72,52 @@ def superlink_arguments(options: dict[str, str]) -> list[str]:
     arguments = [
         *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")),
         *("--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"),
-        *("--host", options["host"], "--port", port, "--disable-runtime-dependency-installation"),
+        *("--host", CONTROL_HOST, "--port", str(control), "--disable-runtime-dependency-installation"),
     ]
     return [*arguments, "--database", options["database"]] if options["database"] else arguments
+
+
+def check_certificate(keys: Path) -> None:
+    """Makes the connection that SuperExec will make, in memory. Raises `OptionError` where it would fail.
+
+    A SuperLink whose certificate does not hold for `CONTROL_HOST` would answer nodes and start no run.
+    """
+
+    def refuse(reason: str) -> OptionError:
+        remedy = "move server.crt away and call `python -m fedpriv.credentials` with all of its host= again"
+        return OptionError("credentials", str(keys), f"{reason}; {remedy}")
+
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        serving.load_cert_chain(keys / "server.crt", keys / "server.key")
+        asking = ssl.create_default_context(cafile=keys / "ca.crt")
+    except ssl.SSLError as error:
+        raise refuse(f"server.crt, server.key and ca.crt do not go together ({error.reason})") from None
+    there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = serving.wrap_bio(there, here, server_side=True)
+    client = asking.wrap_bio(here, there, server_hostname=CONTROL_HOST)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            words = f"Flower's SuperExec connects to {CONTROL_HOST}, and server.crt is no proof of it"
+            raise refuse(f"{words} ({error.verify_message.rstrip('.')})") from None
+
+
+def bound(option: str, host: str, port: int) -> socket.socket:
+    """A socket that listens once the server is ready. Raises `OptionError` where it cannot have the address."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if made.family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise OptionError(option, str(port), f"cannot listen on {host}: {error.strerror}") from None
+    return made
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -104,15 +128,86 @@ def _main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE if arguments else MISTAKE
-    own = superlink_arguments(command_options(arguments, OPTIONS, "fedpriv.superlink", may_be_empty=("database",)))
+    options = command_options(arguments, OPTIONS, "fedpriv.superlink", may_be_empty=("database",))
+    own = superlink_arguments(options)
+    body = whole_number(options, "max_message", 1, MOST_MIB) * 2**20
+    bodies = whole_number(options, "max_messages", 1, 1024)
+    connections = whole_number(options, "max_connections", 1, 65535)
+    check_certificate(Path(options["credentials"]).expanduser())
+    control = (CONTROL_HOST, int(options["control"]))
+    sockets = [bound("port", options["host"], int(options["port"])), bound("control", *control)]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    from flwr.superlink.cli import flower_superlink
+    for name in UNSAFE_VARIABLES:
+        os.environ[name] = ""
 
-    guard_control()
+    from fedpriv.deployment.superlink_gate import Limits
+
     sys.argv = ["flower-superlink", *own]
-    flower_superlink()
-    return DONE
+    return _serve(control, Limits(body, bodies, connections), sockets)
+
+
+def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket]) -> int:
+    """Flower's application behind the gate, until a signal or the end of its SuperExec.
+
+    What flwr 1.41's own command does after reading its arguments, with our listeners.
+    """
+    import uvicorn
+    from flwr.supercore.http_logging import get_uvicorn_log_config
+    from flwr.supercore.logger import console_handler
+    from flwr.superlink.main import create_app
+
+    from fedpriv.deployment.superlink_gate import HEAD_BYTES, Connection, Gate
+
+    flower = importlib.import_module("flwr.superlink.cli.flower_superlink")  # the package has a function of that name
+    config = flower._parse_superlink_lifespan_config()
+    app = create_app(config, flower.SuperLinkLifespan)
+    states = app.state.linkstate_factory
+
+    def is_registered(key: bytes) -> bool:
+        return states.state().get_node_id_by_public_key(key) is not None
+
+    connection = functools.partial(Connection, control=control, public=set(), most=limits.connections)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            Gate(app, control, limits, is_registered),  # type: ignore[arg-type]
+            http=connection,  # type: ignore[arg-type]
+            ws="none",
+            lifespan="on",
+            log_config=get_uvicorn_log_config(console_handler.level),
+            workers=1,
+            proxy_headers=False,
+            forwarded_allow_ips="",
+            h11_max_incomplete_event_size=HEAD_BYTES,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+            ssl_certfile=config.ssl_certfile,
+            ssl_keyfile=config.ssl_keyfile,
+        )
+    )
+    died = threading.Event()
+    threading.Thread(target=_watch, args=(app.state.superlink_lifespan, server, died), daemon=True).start()
+    server.run(sockets)
+    return DONE if server.started and not died.is_set() else FAILED
+
+
+def _watch(lifespan: Any, server: uvicorn.Server, died: threading.Event) -> None:
+    """Stops the server when SuperExec, without which no run would start, has ended by itself."""
+    while not server.started:
+        if server.should_exit:
+            return
+        died.wait(0.1)
+    child: subprocess.Popen[bytes] = lifespan.superexec_process
+    code = child.wait()
+    died.wait(1)  # whoever stops a whole group of processes stops both
+    if server.should_exit:
+        return
+    print(
+        f"fedpriv: Flower's SuperExec has ended (exit code {code}) and no run would start: the SuperLink stops",
+        file=sys.stderr,
+        flush=True,
+    )
+    died.set()
+    server.should_exit = True
 
 
 if __name__ == "__main__":

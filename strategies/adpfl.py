@@ -16,17 +16,17 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedpriv.clip_server import make_rule
-from fedpriv.distilling_server import DistillingServer
-from fedpriv.records import EXCHANGE, STATISTICS, Options, Reply
-from fedpriv.server import Population
-from fedpriv.trusted_clipping import TrustedClippingServer
+from fedpriv.common.messages import EXCHANGE, STATISTICS, Options, Reply
+from fedpriv.server.clip_rules import make_rule
+from fedpriv.server.distilling import DistillingServer
+from fedpriv.server.round import Population
+from fedpriv.server.trusted_clipping import TrustedClippingServer
 
 
 class ADPFL(DistillingServer):
     """Two exchanges a round: theta down and statistics up, C^t down and releases up.
 
-    allocation: adaptive | fixed. clipping: adp, or one of its rivals (`fedpriv.clip_server.make_rule`).
+    allocation: adaptive | fixed. clipping: adp, or one of its rivals (`fedpriv.server.clip_rules.make_rule`).
     """
 
     def __init__(

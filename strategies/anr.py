@@ -7,7 +7,7 @@ The clients add the noise; the server sees each client's model after each round;
 clients' guarantee rests on: they check the noise that it announces.
 """
 
-from fedpriv.noise_server import DecayingNoiseServer
+from fedpriv.server.announced_noise import DecayingNoiseServer
 
 
 class ANR(DecayingNoiseServer):

@@ -11,8 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedpriv.one_bit_server import OneBitServer
-from fedpriv.records import (
+from fedpriv.common.messages import (
     EXCHANGE,
     KEY_ATTEMPT,
     KEYS,
@@ -24,8 +23,9 @@ from fedpriv.records import (
     Options,
     read_blobs,
 )
-from fedpriv.seeds import generator
-from fedpriv.server import Population
+from fedpriv.common.seeds import generator
+from fedpriv.server.one_bit import OneBitServer
+from fedpriv.server.round import Population
 
 
 def draw_groups(seed: int, server_round: int, attempt: int, cohort: Sequence[int], size: int) -> list[list[int]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from fedpriv.one_bit_server import OneBitServer
-from fedpriv.privacy.noise import encode_key
-from fedpriv.records import MEMBERS, SEALED, Options
-from fedpriv.server import Population
+from fedpriv.common.messages import MEMBERS, SEALED, Options
+from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.server.one_bit import OneBitServer
+from fedpriv.server.round import Population
 
 
 class CorrQuant(OneBitServer):

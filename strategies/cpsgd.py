@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from fedpriv.binomial_grid import BinomialGrid, grid_for
-from fedpriv.gradient_server import GradientServer
-from fedpriv.records import FloatVector
-from fedpriv.seeds import public_signs
-from fedpriv.server import Population
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.seeds import public_signs
+from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for
+from fedpriv.server.gradient import GradientServer
+from fedpriv.server.round import Population
 
 
 class CpSGD(GradientServer):
@@ -35,8 +35,8 @@ class CpSGD(GradientServer):
         **options: Any,
     ) -> None:
         super().__init__(population, **options)
-        delta = claimed_delta if variant == "published" else claimed_delta / (2 * rounds)
-        self.asked = (clip_norm, levels, trials, epsilon, delta)
+        planned = None if variant == "published" else rounds
+        self.asked = (clip_norm, levels, trials, epsilon, claimed_delta, planned)
         self.by_examples = sensitivity == "per_example"
         self.decode = self.decoded
 

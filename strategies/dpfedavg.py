@@ -16,12 +16,13 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedpriv.gradient_server import GradientServer
+from fedpriv.common.messages import FloatVector, Reply
 from fedpriv.mechanisms.clipping import clip
+from fedpriv.mechanisms.noise import add_normal_to_sum
+from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
-from fedpriv.privacy.noise import add_normal_to_sum, noise_source
-from fedpriv.records import FloatVector, Reply
-from fedpriv.server import BudgetsSpent, Population
+from fedpriv.server.gradient import GradientServer
+from fedpriv.server.round import BudgetsSpent, Population
 
 
 class DPFedAvg(GradientServer):

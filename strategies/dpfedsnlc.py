@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpriv.gradient_server import SelectingServer
 from fedpriv.mechanisms.significance import top_count
-from fedpriv.server import Population
+from fedpriv.server.gradient import SelectingServer
+from fedpriv.server.round import Population
 
 
 class DPFedSNLC(SelectingServer):

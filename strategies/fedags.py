@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.gradient_server import SelectingServer
+from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage, Reply
 from fedpriv.mechanisms.loss_weights import loss_weights as weights_by_loss
 from fedpriv.mechanisms.significance import scheduled_count
-from fedpriv.records import TRAIN_LOSS, MalformedMessage, Reply
-from fedpriv.server import Population
+from fedpriv.server.gradient import SelectingServer
+from fedpriv.server.round import Population
 
 
 class FedAGS(SelectingServer):

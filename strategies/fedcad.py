@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.clip_server import ClippingServer
-from fedpriv.records import Reply
+from fedpriv.common.messages import Reply
+from fedpriv.server.clip_rules import ClippingServer
 
 
 class FedCAD(ClippingServer):

@@ -3,7 +3,7 @@
 The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
 """
 
-from fedpriv.clip_server import ClippingServer
+from fedpriv.server.clip_rules import ClippingServer
 
 
 class FedLDP(ClippingServer):

@@ -3,7 +3,7 @@
 Nobody adds noise; the server sees every update of the base layers as it is, and nothing of the personal ones.
 """
 
-from fedpriv.server import FederatedStrategy
+from fedpriv.server.strategy import FederatedStrategy
 
 
 class FedPer(FederatedStrategy):

@@ -3,7 +3,7 @@
 Nobody adds noise; the server sees every update as it is.
 """
 
-from fedpriv.server import FederatedStrategy
+from fedpriv.server.strategy import FederatedStrategy
 
 
 class FedProx(FederatedStrategy):

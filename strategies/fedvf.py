@@ -6,8 +6,8 @@ When the head travels is the clients' rule (clients/fedvf.py, where our reading 
 
 from collections.abc import Sequence
 
-from fedpriv.records import FloatVector, Reply
-from fedpriv.server import FederatedStrategy
+from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.server.strategy import FederatedStrategy
 
 
 class FedVF(FederatedStrategy):

@@ -4,7 +4,7 @@ Every coordinate is released as one bit by randomised response; the server sees 
 trusted.
 """
 
-from fedpriv.one_bit_server import OneBitServer
+from fedpriv.server.one_bit import OneBitServer
 
 
 class LDPFL(OneBitServer):

@@ -3,7 +3,7 @@
 Nobody adds noise; the server sees every update of the head as it is, and nothing of the layers below it.
 """
 
-from fedpriv.server import FederatedStrategy
+from fedpriv.server.strategy import FederatedStrategy
 
 
 class LGFedAvg(FederatedStrategy):

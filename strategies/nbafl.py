@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.privacy.noise import noise_source
-from fedpriv.records import FloatVector, Reply
-from fedpriv.server import FederatedStrategy, Population
+from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.mechanisms.noise_sources import noise_source
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
 
 
 class NbAFL(FederatedStrategy):

@@ -3,7 +3,7 @@
 Nobody adds noise; the server sees every update of the base layers as it is, and nothing of the personal ones.
 """
 
-from fedpriv.distilling_server import DistillingServer
+from fedpriv.server.distilling import DistillingServer
 
 
 class PFL(DistillingServer):

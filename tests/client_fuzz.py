@@ -14,12 +14,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from record_fuzz import OVERSIZED, array, config_value, damaged
 
-from fedpriv import shared_bits
-from fedpriv.app import _train, empty_context
-from fedpriv.client import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
-from fedpriv.compose import CONF, compose, group_choices
-from fedpriv.config import Config
-from fedpriv.records import (
+from fedpriv.client import key_agreement as shared_bits
+from fedpriv.client.contract import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
+from fedpriv.common.messages import (
     ARRAYS,
     ATTEMPT,
     CENTRES,
@@ -43,7 +40,11 @@ from fedpriv.records import (
     MalformedMessage,
     pack_vector,
 )
-from fedpriv.worker import Worker, adopt
+from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import _train
+from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.worker import Worker, adopt
 
 DECLARED = (BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise, MalformedMessage, shared_bits.KeyRefused)
 CLIENTS = 12

@@ -59,8 +59,8 @@ def run(tmp_path: Path) -> Run:
     numbers = itertools.count(1)
 
     def start(*overrides: str, folder: Path | None = None) -> Path:
-        from fedpriv.compose import compose
-        from fedpriv.run import start_run
+        from fedpriv.config.compose import compose
+        from fedpriv.runs.start import start_run
 
         folder = folder or tmp_path / f"run{next(numbers)}"
         start_run(compose([*SMALL, *overrides]), folder)
@@ -76,8 +76,8 @@ def resumed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callab
     """
 
     def start(*overrides: str, after: int) -> Path:
-        from fedpriv.run import resume_run
-        from fedpriv.session import Session
+        from fedpriv.runs.session import Session
+        from fedpriv.runs.start import resume_run
 
         folder, real = tmp_path / "interrupted", Session._end_round
 

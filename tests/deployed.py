@@ -17,16 +17,16 @@ from flwr.app import Context, Message, RecordDict
 from PIL import Image
 
 from fedpriv.app import client_app, server_app
-from fedpriv.compose import compose_remote_text
-from fedpriv.data_ledger import DataLedger
-from fedpriv.deployment import Node, model_size
+from fedpriv.client.key_agreement import new_identity
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import RUN, Instructions, Refusal, pack_vector, train_content
+from fedpriv.config.compose import compose_remote_text
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.gate import Node, model_size
+from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
-from fedpriv.errors import RunFailed
 from fedpriv.node import main as node_command
-from fedpriv.policy import read_policy
-from fedpriv.records import RUN, Instructions, Refusal, pack_vector, train_content
-from fedpriv.server import BudgetsSpent
-from fedpriv.shared_bits import new_identity
+from fedpriv.server.round import BudgetsSpent
 
 CLASSES = ("a", "b", "c")
 #: Of a policy for these tests; `Machines` fills in the counter.

@@ -32,6 +32,7 @@ INLINE = re.compile(r"`((?:\.venv/bin/)?python -m [^`]+|make [a-z][^`]*)`")
 #: Commands that are not carried out here: (the whole command, why, the test that does the same or None).
 ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (r"docker .*", "needs containers", "tests/test_containers.py::test_a_documented_command_is_taken_by_its_program"),
+    (r"sudo chown .*", "needs root", "tests/test_containers.py::test_a_documented_command_is_taken_by_its_program"),
     (r"make install.*", "fetches packages; CI begins with it", None),
     (r"make (test|test-gpu|lint).*", "these checks are run by it", None),
     (
@@ -53,6 +54,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         r"make site|python -m fedpriv\.site.*",
         "needs the results of studies",
         "tests/test_site.py::test_every_link_and_anchor_leads_somewhere",
+    ),
+    (
+        r"make map",
+        "writes into docs/",
+        "tests/test_architecture.py::test_the_map_is_that_of_the_code",
     ),
     (
         r"make deploy-demo|python -m deploy\.demo",
@@ -342,9 +348,9 @@ def interrupted(folder: Path) -> None:
     """A run that Ctrl-C ended behind its first round."""
     from unittest import mock
 
-    from fedpriv.compose import compose
-    from fedpriv.run import start_run
-    from fedpriv.session import Session
+    from fedpriv.config.compose import compose
+    from fedpriv.runs.session import Session
+    from fedpriv.runs.start import start_run
 
     shutil.rmtree(folder, ignore_errors=True)
     real = Session._end_round

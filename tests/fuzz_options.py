@@ -14,7 +14,9 @@ from pathlib import Path
 import atheris
 from fuzz_bytes import Choices
 
-with atheris.instrument_imports(include=["fedpriv.compose", "fedpriv.config", "fedpriv.methods", "shlex"]):
+with atheris.instrument_imports(
+    include=["fedpriv.config.compose", "fedpriv.config.schema", "fedpriv.config.methods", "shlex"]
+):
     import option_fuzz
 
 

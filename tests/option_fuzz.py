@@ -11,9 +11,9 @@ from typing import Any
 from omegaconf import OmegaConf
 from tripwires import Tripped, armed
 
-from fedpriv.compose import COMMANDS, CONF, MOST_CHARACTERS, REMOTE_GROUPS, compose_remote_text, group_choices
-from fedpriv.config import Config
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import COMMANDS, CONF, MOST_CHARACTERS, REMOTE_GROUPS, compose_remote_text, group_choices
+from fedpriv.config.schema import Config
 
 SECRET_NAME, SECRET = "FEDPRIV_FUZZ_SECRET", "mb7Q-never-shown"
 

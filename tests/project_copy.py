@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def copied(folder: Path) -> Path:
     """All that a method needs to be trained, audited and tested."""
-    for part in ("fedpriv", "strategies", "clients", "conf", "tests"):
+    for part in ("fedpriv", "strategies", "clients", "conf", "tests", "tools"):
         shutil.copytree(ROOT / part, folder / part)  # what is compiled already is worth seconds
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder

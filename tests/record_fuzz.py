@@ -17,7 +17,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Wire
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fedpriv.records import (
+from fedpriv.common.messages import (
     ARRAYS,
     CONFIG,
     DIAGNOSTICS,
@@ -47,7 +47,7 @@ from fedpriv.records import (
     train_content,
     unpack_vector,
 )
-from fedpriv.server import Population, Round
+from fedpriv.server.round import Population, Round
 from strategies.cpsgd import CpSGD
 from strategies.ldpfl import LDPFL
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from report_runs import LEAKS, privacy
 
-from fedpriv.site.wording import PAPERS
 from fedpriv.studies.results import (
     Board,
     Cell,
@@ -30,6 +29,7 @@ from fedpriv.studies.results import (
     TableRow,
     write_results,
 )
+from fedpriv.studies.site.wording import PAPERS
 
 HOSTILE = """<script>alert("x")</script> & <img src=x onerror=alert(1)> '{{ 7 * 7 }}'"""
 LONG = "a method whose name goes on and on " + "without_any_place_to_break_it_" * 5

@@ -18,18 +18,11 @@ from hypothesis import strategies as st
 from reference.federation import BytesStore, FixedUpdates, booked, linear_model, make_site
 
 from clients.adpfl import NOISE_SHOWS_NORM, SECURE_SUM, ADPFLClient
-from fedpriv.client import BudgetSpent, PublicFacts, StaleRequest, UnsafeClipNorm
-from fedpriv.clip_server import make_rule
-from fedpriv.clip_statistics import EXACT_CHANGE, EXACT_NORM
-from fedpriv.compose import compose
-from fedpriv.errors import OptionError
-from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
-from fedpriv.planning import make_plan, with_target
-from fedpriv.privacy import claimed
-from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, NoBound
-from fedpriv.privacy.noise import KeyRegistry, SeededNoise
-from fedpriv.records import (
+from fedpriv.client.clip_statistics import EXACT_CHANGE, EXACT_NORM
+from fedpriv.client.contract import BudgetSpent, PublicFacts, StaleRequest, UnsafeClipNorm
+from fedpriv.client.memory import read_memory
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import (
     CLIP_CHANGE,
     CLIP_NORM,
     CLIP_REPORTED_NORM,
@@ -39,9 +32,16 @@ from fedpriv.records import (
     MalformedMessage,
     Report,
 )
-from fedpriv.state import read_memory
-from fedpriv.trusted_clipping import TrustedClippingServer
-from fedpriv.worker import Worker
+from fedpriv.config.compose import compose
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
+from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise
+from fedpriv.privacy import claimed
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, NoBound
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.server.clip_rules import make_rule
+from fedpriv.server.trusted_clipping import TrustedClippingServer
 
 DELTA = 1e-5
 ADPFL = ("strategy=adpfl", "partition=dirichlet", "strategy.server.window=2")

@@ -14,13 +14,10 @@ from conftest import Outcome, Run, ledger_of, result_of, rows_of
 from flwr.app import Message
 from reference.recording import Conversation
 
-from fedpriv.clip_statistics import Measured, NoisyNorm
-from fedpriv.compose import compose
-from fedpriv.distillation import DistillationOptions, Distiller
-from fedpriv.engines.grid import client_of
-from fedpriv.errors import RunFailed
-from fedpriv.mechanisms.distillation import distillation_loss
-from fedpriv.records import (
+from fedpriv.client.build import make_client
+from fedpriv.client.clip_statistics import Measured, NoisyNorm
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import (
     CLIP_CHANGE,
     CLIP_NORM,
     CLIP_REPORTED_NORM,
@@ -30,8 +27,11 @@ from fedpriv.records import (
     num_bytes,
     unpack_vector,
 )
-from fedpriv.training import SequentialTrainer
-from fedpriv.worker import make_client
+from fedpriv.config.compose import compose
+from fedpriv.engines.grid import client_of
+from fedpriv.mechanisms.distillation_loss import distillation_loss
+from fedpriv.training.distillation import DistillationOptions, Distiller
+from fedpriv.training.sequential import SequentialTrainer
 
 ADPFL = ("strategy=adpfl", "partition=dirichlet", "strategy.server.window=2")
 MLP = ("model=mlp",)
@@ -84,7 +84,7 @@ class NoisyNormStays(NoisyNorm):
 
 def test_repaired_messages_know_a_raw_norm_only_through_its_noisy_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 2's raw update changes, its noisy norm does not: every message stays as it was but client 2's release."""
-    monkeypatch.setattr("fedpriv.clip_statistics.NoisyNorm", NoisyNormStays)
+    monkeypatch.setattr("fedpriv.client.clip_statistics.NoisyNorm", NoisyNormStays)
     options = (*ADPFL, *MLP, "num_rounds=1")
     plain, real = Conversation(*options), SequentialTrainer.train
 
@@ -297,7 +297,9 @@ def test_without_distillation_no_public_pictures_are_needed(run: Run) -> None:
 
 
 def test_an_exchange_that_the_method_does_not_have_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.server.FederatedStrategy.train_options", lambda self, number: {EXCHANGE: STATISTICS})
+    monkeypatch.setattr(
+        "fedpriv.server.strategy.FederatedStrategy.train_options", lambda self, number: {EXCHANGE: STATISTICS}
+    )
     with pytest.raises(RunFailed, match="fedavg has no exchange 'statistics'"):
         run("strategy=fedavg")
 

@@ -23,22 +23,24 @@ from clients.anr import ANRClient
 from clients.dpfl_agn import DPFLAGNClient
 from clients.dpsgd import DPSGDClient
 from clients.nbafl import PUBLIC, UPLOAD, NbAFLClient
-from fedpriv.client import BudgetSpent, PublicFacts, Request, UnsafeNoise
-from fedpriv.compose import compose
-from fedpriv.config import LocalConfig
-from fedpriv.errors import OptionError
-from fedpriv.example_level import ExampleLevelClient, TrainingState
+from fedpriv.client.build import example_counts
+from fedpriv.client.contract import BudgetSpent, PublicFacts, Request, UnsafeNoise
+from fedpriv.client.example_level import ExampleLevelClient, TrainingState
+from fedpriv.client.memory import read_memory
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import LocalConfig
+from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise_decay import next_sigma, with_count
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.mechanisms.optimisers import SGD, Adam
-from fedpriv.planning import make_plan, with_target
+from fedpriv.mechanisms.per_example import KEPT_BACK
 from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.event_costs import renyi_curve
 from fedpriv.privacy.events import Event, Gaussian, NoBound, PoissonGaussian
-from fedpriv.privacy.mechanisms import renyi_curve
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.run import resume_run, start_run
-from fedpriv.state import read_memory
-from fedpriv.training import LocalData, SequentialTrainer
-from fedpriv.worker import Worker, example_counts
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.runs.start import resume_run, start_run
+from fedpriv.training.sequential import LocalData, SequentialTrainer
 from strategies.dpfl_agn import DPFLAGN
 from strategies.nbafl import NbAFL
 
@@ -126,7 +128,7 @@ def test_plain_sgd_divides_by_the_expected_batch_size(monkeypatch: pytest.Monkey
     batches = rows_drawn(monkeypatch, client)
     release = ask(client, 1)
     data = some(batches[0])
-    total, _ = clipped_sum(linear_model().module, data.images, data.labels, 0.3)
+    total, _ = clipped_sum(linear_model().module, data.images, data.labels, 0.3 * (1 - KEPT_BACK))
     assert len(batches[0]) != BATCH  # or dividing by the size drawn would be the same
     assert release == pytest.approx(-LOCAL.lr * np.asarray(total) / BATCH, abs=1e-6)
 
@@ -208,7 +210,7 @@ class FixedStep:
 
     @staticmethod
     def server(losses: list[float], **options: Any) -> DPFLAGN:
-        from fedpriv.server import Population
+        from fedpriv.server.round import Population
 
         given = {"noise_multiplier": 4.0, "decay": 0.5, "threshold": 0.001, "floor": 0.2, "variant": "repaired"}
         server = DPFLAGN(Population(0, 2, 2, lambda _: 10), **given | options)
@@ -218,7 +220,7 @@ class FixedStep:
 
 
 def after(server: DPFLAGN, rounds: int) -> list[float]:
-    from fedpriv.records import Reply
+    from fedpriv.common.messages import Reply
 
     zero = np.zeros(3, np.float32)
     seen = []
@@ -336,7 +338,7 @@ def test_the_ledger_against_opacus(sigma: float, q: float, steps: int) -> None:
     orders = np.array([2.0, 4.0, 8.0, 16.0, 32.0])
     from opacus.accountants.analysis.rdp import compute_rdp
 
-    from fedpriv.privacy.mechanisms import ORDERS
+    from fedpriv.privacy.event_costs import ORDERS
 
     theirs = compute_rdp(q=q, noise_multiplier=sigma, steps=steps, orders=orders.tolist())
     ours_rdp = steps * renyi_curve(events[0])[np.searchsorted(ORDERS, orders)]
@@ -422,7 +424,7 @@ def test_nbafl_noise_is_the_papers() -> None:
     assert nbafl().noise_multiplier * 2.0 == pytest.approx(c * 10 * 2 * 2.0 / (50 * 8.0))
     assert nbafl().server_noise == 0.0  # L = T
     assert nbafl(exposures=2).server_noise * 2.0 == pytest.approx(2 * c * 2.0 * math.sqrt(100 - 16) / (50 * 4 * 8.0))
-    from fedpriv.server import Population
+    from fedpriv.server.round import Population
 
     options = {"epsilon": 8.0, "clip_norm": 2.0, "claimed_delta": DELTA, "rounds": 10, "exposures": 2}
     server = NbAFL(Population(0, 5, 4, lambda k: 50 + k), **options)
@@ -484,28 +486,28 @@ def test_target_epsilon_is_met_over_the_whole_run(method: str) -> None:
 def test_an_interrupted_run_with_moments_and_decay_ends_as_if_nothing_had_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fedpriv.run
+    import fedpriv.runs.start
 
     options = ["strategy=dpfl_agn", "num_clients=3", "clients_per_round=3", "num_rounds=6", "engine=inprocess"]
     config = compose([*options, "checkpoint.every=2", "strategy.client.decay=0.7", "strategy.client.floor=0.1"])
     start_run(config, tmp_path / "whole")
-    ends = fedpriv.session.Session._end_round
+    ends = fedpriv.runs.session.Session._end_round
 
     def killed(session: Any, current: Any) -> None:
         ends(session, current)
         if current.number == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fedpriv.session.Session, "_end_round", killed)
+    monkeypatch.setattr(fedpriv.runs.session.Session, "_end_round", killed)
     with pytest.raises(KeyboardInterrupt):
         start_run(config, tmp_path / "cut")
-    monkeypatch.setattr(fedpriv.session.Session, "_end_round", ends)
+    monkeypatch.setattr(fedpriv.runs.session.Session, "_end_round", ends)
     resume_run(tmp_path / "cut")
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
 
 
 def test_a_server_that_asks_for_no_noise_gets_codes_and_no_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedpriv.errors import RunFailed
+    from fedpriv.common.errors import RunFailed
     from strategies.dpsgd import DPSGD
 
     monkeypatch.setattr(DPSGD, "train_options", lambda self, server_round: {"noise_multiplier": 0.0})
@@ -542,3 +544,19 @@ def test_state_is_small_and_typed() -> None:
     assert isinstance(state, TrainingState) and state.m.numel() == 0 and float(state.clip_norm) == 1.0
     assert issubclass(ANRClient, ExampleLevelClient)
     assert at_work(DPSGDClient).sigma(Request(1, 0)) == 1.0
+
+
+@pytest.mark.parametrize(("sigma", "examples", "charged"), [(1.0, 600, 1.0), (200.0, 2**16, 200.0)])
+def test_rounding_fits_into_what_clipping_keeps_back(sigma: float, examples: int, charged: float) -> None:
+    client = DPSGDClient(noise_multiplier=sigma, clip_norm=1.0, facts=replace(FACTS, num_examples=examples))
+    (event,) = {client.planned_events(1)[0]}
+    assert isinstance(event, PoissonGaussian) and event.multiplier == charged
+
+
+@pytest.mark.parametrize(("sigma", "examples"), [(1e5, 600), (1.0, 10**7)])
+def test_rounding_that_does_not_fit_is_charged_everywhere(sigma: float, examples: int) -> None:
+    """One example moves the sum on the grid by sqrt(d) steps of it, and others' rounding grows with their number."""
+    client = DPSGDClient(noise_multiplier=sigma, clip_norm=1.0, facts=replace(FACTS, num_examples=examples))
+    planned, budgeted, priced = client.planned_events(1)[0], client.budget_plan()[0], client.price_of(sigma)
+    assert planned == budgeted == priced and isinstance(priced, PoissonGaussian)
+    assert 0.9 * sigma < priced.multiplier < sigma

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from fedpriv import allocator
+from fedpriv.training import allocator
 
 FAULTS = """
 import resource, numpy as np
-from fedpriv.allocator import keep_freed_memory
+from fedpriv.training.allocator import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

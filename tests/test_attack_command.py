@@ -20,10 +20,10 @@ from fedpriv.attacks import lira
 from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.shadows import Shelf
 from fedpriv.attacks.subject import Scored
-from fedpriv.compose import compose, compose_remote, read_config
-from fedpriv.errors import OptionError, RunFolderError
-from fedpriv.run import resume_run, start_run
-from fedpriv.run_folder import RunFolder
+from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.config.compose import compose, compose_remote, read_config
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.start import resume_run, start_run
 
 #: A run that leaves pictures for the attacker, and keeps its global models.
 ATTACKED = (
@@ -198,7 +198,7 @@ def test_where_the_negative_control_fails_nothing_is_shown(
 
 
 def test_a_result_above_the_bound_contradicts_the_guarantee(attacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedpriv.attacks.results import Guarantee, verdict
+    from fedpriv.attacks.attack_records import Guarantee, verdict
     from fedpriv.report.attacks import attack_section, contradictions
 
     scores = np.random.default_rng(0).normal(size=2000)
@@ -287,7 +287,7 @@ def test_all_leaves_out_what_the_run_does_not_allow(
     folder = tmp_path / "run"
     shutil.copytree(attacked, folder)
     shutil.rmtree(folder / "snapshots")
-    monkeypatch.setattr("fedpriv.attack._attack", lambda experiment, name: kept.pop(name))
+    monkeypatch.setattr("fedpriv.attacks.run._attack", lambda experiment, name: kept.pop(name))
     kept = {path.stem: json.loads(path.read_text()) for path in (folder / "attacks").glob("*.json")}
     assert main([f"run={folder}"]) == 0
     assert "confidence_series: left out" in capsys.readouterr().out and list(kept) == ["confidence_series"]

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedpriv.attacks import controls, lira, ml_leaks
+from fedpriv.attacks.attack_records import guarantee
 from fedpriv.attacks.classifier import learn
 from fedpriv.attacks.metrics import (
     auc,
@@ -25,14 +26,14 @@ from fedpriv.attacks.metrics import (
     proportion,
     roc,
 )
-from fedpriv.attacks.results import guarantee
 from fedpriv.attacks.subject import Scored, Subject, Trained
 from fedpriv.attacks.targets import OverlapError, Sides, Targets, TooFewExamples, choose, without_copies
 from fedpriv.attacks.view import View, logit_confidence, sorted_log_posteriors
-from fedpriv.config import ModelConfig
+from fedpriv.config.schema import ModelConfig
 from fedpriv.data import Dataset, Pictures
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.models import FlatModel, build_model
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.models import build_model
 
 RNG = np.random.default_rng
 
@@ -350,8 +351,8 @@ def test_the_guarantee_is_the_smallest_finite_one_that_covers_an_example() -> No
 
 
 def test_a_run_can_be_limited_to_some_training_pictures() -> None:
-    from fedpriv.compose import compose
-    from fedpriv.data import load_federated
+    from fedpriv.config.compose import compose
+    from fedpriv.data.load import load_federated
 
     def used(*overrides: str) -> np.ndarray:
         return np.sort(load_federated(compose(["num_clients=4", "clients_per_round=4", *overrides])).partition.indices)
@@ -364,10 +365,10 @@ def test_a_run_can_be_limited_to_some_training_pictures() -> None:
 
 
 def test_a_split_of_ones_own(tmp_path: Path) -> None:
-    from fedpriv.compose import compose
-    from fedpriv.data import load_federated, load_pool
+    from fedpriv.common.errors import OptionError
+    from fedpriv.config.compose import compose
+    from fedpriv.data.load import load_federated, load_pool
     from fedpriv.data.splits import Split, write_split
-    from fedpriv.errors import OptionError
 
     def load(split: Split) -> tuple[list[int], list[int]]:
         write_split(tmp_path / "own.npz", split)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import Run
 
-from fedpriv.errors import RunFailed
-from fedpriv.run import resume_run
-from fedpriv.run_folder import RunFolder
+from fedpriv.common.errors import RunFailed
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.start import resume_run
 
 
 def test_every_start_gets_an_attempt_of_its_own_even_if_nothing_was_collected(tmp_path: Path) -> None:

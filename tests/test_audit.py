@@ -17,25 +17,28 @@ import torch
 from conftest import Run
 from reference.federation import NEVER_EMPTY
 
-import fedpriv.client
+import fedpriv.client.base
 from clients.dpsgd import DPSGDClient
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
-from fedpriv.audit import audit_mechanism, main, parse_options
-from fedpriv.audit_training import CanaryTrainer, audit_training
-from fedpriv.client import Client, Neighbours, PublicFacts, Site
-from fedpriv.compose import CONF, compose, group_choices
-from fedpriv.errors import OptionError
-from fedpriv.methods import ExampleLevelClientOptions
-from fedpriv.options import Options
-from fedpriv.own_methods import both_schemas
-from fedpriv.planning import make_plan
+from fedpriv.attacks.client_canaries import CanaryTrainer, audit_training
+from fedpriv.attacks.release_audit import audit_mechanism
+from fedpriv.audit import main, parse_options
+from fedpriv.cli import both_schemas
+from fedpriv.client.base import Client
+from fedpriv.client.build import make_client
+from fedpriv.client.contract import Neighbours, PublicFacts, Site
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.methods import ExampleLevelClientOptions
+from fedpriv.config.options import Options
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.auditor import audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.run import start_run
-from fedpriv.training import LocalData
-from fedpriv.worker import Worker, make_client
+from fedpriv.runs.planning import make_plan
+from fedpriv.runs.start import start_run
+from fedpriv.training.sequential import LocalData
 
 DELTA = 1e-5
 STRATEGIES = group_choices(CONF / "strategy")
@@ -180,12 +183,12 @@ def test_sound_participations_pass(view: Callable[[bool, int], np.ndarray]) -> N
 
 
 def test_noise_reused_between_rounds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpriv.client, "noise_source", lambda rng, seed, client, *rest: SeededNoise(seed, client))
+    monkeypatch.setattr(fedpriv.client.base, "noise_source", lambda rng, seed, client, *rest: SeededNoise(seed, client))
     assert audit_fits(two_rounds).epsilon_lower > 2 * TRUTH
 
 
 def test_generator_seeded_alike_for_two_clients_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpriv.client, "noise_source", lambda rng, seed, client, *rest: SeededNoise(seed, *rest))
+    monkeypatch.setattr(fedpriv.client.base, "noise_source", lambda rng, seed, client, *rest: SeededNoise(seed, *rest))
     assert audit_fits(two_clients).epsilon_lower > 2 * TRUTH
 
 
@@ -287,7 +290,7 @@ def test_canary_examples_find_noise_that_was_forgotten(monkeypatch: pytest.Monke
     config = example_canaries(8.0)
     verified = make_plan(config, Worker(config)).verified_epsilon
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower <= verified
-    monkeypatch.setattr("fedpriv.example_level.add_normal", lambda value, sigma, noise: value)
+    monkeypatch.setattr("fedpriv.client.example_level.add_normal_finely", lambda value, sigma, noise: value)
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower > verified
 
 
@@ -351,7 +354,7 @@ def test_planted_faults_in_the_noisy_step_are_found(faulty: type[DPSGDClient], o
 
 
 def test_skipped_clipping_of_examples_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.example_level.clip_factors", lambda norms, bound: torch.ones_like(norms))
+    monkeypatch.setattr("fedpriv.client.example_level.clip_factors", lambda norms, bound: torch.ones_like(norms))
     found = audit_mechanism(example_level(), 3, delta=DELTA, trials=60_000, confidence=0.999, seed=5)
     assert found.audit.epsilon_lower > found.verified
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from fedpriv.privacy import gaussian as curve
-from fedpriv.privacy.audit_plot import AuditRow, draw_audit
+from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.privacy import gaussian_dp as curve
 from fedpriv.privacy.auditor import Audit, audit, epsilon_bound, verdict
-from fedpriv.privacy.noise import SeededNoise
+from fedpriv.report.audit_plot import AuditRow, draw_audit
 
 DELTA = 1e-5
 CONFIDENCE = 0.999

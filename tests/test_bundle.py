@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpriv.app import _config_of
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("fedpriv", "strategies", "clients", "conf", "tests", "benchmarks")

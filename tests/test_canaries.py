@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.canaries import (
     CanaryAudit,
     audit_canaries,
@@ -17,8 +19,7 @@ from fedpriv.privacy.canaries import (
     one_run_epsilon,
     one_run_p_value,
 )
-from fedpriv.privacy.gaussian import gaussian_epsilon
-from fedpriv.privacy.noise import NoiseSource, SeededNoise
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 DELTA = 1e-5
 CONFIDENCE = 0.999

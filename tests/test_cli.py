@@ -13,9 +13,9 @@ from conftest import SMALL, Outcome, Run, result_of
 
 import fedpriv
 from fedpriv.cli import FLAGS
-from fedpriv.compose import CONF, group_choices
-from fedpriv.errors import OptionError
-from fedpriv.progress import figure
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import CONF, group_choices
+from fedpriv.report.live.progress import figure
 
 Cli = Callable[..., Outcome]
 
@@ -96,7 +96,7 @@ def test_a_run_that_fails_is_exit_code_1_and_keeps_what_it_had(cli: Cli, tmp_pat
         (["partition=dirichlet", "partition.alpha=0.001"], "partition.alpha=0.001: in 10 attempts"),
         (["model=cnn"], "model=cnn: needs pictures of at least 16x16, these are 8x8"),
         (["strategy.client._target_=os.mkdir"], "strategy.client._target_=os.mkdir: is not a class"),
-        (["strategy.client._target_=pathlib.Path"], "must be a subclass of fedpriv.client.Client"),
+        (["strategy.client._target_=pathlib.Path"], "must be a subclass of fedpriv.client.base.Client"),
         (["strategy.server._target_=strategies.nosuch.X"], "strategy.server._target_=strategies.nosuch.X: cannot be"),
         (["privacy.target_epsilon=5", "strategy=fedavg"], "privacy.target_epsilon=5.0: fedavg has no noise"),
     ],
@@ -195,8 +195,8 @@ def test_clients_stop_before_the_limit_and_the_run_says_so(cli: Cli, tmp_path: P
     assert "note: round 4: 4 of 4 clients have spent privacy.max_epsilon" in outcome.out
     assert summary["note"] in outcome.out
     model = fedpriv.load(tmp_path / "here")
-    from fedpriv.compose import compose
-    from fedpriv.data import load_dataset
+    from fedpriv.config.compose import compose
+    from fedpriv.data.load import load_dataset
 
     test = load_dataset(compose([]).dataset, 0).test
     right = (model.probabilities(test.images[:]).argmax(1).numpy() == test.labels).mean()

@@ -11,13 +11,14 @@ from reference.federation import NEVER_EMPTY
 
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
-from fedpriv.audit_training import CanaryTrainer
-from fedpriv.client import BudgetSpent, Client, Site, StaleRequest
+from fedpriv.attacks.client_canaries import CanaryTrainer
+from fedpriv.client.base import Client
+from fedpriv.client.contract import BudgetSpent, Site, StaleRequest
+from fedpriv.client.memory import read_memory
+from fedpriv.common.messages import ATTEMPTS_PER_START
+from fedpriv.mechanisms.noise_sources import KeyRegistry
 from fedpriv.privacy.composition import compose
-from fedpriv.privacy.noise import KeyRegistry
-from fedpriv.records import ATTEMPTS_PER_START
-from fedpriv.state import read_memory
-from fedpriv.training import LocalData
+from fedpriv.training.sequential import LocalData
 
 SIZE = 5
 

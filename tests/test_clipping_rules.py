@@ -23,25 +23,37 @@ from torch import Tensor
 
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
-from fedpriv.audit import DIMENSION, audit_mechanism
-from fedpriv.client import BudgetSpent, Client, Request, UnsafeClipNorm
-from fedpriv.clip_server import AdaptiveWindow, ClippingServer, Geometric, PublishedWindow, Quantile
-from fedpriv.clip_statistics import EXACT_CHANGE, NoisyBit, NoisyNorm
-from fedpriv.compose import compose, compose_remote
-from fedpriv.errors import OptionError, RunFailed
-from fedpriv.gaussian_client import GaussianClient
+from fedpriv.attacks.release_audit import DIMENSION, audit_mechanism
+from fedpriv.client.base import Client
+from fedpriv.client.build import make_client
+from fedpriv.client.clip_statistics import EXACT_CHANGE, NoisyBit, NoisyNorm
+from fedpriv.client.contract import BudgetSpent, Request, UnsafeClipNorm
+from fedpriv.client.gaussian import GaussianClient
+from fedpriv.client.memory import read_memory
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.messages import (
+    CLIP_BIT,
+    CLIP_CHANGE,
+    CLIP_NORM,
+    CLIP_REPORTED_NORM,
+    MalformedMessage,
+    Reply,
+    read_reply,
+)
+from fedpriv.config.compose import compose, compose_remote
+from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
-from fedpriv.planning import make_plan, with_target
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise
 from fedpriv.privacy.auditor import audit
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian
-from fedpriv.privacy.noise import KeyRegistry, NoiseSource, SeededNoise
-from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, MalformedMessage, Reply, read_reply
-from fedpriv.run import resume_run, start_run
-from fedpriv.server import FederatedStrategy, Population
-from fedpriv.session import Session
-from fedpriv.state import read_memory
-from fedpriv.worker import Worker, make_client
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import resume_run, start_run
+from fedpriv.server.clip_rules import AdaptiveWindow, ClippingServer, Geometric, PublishedWindow, Quantile
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
 
 DELTA = 1e-5
 RULES = ("quantile", "geometric", "adp")

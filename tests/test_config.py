@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from fedpriv.compose import CONF, compose, compose_remote, from_dict, group_choices, option_names
-from fedpriv.config import FaultPlan
-from fedpriv.errors import OptionError
-from fedpriv.help import help_text
-from fedpriv.methods import METHODS
-from fedpriv.own_methods import both_schemas
+from fedpriv.cli import both_schemas
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import CONF, compose, compose_remote, from_dict, group_choices, option_names
+from fedpriv.config.help import help_text
+from fedpriv.config.methods import METHODS
+from fedpriv.config.schema import FaultPlan
 
 STRATEGIES = group_choices(CONF / "strategy")
 # (overrides, the option, what the message must say)
@@ -186,7 +186,8 @@ def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: 
     literal, small = (compose([f"experiment={experiment}", f"scale={scale}"]) for scale in ("literal", "small"))
     assert (literal.scale, small.scale) == ("literal", "small")
     assert small.num_rounds < literal.num_rounds
-    varied = compose([f"experiment={experiment}", "strategy=fedldp", "strategy.client.noise_multiplier=0.7", "seed=5"])
+    noise = ("strategy.client.noise_multiplier=0.7", "privacy.target_epsilon=null")
+    varied = compose([f"experiment={experiment}", "strategy=fedldp", *noise, "seed=5"])
     assert varied.strategy.name == "fedldp" and varied.client_options()["noise_multiplier"] == 0.7
 
 
@@ -294,7 +295,7 @@ def test_a_mistake_is_found_without_loading_torch():
 
 
 def test_a_composition_is_kept_until_what_it_depends_on_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedpriv import compose as module
+    from fedpriv.config import compose as module
 
     made: list[list[str]] = []
     real = module._compose_with_hydra

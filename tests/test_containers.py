@@ -17,11 +17,11 @@ import pytest
 import yaml
 
 from fedpriv import node, superlink
-from fedpriv.compose import compose, compose_remote
-from fedpriv.config import Config
+from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.schema import Config
 from fedpriv.credentials import OPTIONS as CREDENTIALS
 from fedpriv.credentials import make_credentials
-from fedpriv.policy import objections, read_policy
+from fedpriv.deployment.policy import objections, read_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -61,8 +61,11 @@ def test_linters_pass(command: list[str]) -> None:
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)
 def test_an_image_holds_what_it_needs_and_no_secret(file: Path) -> None:
-    (base,) = named(file, "FROM")
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+", base), "a pinned tag, and no registry's host"
+    (argument,) = named(file, "ARG")
+    assert named(file, "FROM") == ["${BASE_IMAGE}"] and argument.startswith("BASE_IMAGE=")
+    base = argument.removeprefix("BASE_IMAGE=")
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+@sha256:[0-9a-f]{64}", base), "pinned, and no registry's host"
+    assert all(named(each, "ARG") == [argument] for each in DOCKERFILES) and base.partition("@")[0] in DEPLOY
     assert named(file, "USER") == ["10001:10001"] and len(named(file, "HEALTHCHECK")) == 1
     patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert patterns[0] == "*"
@@ -159,9 +162,10 @@ def test_the_servers_command_line_finds_it() -> None:
     import tomllib
 
     found = tomllib.loads((ROOT / "deploy/flower.toml").read_text())["superlink"]
-    options = dict(option.partition("=")[::2] for option in COMPOSE["services"]["superlink"]["command"])
+    given = dict(option.partition("=")[::2] for option in COMPOSE["services"]["superlink"]["command"])
+    options = superlink.OPTIONS | given
     assert found[found["default"]] == {
-        "address": f"localhost:{options['port']}",
+        "address": f"localhost:{options['control']}",
         "root-certificates": f"{options['credentials']}/ca.crt",
     }
 
@@ -238,7 +242,7 @@ def test_a_documented_command_is_taken_by_its_program(command: str) -> None:
     elif words[0] == "flower-superlink":
         assert words[1:] == _superlink_arguments()
     else:
-        assert words[0] in ("ssh-keygen", "openssl", "mv")
+        assert words[0] in ("ssh-keygen", "openssl", "mv") or words[:2] == ["sudo", "chown"]
 
 
 def _superlink_arguments() -> list[str]:
@@ -278,8 +282,8 @@ def test_the_example_fits_the_policy_that_is_printed(tmp_path: Path) -> None:
         assert _what_matters(config) == _what_matters(planned)
         for count in config.dataset.examples:
             assert objections(policy, config, count) == []
+    from fedpriv.client.build import make_client
     from fedpriv.privacy.composition import compose as composed
-    from fedpriv.worker import make_client
 
     client = make_client(planned, examples=650)
     budget = policy.budgets[0]
@@ -299,7 +303,7 @@ def _what_matters(config: Config) -> dict[str, Any]:
 
 
 def test_the_refusal_codes_are_all_there() -> None:
-    from fedpriv.records import Refusal
+    from fedpriv.common.messages import Refusal
 
     table = {name: int(code) for code, name in re.findall(r"(\d{3}) `([A-Z_]+)`", DEPLOY)}
     assert table == {code.name: int(code) for code in Refusal}
@@ -311,16 +315,16 @@ def test_flowers_own_command_takes_what_a_node_gives_it(tmp_path: Path, monkeypa
 
     network, given = Machines(tmp_path / "a folder", 1), list[argparse.Namespace]()
     make_credentials(tmp_path / "keys", ["localhost"], 1, 1)
-    monkeypatch.setattr("fedpriv.supernode.guard_bundles", lambda approved, note: None)
+    monkeypatch.setattr("fedpriv.deployment.supernode.guard_bundles", lambda approved, note: None)
     monkeypatch.setattr(
-        "fedpriv.supernode.run_supernode",
-        lambda arguments: given.append(_parse_args_run_supernode().parse_args(arguments)),
+        "fedpriv.deployment.supernode.run_supernode",
+        lambda arguments, port: given.append(_parse_args_run_supernode().parse_args(arguments)),
     )
     options = (f"credentials={tmp_path / 'keys/node-0'}", "superlink=superlink:8000", "client=0")
     assert network.command("run", 0, *options) == 0
     (found,) = given
     assert not found.insecure and found.root_certificates and found.auth_supernode_private_key
-    assert found.host == "127.0.0.1" and not found.runtime_dependency_install
+    assert not found.runtime_dependency_install
     from flwr.common.config import parse_config_args
 
     config = parse_config_args([found.node_config])
@@ -336,4 +340,4 @@ def test_flowers_own_command_takes_what_the_superlink_gives_it(tmp_path: Path) -
         superlink.superlink_arguments({name: str(value) for name, value in (superlink.OPTIONS | given).items()})
     )
     assert found.enable_supernode_auth and not found.insecure
-    assert (found.host, found.port, found.database) == ("0.0.0.0", 8000, given["database"])
+    assert (found.host, found.port, found.database) == ("127.0.0.1", 8001, given["database"])

@@ -17,28 +17,15 @@ from conftest import Run, rows_of
 from reference.federation import BytesStore, FixedUpdates, make_site
 
 from clients.coqfl import PRIVATE_SHARES, CoQFLClient, mean_variance
-from fedpriv import shared_bits
-from fedpriv.app import _identity, empty_context
-from fedpriv.audit import audit_config
-from fedpriv.client import PublicFacts, StaleRequest, UnsafeNoise
-from fedpriv.compose import compose
-from fedpriv.errors import OptionError
-from fedpriv.mechanisms.quantisation import (
-    cells_of,
-    decode,
-    high_probability,
-    mixed_group_bits,
-    mixed_pair_bits,
-    ranks_of,
-)
-from fedpriv.models import Block, Layout
-from fedpriv.one_bit_client import WITH_MEMBERS, per_layer
-from fedpriv.planning import make_plan, with_target
-from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation, RandomisedResponse
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.records import (
+from fedpriv.attacks.release_audit import audit_config
+from fedpriv.client import key_agreement as shared_bits
+from fedpriv.client.build import make_client
+from fedpriv.client.contract import PublicFacts, StaleRequest, UnsafeNoise
+from fedpriv.client.key_agreement import Identity, KeyRefused, Session
+from fedpriv.client.memory import read_memory
+from fedpriv.client.one_bit import WITH_MEMBERS
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import (
     ATTEMPT,
     CENTRES,
     EXCHANGE,
@@ -52,9 +39,24 @@ from fedpriv.records import (
     SEEDS,
     SIGNATURES,
 )
-from fedpriv.shared_bits import Identity, KeyRefused, Session
-from fedpriv.state import read_memory
-from fedpriv.worker import Worker, make_client
+from fedpriv.config.compose import compose
+from fedpriv.engines.adapter import _identity
+from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.quantisation import (
+    cells_of,
+    decode,
+    high_probability,
+    mixed_group_bits,
+    mixed_pair_bits,
+    ranks_of,
+)
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation, RandomisedResponse
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.training.flat_model import Block, Layout, per_layer
 
 DELTA = 1e-5
 
@@ -470,7 +472,7 @@ def test_checkpoints_hold_no_private_key(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_constant_layer_keeps_the_smallest_radius() -> None:
-    from fedpriv.server import Population
+    from fedpriv.server.round import Population
     from strategies.ldpfl import LDPFL
 
     population = Population(0, 2, 2, lambda _: 10, layers=(slice(0, 4), slice(4, 6)))

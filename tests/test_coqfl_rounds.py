@@ -18,14 +18,10 @@ from conftest import Outcome, Run, ledger_of, result_of, rows_of
 from flwr.app import ConfigRecord, Message
 from reference.recording import Conversation
 
-from fedpriv import shared_bits
-from fedpriv.planning import make_plan
-from fedpriv.records import (
-    EXCHANGE,
-    TRAIN,
-    unpack_array,
-)
-from fedpriv.training import LocalResult, SequentialTrainer
+from fedpriv.client import key_agreement as shared_bits
+from fedpriv.common.messages import EXCHANGE, TRAIN, unpack_array
+from fedpriv.runs.planning import make_plan
+from fedpriv.training.sequential import LocalResult, SequentialTrainer
 from strategies.coqfl import draw_groups
 
 
@@ -204,7 +200,7 @@ def test_left_over_clients_are_realised_cheaper(clients: int, size: int, run: Ru
 
 
 def test_a_reply_with_too_few_bits_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedpriv import one_bit_client
+    from fedpriv.client import one_bit as one_bit_client
 
     real, calls = one_bit_client.pack, []
 

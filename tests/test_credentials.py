@@ -10,12 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 
+from fedpriv.client.key_agreement import read_identity
 from fedpriv.credentials import main, make_credentials
-from fedpriv.shared_bits import read_identity
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,17 @@ def handshake(server: Path, trusted: Path, name: str) -> str:
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 def test_a_server_is_known_by_its_certificate_authority(name: str, folder: Path) -> None:
     assert handshake(folder / "server", folder / "node-1" / "ca.crt", name) == "TLSv1.3"
+
+
+@pytest.mark.parametrize("hosts", [["server.example"], ["10.0.0.1"], ["LOCALHOST", "server.example", "0:0::1"]])
+def test_every_certificate_holds_for_the_machine_itself(hosts: list[str], tmp_path: Path) -> None:
+    """Flower's SuperExec asks for 127.0.0.1, or for ::1, whatever name nodes know the server by."""
+    make_credentials(tmp_path, hosts, 0, 30)
+    for name in (*hosts, "localhost", "127.0.0.1", "::1"):
+        assert handshake(tmp_path / "server", tmp_path / "ca" / "ca.crt", name) == "TLSv1.3", name
+    file = (tmp_path / "server" / "server.crt").read_bytes()
+    names = x509.load_pem_x509_certificate(file).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert len(set(names.value)) == len(names.value), "a name is there twice"
 
 
 def test_another_host_or_another_authority_is_refused(folder: Path, tmp_path: Path) -> None:

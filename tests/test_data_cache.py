@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedpriv.config import DatasetConfig, IidPartition
-from fedpriv.data import cache, load_dataset, partition
-from fedpriv.errors import DataError, OptionError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.schema import DatasetConfig, IidPartition
+from fedpriv.data import cache, partition
+from fedpriv.data.load import load_dataset
 
 
 @pytest.fixture
@@ -132,8 +133,9 @@ def test_a_full_disk_while_dividing(root: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_write_that_really_fails_in_the_middle(root: Path):
     """The operating system cuts the pictures' file off: an error in words, not a signal, and nothing left."""
     script = (
-        "import resource, sys; from fedpriv.config import DatasetConfig; from fedpriv.data import load_dataset\n"
-        "from fedpriv.errors import DataError\n"
+        "import resource, sys; from fedpriv.config.schema import DatasetConfig\n"
+        "from fedpriv.data.load import load_dataset\n"
+        "from fedpriv.common.errors import DataError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
         "try: load_dataset(DatasetConfig.model_validate_json(sys.argv[1]), 0)\n"
         "except DataError as error: print(error)\n"
@@ -195,8 +197,9 @@ def test_a_damaged_entry_is_named(root: Path, file: str):
 RACER = """
 import os, sys, time
 from pathlib import Path
-from fedpriv.config import DatasetConfig
-from fedpriv.data import cache, load_dataset
+from fedpriv.config.schema import DatasetConfig
+from fedpriv.data import cache
+from fedpriv.data.load import load_dataset
 
 ready, rename = Path(sys.argv[2]), os.rename
 

@@ -14,9 +14,10 @@ from conftest import SMALL, Outcome
 from picture_sets import CLASSES, IMAGE, as_png, pictures, write_card, write_hub_set, write_parquet
 from PIL import Image
 
-from fedpriv.config import DatasetConfig
-from fedpriv.data import Dataset, hub, load_dataset
-from fedpriv.errors import DataError, OptionError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.schema import DatasetConfig
+from fedpriv.data import Dataset, hub
+from fedpriv.data.load import load_dataset
 
 
 def load(root: Path | None, *, seed: int = 0, **options) -> Dataset:

@@ -15,15 +15,15 @@ import torch
 from deployed import Machines
 
 from fedpriv.app import _config_of
-from fedpriv.client import Client
-from fedpriv.data_ledger import DataLedger, Declared
-from fedpriv.deployment import Gate, Node
-from fedpriv.errors import LedgerRefused
-from fedpriv.policy import Booked
+from fedpriv.client.base import Client
+from fedpriv.client.build import make_client
+from fedpriv.client.memory import Answer, read_memory
+from fedpriv.common.errors import LedgerRefused
+from fedpriv.common.messages import RUN, Instructions
+from fedpriv.deployment.data_ledger import DataLedger, Declared
+from fedpriv.deployment.gate import Gate, Node
+from fedpriv.deployment.policy import Booked
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
-from fedpriv.records import RUN, Instructions
-from fedpriv.state import Answer, read_memory
-from fedpriv.worker import make_client
 
 DECLARED = Declared(12, ("a", "b"), 8, 1)
 EVENT = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
@@ -194,7 +194,7 @@ def test_a_whole_line_behind_the_counter_counts(ledger: DataLedger) -> None:
 
 
 def test_one_process_at_a_time(ledger: DataLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.data_ledger.PATIENCE", 0.1)
+    monkeypatch.setattr("fedpriv.deployment.data_ledger.PATIENCE", 0.1)
     with ledger.held(), pytest.raises(LedgerRefused, match="another process"):
         opened(ledger)
     assert opened(ledger) == 0

@@ -15,9 +15,10 @@ import pytest
 from picture_sets import idx, write_mnist
 from PIL import Image
 
-from fedpriv.config import KNOWN_SETS, DatasetConfig
-from fedpriv.data import Dataset, load_dataset, normalise
-from fedpriv.errors import DataError, OptionError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.schema import KNOWN_SETS, DatasetConfig
+from fedpriv.data import Dataset
+from fedpriv.data.load import load_dataset, normalise
 
 
 def dataset_config(name: str, **options) -> DatasetConfig:

@@ -10,11 +10,11 @@ from deployed import MACHINES, codes, refused
 from flwr.app import Message
 from prometheus_client import generate_latest
 
-from fedpriv.errors import RunFailed
-from fedpriv.methods import METHODS
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import METRICS, unpack_vector
+from fedpriv.config.methods import METHODS
 from fedpriv.node import snapshot
-from fedpriv.operations.metrics import NodeMetrics
-from fedpriv.records import METRICS, unpack_vector
+from fedpriv.report.live.prometheus import NodeMetrics
 
 
 def test_a_run_is_booked_by_every_node_before_it_leaves(machines: MACHINES) -> None:

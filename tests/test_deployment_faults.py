@@ -12,8 +12,8 @@ import pytest
 from deployed import MACHINES, Grid, asker, codes, refused
 from flwr.app import Message
 
-from fedpriv.errors import RunFolderError
-from fedpriv.records import Refusal
+from fedpriv.common.errors import RunFolderError
+from fedpriv.common.messages import Refusal
 
 
 def test_a_killed_server_goes_on_and_its_clients_with_it(machines: MACHINES) -> None:
@@ -96,7 +96,7 @@ def test_lost_replies_are_booked_on_both_sides(machines: MACHINES) -> None:
 def test_a_machine_that_is_away_is_not_charged_and_may_come_back(
     machines: MACHINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.foreign_grid.PATIENCE", 0.1)
+    monkeypatch.setattr("fedpriv.server.nodes.PATIENCE", 0.1)
     network = machines(3)
     text = network.overrides("num_rounds=3")
     grids: list[Grid] = []
@@ -137,7 +137,7 @@ def test_a_full_disk_lets_nothing_out(machines: MACHINES, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedpriv.data_ledger.JsonLines.append", full)
+        patch.setattr("fedpriv.deployment.data_ledger.JsonLines.append", full)
         assert refused(network, network.overrides(run="one")) == {"FAILED"}
     assert codes(network.serve(network.overrides(run="two"))) == ["sent"] * 4
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpriv.compose import compose
-from fedpriv.distillation import DistillationOptions, Distiller
-from fedpriv.mechanisms.distillation import distillation_loss
-from fedpriv.records import FloatVector
-from fedpriv.worker import Worker
+from fedpriv.common.messages import FloatVector
+from fedpriv.config.compose import compose
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.distillation_loss import distillation_loss
+from fedpriv.training.distillation import DistillationOptions, Distiller
 
 STEP = DistillationOptions(epochs=4, batch_size=64, lr=0.1, loss="kl", temperature=2.0)
 

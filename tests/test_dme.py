@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from fedpriv import dme
-from fedpriv.dme_quantisers import Quantiser, estimate, expected_error, quantisers, squared_errors
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.quantisation import high_probability, pair_covariance, step
-from fedpriv.privacy import laws
+from fedpriv.studies import mean_estimation
+from fedpriv.studies.quantisers import Quantiser, estimate, expected_error, quantisers, squared_errors
 
 MU = 1 - math.sqrt(0.75)  # lambda = 0.25
 RADIUS, TRIALS, CLIENTS = 0.7, 400, 11
@@ -24,11 +25,13 @@ ALL = [*quantisers(1.0, 3, MU, (3, 4, 8), CLIENTS), Quantiser("pair of Suresh et
 
 
 def values(inputs: str, clients: int = CLIENTS, dimension: int = 60) -> torch.Tensor:
-    return dme.draw_values(dme.Options(n=clients, dimension=dimension, radius=RADIUS, inputs=inputs))
+    return mean_estimation.draw_values(
+        mean_estimation.Options(n=clients, dimension=dimension, radius=RADIUS, inputs=inputs)
+    )
 
 
 @pytest.mark.parametrize("quantiser", ALL, ids=lambda one: one.name)
-@pytest.mark.parametrize("inputs", dme.INPUTS)
+@pytest.mark.parametrize("inputs", mean_estimation.INPUTS)
 def test_every_quantiser_is_unbiased_and_has_the_error_of_its_closed_form(quantiser: Quantiser, inputs: str) -> None:
     """Eleven clients: every size but one leaves some over. The covariances' share of the error is many z-scores."""
     held = values(inputs)
@@ -101,7 +104,7 @@ def test_the_page_s_variances_at_joint_epsilon_2_28() -> None:
 
 def test_pieces_of_a_long_vector_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     held, quantiser = values("uniform", clients=4), Quantiser("", 1.0, 4)
-    monkeypatch.setattr("fedpriv.dme_quantisers.STREAM", 4 * 7)  # 7 of 60 coordinates at a time, one trial each
+    monkeypatch.setattr("fedpriv.studies.quantisers.STREAM", 4 * 7)  # 7 of 60 coordinates at a time, one trial each
     errors = squared_errors(quantiser, held, RADIUS, 150, np.random.default_rng(0))
     assert abs(float(errors.mean()) - expected_error(quantiser, held, RADIUS)) < 4 * float(errors.std()) / math.sqrt(
         150
@@ -170,10 +173,10 @@ def test_without_privacy_and_without_any_error(tmp_path: Path) -> None:
 
 
 def test_default_group_sizes_that_do_not_fit_are_left_out() -> None:
-    assert dme.parse_options(["n=5"]).group_size == (4,)
-    assert dme.parse_options(["n=3"]).group_size == ()
-    assert dme.parse_options(["group_size=8,2,8"]).group_size == (2, 8)
-    assert str(dme.parse_options([]).out).startswith("outputs/dme/")
+    assert mean_estimation.parse_options(["n=5"]).group_size == (4,)
+    assert mean_estimation.parse_options(["n=3"]).group_size == ()
+    assert mean_estimation.parse_options(["group_size=8,2,8"]).group_size == (2, 8)
+    assert str(mean_estimation.parse_options([]).out).startswith("outputs/dme/")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def test_wrong_values_name_option_value_and_what_is_allowed(
     word: str, allowed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(OptionError) as error:
-        dme.parse_options([word])
+        mean_estimation.parse_options([word])
     key, _, value = word.partition("=")
     assert (error.value.option, str(error.value.value)) == (key, value) and allowed in error.value.allowed
     assert dme.main([word]) == 2
@@ -230,4 +233,4 @@ def test_many_group_sizes_find_a_colour_each(tmp_path: Path) -> None:
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert dme.main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(f"[{key}=" in printed for key in dme.READERS)
+    assert all(f"[{key}=" in printed for key in mean_estimation.READERS)

@@ -14,17 +14,19 @@ import pytest
 import torch
 from conftest import Run, ledger_of, result_of, rows_of
 
-from fedpriv.audit import audit_config
-from fedpriv.compose import compose
-from fedpriv.errors import OptionError
+from fedpriv.attacks.release_audit import audit_config
+from fedpriv.client.build import make_client
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Reply, pack_vector
+from fedpriv.config.compose import compose
+from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipping import clip
-from fedpriv.planning import make_plan, with_target
+from fedpriv.mechanisms.noise import add_normal_to_sum, grid_step, onto_grid
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, PoissonGaussian, Threat
-from fedpriv.privacy.noise import SeededNoise, add_normal_to_sum, grid_step, onto_grid
-from fedpriv.records import Reply, pack_vector
-from fedpriv.server import Population, Round
-from fedpriv.worker import Worker, make_client
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.server.round import Population, Round
 from strategies.dpfedavg import DPFedAvg
 
 CENTRAL = (

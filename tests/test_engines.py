@@ -19,22 +19,22 @@ from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
-from fedpriv.app import make_apps
-from fedpriv.client import Client
-from fedpriv.compose import CONF, compose, group_choices
-from fedpriv.config import FaultKind
+from fedpriv.client.base import Client
+from fedpriv.client.memory import ContextStore, read_memory
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.messages import Instructions, Refusal, pack_vector, read_reply, train_content
+from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.schema import FaultKind
+from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.ray import RayGrid
-from fedpriv.errors import OptionError, RunFailed
-from fedpriv.preparation import resolve
-from fedpriv.records import Instructions, Refusal, pack_vector, read_reply, train_content
-from fedpriv.run import resume_run, start_run
-from fedpriv.run_folder import RunFolder
-from fedpriv.session import Session
-from fedpriv.state import ContextStore, read_memory
-from fedpriv.worker import Worker
+from fedpriv.engines.worker import Worker
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.preparation import resolve
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import resume_run, start_run
 
 #: State, noise on a norm and partial cohorts: what goes wrong in transport shows in the result.
 ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_factor=0.4", "num_rounds=3")
@@ -43,7 +43,7 @@ ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_fa
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A Ray cluster that `engine.address` can join; address ``host:port``."""
-    with ray_nodes.cluster(cpus=2) as (address, _):
+    with ray_nodes.cluster(cpus=2) as (address, _, _):
         yield address
 
 

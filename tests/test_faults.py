@@ -16,23 +16,23 @@ import pytest
 from conftest import ledger_of, rows_of
 from safetensors.torch import load_file
 
-import fedpriv.server as server_module
-from fedpriv.app import make_apps
-from fedpriv.compose import compose
-from fedpriv.config import Config, FaultKind, FaultPlan
+import fedpriv.server.strategy as server_module
+from fedpriv.client.build import client_class
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import FIRST_NODE, Instructions, Refused, Reply, label, pack_vector, train_content
+from fedpriv.config.compose import compose
+from fedpriv.config.methods import METHODS
+from fedpriv.config.schema import Config, FaultKind, FaultPlan
+from fedpriv.engines.adapter import make_apps
+from fedpriv.engines.faults import drawn, planned
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.errors import OptionError
-from fedpriv.faults import drawn, planned
-from fedpriv.methods import METHODS
-from fedpriv.planning import schedule
-from fedpriv.records import Instructions, Refused, Reply, label, pack_vector, train_content
-from fedpriv.run import start_run
-from fedpriv.run_folder import RunFolder
-from fedpriv.server import FIRST_NODE
-from fedpriv.session import Session
-from fedpriv.training import SequentialTrainer
-from fedpriv.worker import Worker, client_class
+from fedpriv.engines.worker import Worker
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import schedule
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import start_run
+from fedpriv.training.sequential import SequentialTrainer
 
 CLIENTS, ROUNDS = 8, 3
 TINY = (
@@ -55,7 +55,7 @@ BOOKED = {"adpfl": ("statistics", "train")}
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """``quick("strategy=fedavg", ...)``: a tiny run without pictures; returns its folder."""
     monkeypatch.setattr(Session, "_report", lambda self: None)
-    monkeypatch.setattr("fedpriv.data.picture.draw_label_distribution", lambda *_: None)
+    monkeypatch.setattr("fedpriv.report.label_plot.draw_label_distribution", lambda *_: None)
     numbers = itertools.count()
 
     def start(*overrides: str) -> Path:
@@ -352,8 +352,8 @@ def test_a_run_does_not_ask_the_wall_clock(quick: Callable[..., Path], monkeypat
     found = quick("engine.round_timeout=100", "strategy=fedldp")
     assert (found / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
     assert ledger_of(found) == ledger_of(expected)
-    root = Path(server_module.__file__).parent
-    names = ("app", "client", "faults", "foreign_grid", "records", "server", "session", "state", "training", "worker")
-    files = [*(root / f"{name}.py" for name in names), *root.glob("engines/*.py"), *root.glob("privacy/*.py")]
+    root = Path(server_module.__file__).parents[1]
+    rooms = ("client", "common", "engines", "privacy", "runs", "server", "training")
+    files = [root / "app.py", *(file for room in rooms for file in root.glob(f"{room}/*.py"))]
     wall = re.compile(r"\btime\.time\b|\bdatetime\b|from time import")
     assert [file.name for file in files if wall.search(file.read_text())] == []

@@ -15,18 +15,19 @@ from scipy.stats import beta, kstest
 
 from clients.dpfedsnlc import DPFedSNLCClient
 from clients.fedags import FedAGSClient
-from fedpriv.audit import audit_config
-from fedpriv.client import BudgetSpent, PublicFacts
-from fedpriv.compose import compose
-from fedpriv.gradient_client import printed_epsilon, printed_multiplier
+from fedpriv.attacks.release_audit import audit_config
+from fedpriv.client.contract import BudgetSpent, PublicFacts
+from fedpriv.client.gradient import printed_epsilon, printed_multiplier
+from fedpriv.common.seeds import public_mask
+from fedpriv.config.compose import compose
 from fedpriv.mechanisms.clipping import clip
+from fedpriv.mechanisms.noise import NoiseSource, grid_step
+from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.significance import kth_smallest, scheduled_rank
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Gaussian, GumbelTopK, NoBound
-from fedpriv.privacy.gaussian import gaussian_epsilon, gaussian_mu
-from fedpriv.privacy.noise import NoiseSource, SeededNoise, grid_step
-from fedpriv.privacy.secure_noise import SecureNoise
-from fedpriv.seeds import public_mask
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 
 DELTA, ROUNDS, D = 1e-3, 20, 400
 FACTS = PublicFacts(600, 100, 128, ROUNDS, 10, D, 100)
@@ -261,7 +262,7 @@ def test_scores_are_cut_to_tau_before_the_selection(method: Any, score_bound: fl
         seen.append(scores)
         return torch.zeros_like(scores, dtype=torch.bool)
 
-    monkeypatch.setattr("fedpriv.selecting_client.largest", keep)
+    monkeypatch.setattr("fedpriv.client.selecting.largest", keep)
     client = method("repaired", selection="gumbel", score_bound=score_bound)
     client.round = 10
     spike = torch.zeros(D)

@@ -17,18 +17,18 @@ from reference.recording import Conversation
 from test_fedags import ROUNDS, D, fedags, gradient
 
 from clients.fedags import FedAGSClient
-from fedpriv.compose import compose
-from fedpriv.config import LocalConfig
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage, Reply
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import LocalConfig
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.mechanisms.significance import scheduled_rank
-from fedpriv.planning import make_plan, with_target
-from fedpriv.preparation import resolve
-from fedpriv.privacy.gaussian import gaussian_epsilon, gaussian_mu
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.records import TRAIN_LOSS, MalformedMessage, Reply
-from fedpriv.server import Population, Round
-from fedpriv.training import draw_batches
-from fedpriv.worker import Worker
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.runs.preparation import resolve
+from fedpriv.server.round import Population, Round
+from fedpriv.training.sequential import draw_batches
 from strategies.fedags import FedAGS
 
 # --- the server ----------------------------------------------------------------------------------------------

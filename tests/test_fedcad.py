@@ -21,18 +21,20 @@ from torch import Tensor
 from clients.fedavg import FedAvgClient
 from clients.fedcad import CorrelatedState, FedCADClient
 from clients.fedldp import FedLDPClient
-from fedpriv.client import BudgetSpent, Client, StaleRequest
+from fedpriv.client.base import Client
+from fedpriv.client.contract import BudgetSpent, StaleRequest
+from fedpriv.client.memory import FileStore, read_memory, state_to_tensors, tensors_to_state
+from fedpriv.common.messages import Reply
+from fedpriv.common.seeds import draw_cohort
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.correlated_noise import constant_diff_variance
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise
 from fedpriv.privacy.auditor import audit
 from fedpriv.privacy.composition import compose, gaussian_epsilon, verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Event, Gaussian, NoBound
-from fedpriv.privacy.noise import KeyRegistry, NoiseSource, SeededNoise
-from fedpriv.records import Reply
-from fedpriv.seeds import draw_cohort
-from fedpriv.server import Population
-from fedpriv.state import FileStore, read_memory, state_to_tensors, tensors_to_state
-from fedpriv.training import SequentialTrainer
+from fedpriv.server.round import Population
+from fedpriv.training.sequential import SequentialTrainer
 from strategies.fedavg import FedAvg
 from strategies.fedcad import FedCAD
 

@@ -15,17 +15,19 @@ import torch
 from conftest import Run, ledger_of, rows_of
 from safetensors.torch import load_file
 
-from fedpriv.audit_training import audit_training
-from fedpriv.compose import compose
-from fedpriv.config import LocalConfig, ModelConfig
-from fedpriv.data import Pictures, normalise
+from fedpriv.attacks.client_canaries import audit_training
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import LocalConfig, ModelConfig
+from fedpriv.data import Pictures
+from fedpriv.data.load import normalise
+from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.models import FlatModel, build_model
-from fedpriv.preparation import resolve
-from fedpriv.resident import Resident, fits
-from fedpriv.training import LocalData, LocalResult, SequentialTrainer
-from fedpriv.vectorised import VectorisedTrainer
-from fedpriv.worker import Worker
+from fedpriv.runs.preparation import resolve
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.models import build_model
+from fedpriv.training.resident import Resident, fits
+from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.vectorised import VectorisedTrainer
 
 pytestmark = pytest.mark.gpu
 
@@ -158,7 +160,7 @@ def test_one_clipped_example_is_no_longer_than_its_bound(kind: type[SequentialTr
     theta, one = flat.theta.cpu().clone(), LocalData(cohort()[0].images[:1], cohort()[0].labels[:1])
     ask = partial(trainer.clipped_sum, theta, one, 0.25)
     found = trainer.together([ask])[0] if isinstance(trainer, VectorisedTrainer) else ask()
-    assert float(found.norms[0]) > 0.25 >= float(found.total.double().norm()) > 0.2499
+    assert float(found.norms[0]) > 0.25 >= float(found.total.norm()) > 0.2497
 
 
 def test_flowers_runtime_gives_its_workers_the_gpu(run: Run) -> None:

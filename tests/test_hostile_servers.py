@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from deployed import MACHINES, Grid, Machines, asker, codes, context, refused
 from flwr.app import Message
 
 from fedpriv.app import client_app
-from fedpriv.compose import compose_remote_text
-from fedpriv.deployment import Node
-from fedpriv.foreign_grid import find_partitions
-from fedpriv.policy import read_policy
-from fedpriv.records import RUN, Instructions, Refusal, pack_vector, train_content, unpack_vector
+from fedpriv.common.messages import RUN, Instructions, Refusal, pack_vector, train_content, unpack_vector
+from fedpriv.config.compose import compose_remote_text
+from fedpriv.deployment.gate import Node
+from fedpriv.deployment.policy import read_policy
+from fedpriv.server.nodes import find_partitions
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_messages_are_counted(machines: MACHINES) -> None:
 
 
 def test_states_of_old_runs_go(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.deployment.MOST_STATES", 3)
+    monkeypatch.setattr("fedpriv.deployment.gate.MOST_STATES", 3)
     network = machines(2)
     for number in range(6):
         asker(network, network.overrides(), name=f"{number:032x}")(1)
@@ -170,7 +171,7 @@ def test_nothing_is_trained_for_a_release_that_may_not_leave(
     machines: MACHINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = machines(2, {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 4.0}]})
-    monkeypatch.setattr("fedpriv.training.SequentialTrainer.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("fedpriv.training.sequential.SequentialTrainer.train", lambda *_: pytest.fail("it was trained"))
     reply = asker(network, network.overrides())(1)
     assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
 
@@ -179,7 +180,7 @@ def test_what_is_booked_is_checked_even_where_a_method_does_not_ask(
     machines: MACHINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = machines(2, {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 4.0}]})
-    monkeypatch.setattr("fedpriv.client.Client._check_budget", lambda *_: None)
+    monkeypatch.setattr("fedpriv.client.base.Client._check_budget", lambda *_: None)
     reply = asker(network, network.overrides())(1)
     assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
 
@@ -205,7 +206,7 @@ def test_a_rule_that_moves_the_clip_norm_is_held_to_the_bound(machines: MACHINES
 def test_a_node_cannot_take_the_place_of_another(machines: MACHINES) -> None:
     network = machines(2)
     grid = Grid(network, network.overrides(), None)
-    assert find_partitions(grid, 2, 5.0, {0: 9999}) == {0: 9999, 1: 711}  # type: ignore[arg-type]
+    assert find_partitions(grid, 2, 5.0, {0: 9999}, Counter()) == {0: 9999, 1: 711}  # type: ignore[arg-type]
 
 
 def test_another_name_for_the_run_is_another_charge(asked: tuple[Machines, Callable[..., Message]]) -> None:

@@ -17,11 +17,11 @@ import yaml
 from pytest import approx
 
 from fedpriv import leaderboard
-from fedpriv.compose import compose
-from fedpriv.data import load_dataset
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.methods import METHODS
+from fedpriv.data.load import load_dataset
 from fedpriv.data.splits import read_split
-from fedpriv.errors import OptionError
-from fedpriv.methods import METHODS
 from fedpriv.privacy.events import CLIENT_TO_SERVER
 from fedpriv.studies import boards, leaderboard_page, ranking
 from fedpriv.studies import leaderboard as study
@@ -164,7 +164,7 @@ def test_a_board_from_search_to_page(
     entry = board.entries[0]
     words = entry.command.split()[3:]
     assert compose([*words, "operations.report=false"]).seed == 0
-    from fedpriv.run import start_run
+    from fedpriv.runs.start import start_run
 
     again = start_run(compose([*words, "operations.report=false", "engine=inprocess"]), tmp_path / "again")
     assert again["accuracy"]["final"] == by_name[entry.runs[0]].summary["accuracy"]["final"]

@@ -10,17 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.config import ModelConfig
-from fedpriv.errors import OptionError
-from fedpriv.models import (
-    FlatModel,
-    Layout,
-    build_model,
-    layout_of,
-    prefers_channels_last,
-    refuse_batch_norm,
-    resolve_model,
-)
+from fedpriv.common.errors import OptionError
+from fedpriv.config.schema import ModelConfig
+from fedpriv.training.flat_model import FlatModel, Layout, layout_of, prefers_channels_last
+from fedpriv.training.models import build_model, refuse_batch_norm, resolve_model
 
 GREY = (1, 28, 28)
 COLOUR = (3, 32, 32)
@@ -234,7 +227,7 @@ def test_a_custom_model_that_cannot_work_is_refused_in_words(
     assert "someones_models.build" in str(refused.value)
 
 
-@pytest.mark.parametrize("path", [None, "build", "no.such.module.build", "fedpriv.models.no_such_function"])
+@pytest.mark.parametrize("path", [None, "build", "no.such.module.build", "fedpriv.training.models.no_such_function"])
 def test_a_custom_path_that_leads_nowhere_is_refused(path: str | None) -> None:
     with pytest.raises(OptionError, match=r"model\.path"):
         build_model(ModelConfig(name="custom", path=path), GREY, 10, 0)

@@ -12,15 +12,16 @@ import pytest
 from project_copy import copied, python
 from pydantic import Field, ValidationError
 
-from fedpriv import help as help_module
-from fedpriv import policy
-from fedpriv.compose import compose
-from fedpriv.config import StrategyConfig
-from fedpriv.errors import OptionError
+from fedpriv import cli as cli_module
+from fedpriv.client.build import check_own_client, client_class, make_client
+from fedpriv.common.errors import OptionError
+from fedpriv.config import help as help_module
+from fedpriv.config.compose import compose
+from fedpriv.config.constructors import constructor_schema
+from fedpriv.config.schema import StrategyConfig
+from fedpriv.deployment import policy
 from fedpriv.new import main, make_method
-from fedpriv.own_methods import check_own_client, constructor_schema
-from fedpriv.preparation import server_class
-from fedpriv.worker import client_class, make_client
+from fedpriv.runs.preparation import server_class
 
 PLACES = ("strategies/mine.py", "clients/mine.py", "conf/strategy/mine.yaml", "tests/test_mine.py")
 NAMES = ("a", "my_method", "abcdefghijklmnopqrstuvwxyz012345")
@@ -182,9 +183,9 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
 
 
 def test_help_shows_what_its_constructor_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(help_module, "group_choices", lambda group: ["mine", "fedcad"])
-    monkeypatch.setattr(help_module, "compose", lambda overrides: own("fedprox"))
-    rows = help_module._method_options()
+    monkeypatch.setattr(cli_module, "group_choices", lambda group: ["mine", "fedcad"])
+    monkeypatch.setattr(cli_module, "compose", lambda overrides: own("fedprox"))
+    rows = help_module._method_options(cli_module.own_methods())
     (row,) = [row for row in rows if row[2].startswith("mine: ")]
     assert row[:2] == ("strategy.client.proximal_mu", "float")
     assert any(row[0] == "strategy.server.min_replies" and row[2].startswith("fewer usable") for row in rows)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import math
 import os
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpriv.privacy import secure_noise
-from fedpriv.privacy.noise import (
+from fedpriv.mechanisms import secure_noise
+from fedpriv.mechanisms.noise import (
+    DITHER,
     LAPLACE_BITS,
-    KeyRegistry,
     NoiseSource,
-    SeededNoise,
     add_laplace,
     add_normal,
-    encode_key,
+    add_normal_finely,
+    fine_step,
     grid_step,
-    noise_source,
 )
-from fedpriv.privacy.secure_noise import SecureNoise
+from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise, encode_key, noise_source
+from fedpriv.mechanisms.secure_noise import SecureNoise
 
 DRAWS = 1_000_000
 # A true null is refused once in 10^4 per test; all streams below are fixed, so none fails by chance.
@@ -265,3 +267,54 @@ def test_moving_onto_the_grid_never_lengthens_a_vector(numbers: list[float], std
     assert (moved.abs() <= values.abs()).all()
     assert ((moved - values).abs() < grid_step(std)).all()
     assert torch.equal(add_normal(values, 0.0, NoNoise(0)), values)
+
+
+# --- sums whose parts nobody has ---------------------------------------------------------------------------
+
+
+class NoNoise(SeededNoise):
+    def normal(self, shape: Any, std: float = 1.0) -> torch.Tensor:
+        return torch.zeros(shape)
+
+
+def test_a_sum_on_the_fine_grid_moves_by_hardly_more_than_one_part() -> None:
+    """Each part moves every coordinate over a border of the coarse grid: there it would count as sqrt(d) steps."""
+    size, std = 80_202, 64.0
+    others = torch.full((size,), grid_step(std), dtype=torch.float64) * (1 - 2.0**-10)
+    part = torch.full((size,), 1 / math.sqrt(size), dtype=torch.float64)
+    for add, most in ((add_normal_finely, 1 + 1e-6), (add_normal, 1.02)):
+        moved = add(others + part, std, NoNoise(0)).double() - add(others, std, NoNoise(0)).double()
+        assert float(moved.norm()) <= most
+    assert float(moved.norm()) > 1 + 1e-3  # the coarse grid: the pair is one that tells them apart
+    assert math.sqrt(size) * fine_step(std) < 1e-6
+
+
+def test_fine_secure_noise_is_on_its_grid_and_a_little_more_than_asked_for() -> None:
+    std, size = 3.0, 200_000
+    drawn = SecureNoise().fine_normal(size, std)
+    assert drawn.dtype == torch.float64 and _on_grid(drawn, fine_step(std)) == 1.0
+    assert _on_grid(drawn, grid_step(std)) < 1e-3  # its low bits are noise, not zeros
+    assert float(drawn.std()) == pytest.approx(std, rel=0.01)
+    sums = add_normal_finely(torch.full((size,), 0.1), std, SecureNoise())
+    assert _on_grid(sums, fine_step(std)) == 1.0
+
+
+def test_the_law_of_two_rounded_gaussians_is_one_finely_rounded() -> None:
+    """`NoiseSource.fine_normal`'s proof in exact sums: steps 1 (std 5) and 1/8 (std ``DITHER``), every point within 6
+    deviations, against the Gaussian with both variances smoothed by both steps.
+    """
+    from scipy.integrate import quad
+    from scipy.stats import norm
+
+    std, fine, both = 5.0, 1 / 8, math.hypot(5.0, DITHER)
+    coarse = np.arange(-60, 61)
+    first = norm.cdf((coarse + 0.5) / std) - norm.cdf((coarse - 0.5) / std)
+    for place in np.arange(-6 * both, 6 * both, 1.375):
+        place = round(place / fine) * fine
+        upper, lower = (place - coarse + fine / 2) / DITHER, (place - coarse - fine / 2) / DITHER
+        law = float((first * (norm.cdf(upper) - norm.cdf(lower))).sum())
+
+        def smoothed(u: float, place: float = place) -> float:
+            return float(norm.cdf((place + u + fine / 2) / both) - norm.cdf((place + u - fine / 2) / both))
+
+        assert law == pytest.approx(quad(smoothed, -0.5, 0.5, epsabs=0, epsrel=1e-9)[0], rel=1e-6)

@@ -16,15 +16,15 @@ import pytest
 from conftest import SMALL, Outcome, Run, ledger_of, result_of, rows_of
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from fedpriv.compose import compose, compose_remote
-from fedpriv.errors import OptionError
-from fedpriv.operations import monitor as monitor_module
-from fedpriv.operations.logs import configure_logging
-from fedpriv.operations.metrics import NodeMetrics, NodeSnapshot, RunMetrics
-from fedpriv.operations.monitor import Monitor, watched
-from fedpriv.operations.serving import serve_metrics
-from fedpriv.records import MALFORMED, OTHER, Refusal, refusal_name
-from fedpriv.session import Session
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import MALFORMED, OTHER, Refusal, refusal_name
+from fedpriv.config.compose import compose, compose_remote
+from fedpriv.report.live import monitor as monitor_module
+from fedpriv.report.live.logs import configure_logging
+from fedpriv.report.live.monitor import Monitor, watched
+from fedpriv.report.live.prometheus import NodeMetrics, NodeSnapshot, RunMetrics
+from fedpriv.report.live.serving import serve_metrics
+from fedpriv.runs.session import Session
 
 Cli = Callable[..., Outcome]
 

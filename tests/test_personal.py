@@ -19,22 +19,23 @@ from reference.recording import Conversation, RecordingGrid
 from safetensors.torch import load_file
 
 import fedpriv
-from fedpriv.client_accuracy import last_known, round_figures, spread_over_clients, summary_figures
-from fedpriv.compose import CONF, compose, group_choices
-from fedpriv.config import Config, ModelConfig
-from fedpriv.errors import OptionError, RunFailed
-from fedpriv.models import Exchange, build_model, layout_of
-from fedpriv.planning import make_plan
-from fedpriv.preparation import resolve
-from fedpriv.records import MalformedMessage, Refusal, num_bytes, pack_vector, unpack_vector
+from fedpriv.client.memory import ContextStore, read_memory
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.messages import MalformedMessage, Refusal, num_bytes, pack_vector, unpack_vector
+from fedpriv.common.seeds import generator
+from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.schema import Config, ModelConfig
+from fedpriv.engines.worker import Worker
+from fedpriv.report.client_accuracy import last_known, round_figures, spread_over_clients, summary_figures
 from fedpriv.report.compare import compare
-from fedpriv.report.folder import read_run
+from fedpriv.report.reading import read_run
 from fedpriv.report.tables import comparison_tables, final_lines
-from fedpriv.run import resume_run
-from fedpriv.seeds import generator
-from fedpriv.session import Session
-from fedpriv.state import ContextStore, read_memory
-from fedpriv.worker import Worker
+from fedpriv.runs.planning import make_plan
+from fedpriv.runs.preparation import resolve
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import resume_run
+from fedpriv.training.flat_model import Exchange, layout_of
+from fedpriv.training.models import build_model
 
 METHODS = ("fedper", "lgfedavg", "fedvf")
 #: mlp on digits: block "hidden" is [0, 4160) of the flat vector, block "head" [4160, 4810).
@@ -241,7 +242,7 @@ PER = ("strategy=fedper", "partition=pathological", "num_clients=5", "clients_pe
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from fedpriv.run import start_run
+    from fedpriv.runs.start import start_run
 
     folder = tmp_path_factory.mktemp("inprocess") / "run"
     start_run(compose([*SMALL, *PER]), folder)

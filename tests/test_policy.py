@@ -11,11 +11,12 @@ import pytest
 import yaml
 from deployed import POLICY
 
-from fedpriv.compose import compose
-from fedpriv.errors import OptionError
+from fedpriv.client.build import make_client
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.deployment.policy import Booked, Policy, UnitBudget, objections, read_policy, too_dear
 from fedpriv.node import TEMPLATE
 from fedpriv.node import main as node_command
-from fedpriv.policy import Booked, Policy, UnitBudget, objections, read_policy, too_dear
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
@@ -27,7 +28,6 @@ from fedpriv.privacy.events import (
     RandomisedResponse,
     Threat,
 )
-from fedpriv.worker import make_client
 
 EXAMPLE = Threat("example", "add-or-remove-one", "server")
 MEMBERS = Threat("client", "replace-one", "server+members")

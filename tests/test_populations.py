@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,23 @@ import pytest
 from conftest import SMALL, Outcome, Run, result_of
 from safetensors.torch import load_file
 
-from fedpriv.app import empty_context
-from fedpriv.compose import compose
-from fedpriv.config import ResampledPartition
-from fedpriv.data import FederatedData, load_federated
+from fedpriv.client.memory import ContextStore
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import ResampledPartition
+from fedpriv.data import FederatedData
+from fedpriv.data.load import load_federated
 from fedpriv.data.partition import partition_clients
-from fedpriv.engines.contexts import Contexts
-from fedpriv.errors import OptionError
-from fedpriv.planning import make_plan
+from fedpriv.engines.contexts import Contexts, empty_context
+from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 from fedpriv.privacy.histories import make_history
-from fedpriv.run import resume_run, start_run
-from fedpriv.run_folder import read_blobs, write_blobs
-from fedpriv.session import Session
-from fedpriv.state import ContextStore
-from fedpriv.worker import Worker
+from fedpriv.runs.accounts import Accounts
+from fedpriv.runs.folder import RunFolder, read_blobs, write_blobs
+from fedpriv.runs.planning import make_plan
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import resume_run, start_run
 
 LABELS = np.arange(1000) % 10
 RESAMPLED = ("partition=resampled", "partition.examples_per_client=20")
@@ -99,21 +99,19 @@ def test_methods_that_protect_a_picture_are_refused(run: Run, method: str, tmp_p
 # --- a run -----------------------------------------------------------------------------------------------
 
 
-def test_clients_that_have_released_the_same_are_one_account() -> None:
+def test_clients_that_have_released_the_same_are_one_account(tmp_path: Path) -> None:
     """Whoever joins, and however often, each distinct history is there exactly as long as somebody has it."""
-    session: Any = object.__new__(Session)
-    session.threat, session.history, session.totals = CLIENT_TO_SERVER, defaultdict(list), {}
-    session.sharing, session.distinct = Counter(), {}
+    accounts = Accounts(compose(["strategy=fedldp"]), RunFolder(tmp_path))
     rng = np.random.default_rng(0)
     for number in range(60):
         clients = rng.choice(8, 3, replace=False)
         noise = float(rng.choice((1.0, 2.0)))
         event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=noise)
-        session._remember([Entry(number, int(client), 0, 0, event) for client in clients])
-        expected = {make_history(events) for events in session.history.values()}
-        assert set(session.distinct) == expected == set(session.sharing)
-        assert all(make_history(events) == history for history, events in session.distinct.items())
-        assert sum(session.sharing.values()) == len(session.history)
+        accounts.book([Entry(number, int(client), 0, 0, event) for client in clients])
+        expected = {make_history(events) for events in accounts._events.values()}
+        assert set(accounts._distinct) == expected == set(accounts._sharing)
+        assert all(make_history(events) == history for history, events in accounts._distinct.items())
+        assert sum(accounts._sharing.values()) == len(accounts._events)
 
 
 def test_a_hundred_thousand_clients_cost_no_more_than_a_thousand(run: Run) -> None:
@@ -156,7 +154,7 @@ def test_clients_without_releases_count_towards_the_median() -> None:
 
 
 def test_the_picture_of_who_holds_what_looks_at_some_clients_only(tmp_path: Path) -> None:
-    from fedpriv.data.picture import MAX_ROWS, draw_label_distribution, label_counts
+    from fedpriv.report.label_plot import MAX_ROWS, draw_label_distribution, label_counts
 
     data = load_federated(compose([*SMALL, *RESAMPLED, "num_clients=10000000"]))
     assert isinstance(data, FederatedData)

@@ -9,12 +9,15 @@ import pytest
 import torch
 from conftest import Outcome, Run, ledger_of, result_of
 
-from fedpriv.config import LocalConfig, ModelConfig
-from fedpriv.data import Pictures, normalise
-from fedpriv.models import FlatModel, build_model
-from fedpriv.resident import Resident, fits
-from fedpriv.training import LocalData, LocalResult, SequentialTrainer
-from fedpriv.vectorised import Mapped, VectorisedTrainer
+from fedpriv.config.schema import LocalConfig, ModelConfig
+from fedpriv.data import Pictures
+from fedpriv.data.load import normalise
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.models import build_model
+from fedpriv.training.resident import Resident, fits
+from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.stacked_gradients import Mapped
+from fedpriv.training.vectorised import VectorisedTrainer
 
 Cli = Callable[..., Outcome]
 
@@ -120,6 +123,6 @@ def test_a_run_from_resident_pictures_is_the_same_run(
     asked = []
     real = Resident.chosen
     monkeypatch.setattr(Resident, "chosen", lambda self, rows: asked.append(len(rows)) or real(self, rows))
-    monkeypatch.setattr("fedpriv.worker.fits", lambda part, device: True)
+    monkeypatch.setattr("fedpriv.engines.worker.fits", lambda part, device: True)
     resident = run(*options)
     assert asked and result_of(resident) == result_of(usual)

@@ -14,11 +14,11 @@ from PIL import Image
 from torch import nn
 
 import fedpriv
-from fedpriv.compose import compose
-from fedpriv.data import load_dataset
-from fedpriv.errors import DataError, OptionError, RunFolderError
+from fedpriv.common.errors import DataError, OptionError, RunFolderError
+from fedpriv.config.compose import compose
+from fedpriv.data.load import load_dataset
 from fedpriv.predict import main
-from fedpriv.run import start_run
+from fedpriv.runs.start import start_run
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,19 @@ def test_an_unfinished_or_damaged_run_has_no_model(run: Run):
     (folder / "model.safetensors").unlink()
     with pytest.raises(RunFolderError, match="has not finished"):
         fedpriv.load(folder)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [("model.safetensors", None, None), ("classes.json", b'"7"', b'"1"')])
+def test_a_changed_byte_is_no_model(name: str, old: bytes | None, new: bytes | None, run: Run):
+    """Both would be read: a parameter has another sign, or a 7 is called a 1."""
+    folder = run("num_rounds=1")
+    good = (folder / name).read_bytes()
+    changed = good.replace(old, new or b"") if old else good[:-1] + bytes([good[-1] ^ 0x80])
+    (folder / name).write_bytes(changed)
+    with pytest.raises(RunFolderError, match=rf"the model is damaged \({name}: not the bytes"):
+        fedpriv.load(folder)
+    (folder / name).write_bytes(good)
+    fedpriv.load(folder)
 
 
 # --- the user's own model --------------------------------------------------------------------------------

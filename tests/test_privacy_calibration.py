@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 from fedpriv.privacy.calibration import calibrate, planned_participations
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import (

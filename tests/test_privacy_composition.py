@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.privacy import composition, mechanisms
+from fedpriv.privacy import composition
+from fedpriv.privacy import event_costs as mechanisms
 from fedpriv.privacy import histories as histories_module
 from fedpriv.privacy.composition import (
     ADAPTIVE,

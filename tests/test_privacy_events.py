@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from fedpriv.privacy.event_json import entry_from_json, entry_to_json, event_from_json, event_to_json
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     MECHANISMS,
@@ -24,10 +25,6 @@ from fedpriv.privacy.events import (
     RandomisedResponse,
     Shuffled,
     Threat,
-    entry_from_json,
-    entry_to_json,
-    event_from_json,
-    event_to_json,
 )
 
 SERVER = CLIENT_TO_SERVER
@@ -171,7 +168,7 @@ def test_malformed_entries_raise_value_error(broken):
     [
         ("events", "numpy scipy torch dp_accounting"),
         ("ledger", "numpy scipy torch dp_accounting"),
-        ("gaussian", "numpy scipy torch dp_accounting"),
+        ("gaussian_dp", "numpy scipy torch dp_accounting"),
         ("composition", "scipy torch dp_accounting"),
         ("claimed", "scipy torch dp_accounting"),
         ("calibration", "scipy torch dp_accounting"),

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from fedpriv.privacy import laws
+from fedpriv.mechanisms import laws
 from fedpriv.privacy.composition import compose
+from fedpriv.privacy.event_costs import pure_epsilon, why_unbounded
 from fedpriv.privacy.events import CLIENT_TO_SERVER, NoBound, PairedQuantisation, RandomisedResponse, Shuffled, Threat
-from fedpriv.privacy.mechanisms import pure_epsilon, why_unbounded
 
 MEMBERS = Threat("client", "replace-one", "server+members")
 SUM = Threat("client", "replace-one", "secure-sum")

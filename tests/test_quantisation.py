@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from fedpriv.mechanisms import laws
 from fedpriv.mechanisms import quantisation as q
-from fedpriv.privacy import laws
 
 EPSILONS = [0.3, 1.0, math.log(3), 2.5, math.inf]
 

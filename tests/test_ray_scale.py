@@ -24,19 +24,20 @@ from flwr.app import ConfigRecord, Message
 from ray.exceptions import RayActorError
 from test_server import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 
-from fedpriv.compose import compose
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import FloatVector, Refusal, Reply, pack_vector, read_reply, refusal, reply_content
+from fedpriv.config.compose import compose
 from fedpriv.engines import agreement
 from fedpriv.engines import ray as ray_engine
 from fedpriv.engines.agreement import agree, facts
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.ray import FEWEST, MOST, Errand, RayGrid, ahead, fixed_share
 from fedpriv.engines.ray_pool import Pool, slots
-from fedpriv.errors import RunFailed
-from fedpriv.preparation import resolve
-from fedpriv.records import FloatVector, Refusal, Reply, pack_vector, read_reply, refusal, reply_content
-from fedpriv.run_folder import RunFolder
-from fedpriv.server import FORGOTTEN, FederatedStrategy, Replies
-from fedpriv.worker import worker_for
+from fedpriv.engines.worker import worker_for
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.preparation import resolve
+from fedpriv.server.round import FORGOTTEN, Replies
+from fedpriv.server.strategy import FederatedStrategy
 
 # --- where workers go ------------------------------------------------------------------------------------
 
@@ -296,7 +297,7 @@ class Holding:
             weakref.finalize(reply.release, self._gone)
             return reply
 
-        monkeypatch.setattr("fedpriv.server.read_reply", watched)
+        monkeypatch.setattr("fedpriv.server.strategy.read_reply", watched)
 
     def _gone(self) -> None:
         self.alive -= 1
@@ -321,8 +322,12 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
     agree(config, here)
     with pytest.raises(RunFailed, match=f"a worker on .* differs from this process: torch {here['torch']}, not 1.0"):
         agree(config, here | {"torch": "1.0"})
-    with pytest.raises(RunFailed, match=r"code .*, not other, pictures .*, not others"):
-        agree(config, here | {"code": "other", "pictures": "others"})
+    with pytest.raises(RunFailed, match=r"pictures [0-9a-f]+, not others, clients/fedcad.py [0-9a-f]+, not other$"):
+        agree(config, here | {"clients/fedcad.py": "other", "pictures": "others"})
+    with pytest.raises(RunFailed, match=r"process: fedpriv/gone.py missing, not abc$"):
+        agree(config, here | {"fedpriv/gone.py": "abc"})
+    with pytest.raises(RunFailed, match=r"process: fedpriv/client/base.py [0-9a-f]+, not there$"):
+        agree(config, {name: value for name, value in here.items() if name != "fedpriv/client/base.py"})
     dataset = config.dataset.model_copy(update={"name": "mnist", "root": str(tmp_path / "nowhere")})
     with pytest.raises(RunFailed, match=r"cannot take part: .*nowhere"):
         agree(config.model_copy(update={"dataset": dataset}), here)
@@ -343,8 +348,8 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
 @pytest.fixture(scope="module")
 def machines() -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A cluster of two nodes with a core each, as ``ray start`` makes it on two machines; its address."""
-    with ray_nodes.cluster(cpus=1) as (address, head):
-        other = ray_nodes.start(f"--address={address}", "--num-cpus=1")
+    with ray_nodes.cluster(cpus=1) as (address, head, folder):
+        other = ray_nodes.start(folder, f"--address={address}", "--num-cpus=1")
         try:
             yield address, [head, other]
         finally:

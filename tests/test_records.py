@@ -15,9 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from record_fuzz import SIZE, content, try_case
 from tripwires import armed
 
-from fedpriv.engines.grid import identify_server
-from fedpriv.errors import RunFailed
-from fedpriv.records import (
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import (
     CONFIG,
     DIAGNOSTICS,
     KEYS,
@@ -46,7 +45,8 @@ from fedpriv.records import (
     train_content,
     unpack_vector,
 )
-from fedpriv.server import ask_partitions
+from fedpriv.engines.grid import identify_server
+from fedpriv.server.strategy import ask_partitions
 
 #: `make stress` tries a million.
 CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf.basecontainer import BaseContainer
 
-from fedpriv.compose import MOST_CHARACTERS, MOST_OVERRIDES, compose_remote, compose_remote_text
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import MOST_CHARACTERS, MOST_OVERRIDES, compose_remote, compose_remote_text
 
 keys = st.sampled_from((*option_fuzz.KEYS, *option_fuzz.FORBIDDEN_KEYS))
 values = st.one_of(

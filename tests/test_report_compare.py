@@ -11,7 +11,7 @@ from report_runs import LEAKS, NO_PRIVACY, make_run, privacy
 
 from fedpriv.report.__main__ import main
 from fedpriv.report.compare import WARNING, _differing_options, compare, mean_curve, spread
-from fedpriv.report.folder import read_run
+from fedpriv.report.reading import read_run
 from fedpriv.report.tables import comparison_tables, plain_table
 
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 from report_runs import THREAT, make_run, privacy
 
-from fedpriv.errors import RunFolderError
-from fedpriv.report.folder import count_releases, find_runs, read_run
+from fedpriv.common.errors import RunFolderError
+from fedpriv.report.reading import count_releases, find_runs, read_run
 from fedpriv.report.words import figure, number, seconds, size, threat_sentence, three_figures
 
 

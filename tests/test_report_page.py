@@ -12,10 +12,10 @@ import yaml
 from report_runs import LEAKS, NO_PRIVACY, make_run, privacy, summary
 from report_runs import config as make_config
 
-from fedpriv.errors import RunFolderError
+from fedpriv.common.errors import RunFolderError
 from fedpriv.report.compare import compare
-from fedpriv.report.folder import read_run
 from fedpriv.report.page import write_comparison, write_report
+from fedpriv.report.reading import read_run
 from fedpriv.report.tables import final_lines, final_table
 
 VOID = {"meta", "img", "br"}

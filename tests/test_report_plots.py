@@ -15,7 +15,7 @@ from fedpriv.report import plots
 
 @pytest.fixture
 def axes():
-    return plots._figure("test")[1]
+    return plots.blank_figure("test")[1]
 
 
 def labels(axes: Axes) -> dict[str, float]:
@@ -46,7 +46,7 @@ def drawn(monkeypatch):
         figures[picture.file] = figure.axes[0]
         return picture
 
-    monkeypatch.setattr(plots, "_save", save)
+    monkeypatch.setattr(plots, "save_picture", save)
     return figures
 
 

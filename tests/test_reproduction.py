@@ -14,14 +14,14 @@ import pytest
 import yaml
 
 from fedpriv import reproduce
+from fedpriv.attacks.attack_records import figures
 from fedpriv.attacks.metrics import judge
-from fedpriv.attacks.results import figures
-from fedpriv.audit import audit_config
-from fedpriv.compose import compose
-from fedpriv.errors import OptionError
-from fedpriv.files import locked
-from fedpriv.methods import METHODS
-from fedpriv.run_folder import code_digest
+from fedpriv.attacks.release_audit import audit_config
+from fedpriv.common.errors import OptionError
+from fedpriv.common.files import locked
+from fedpriv.common.versions import code_digest
+from fedpriv.config.compose import compose
+from fedpriv.config.methods import METHODS
 from fedpriv.studies import experiments, jobs, spec
 from fedpriv.studies.data import where
 from fedpriv.studies.experiments import plan, total_epochs

@@ -10,9 +10,9 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from tripwires import armed
 
-from fedpriv.app import _guarded, _train
+from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, EXCHANGE, ROUND, Refusal, pack_vector
+from fedpriv.engines.adapter import _guarded, _train
 from fedpriv.engines.grid import identify_server
-from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, EXCHANGE, ROUND, Refusal, pack_vector
 
 #: `make stress` tries a hundred thousand, and as many that are found by coverage.
 CASES = 100_000 if "FEDPRIV_STRESS" in os.environ else 2000

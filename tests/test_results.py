@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.site.__main__ import main as site
-from fedpriv.studies import spec, words
+from fedpriv.site import main as site
+from fedpriv.studies import spec
+from fedpriv.studies import study_words as words
 from fedpriv.studies.boards import read_boards
 from fedpriv.studies.leaderboard_page import page as board_page
 from fedpriv.studies.results import Leaderboard, PaperResults, Provenance, RunRecord, read_results

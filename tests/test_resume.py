@@ -17,14 +17,18 @@ import pytest
 import yaml
 from conftest import SMALL, Outcome, Run, result_of
 
-from fedpriv import client, evaluation, files, run_folder
 from fedpriv.cli import main
-from fedpriv.compose import compose
-from fedpriv.errors import RunFolderError
+from fedpriv.client import base as client
+from fedpriv.common import files, versions
+from fedpriv.common.checksums import damage
+from fedpriv.common.errors import RunFolderError
+from fedpriv.config.compose import compose, read_config
 from fedpriv.privacy import ledger
-from fedpriv.run import config_for_rerun, resume_run, start_run
-from fedpriv.server import Round
-from fedpriv.session import ATTEMPTS_PER_START, Session
+from fedpriv.runs import folder as run_folder
+from fedpriv.runs.session import ATTEMPTS_PER_START, Session
+from fedpriv.runs.start import config_for_rerun, resume_run, start_run
+from fedpriv.server.round import Round
+from fedpriv.training import evaluation
 
 #: State of every kind matters: an adaptive Diff, correlated noise, partial cohorts, checkpoints every second round.
 OPTIONS = (
@@ -180,11 +184,46 @@ def test_a_moved_folder(interrupted: Path, whole: Path):
     assert result_of(moved) == result_of(whole)
 
 
-def test_a_broken_checkpoint_is_named(interrupted: Path):
+def change_a_byte(file: Path, place: int = -9) -> None:
+    """Of a model.safetensors the default is the sign and the exponent of a parameter."""
+    content = bytearray(file.read_bytes())
+    content[place] ^= 0x40
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "clients.safetensors", "checkpoint.json", "SHA256SUMS"])
+def test_a_changed_byte_falls_back_by_name(name: str, interrupted: Path, whole: Path, capsys: pytest.CaptureFixture):
+    change_a_byte(interrupted / "checkpoints" / "round-000004" / name)
+    summary = resume_run(interrupted)
+    words = capsys.readouterr().err
+    assert "round-000004 is damaged" in words and name in words and "resumed from round 2" in words
+    assert "round-000004 is damaged" in summary["note"]
+    found, expected = result_of(interrupted), result_of(whole)
+    assert found.pop("summary") == expected.pop("summary") | {"note": summary["note"]} and found == expected
+
+
+def test_every_byte_of_a_checkpoint_counts(interrupted: Path):
+    folder = run_folder.RunFolder(interrupted)
+    newest, config = folder.checkpoints()[-1], read_config(interrupted)
+    files = [file for file in newest.iterdir() for _ in range(12)]
+    rng = np.random.default_rng(0)
+    for file in files:
+        whole = file.read_bytes()
+        change_a_byte(file, int(rng.integers(len(whole))))
+        assert folder.load_checkpoint(config).round == 2 and file.name in folder.damaged[0], file.name
+        file.write_bytes(whole)
+    assert damage(newest, run_folder.CHECKPOINT_FILES) is None
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "clients.safetensors", "checkpoint.json", "SHA256SUMS"])
+def test_no_whole_checkpoint_is_an_error_that_names_them(lost: str, interrupted: Path):
+    ledger_before = (interrupted / "ledger.jsonl").read_bytes()
     file = interrupted / "checkpoints" / "round-000004" / "clients.safetensors"
     file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(RunFolderError, match=r"round-000004: the checkpoint cannot be read"):
+    (interrupted / "checkpoints" / "round-000002" / lost).unlink()
+    with pytest.raises(RunFolderError, match=rf"round-000004 is damaged \(clients.*round-000002 is damaged \({lost}"):
         resume_run(interrupted)
+    assert (interrupted / "ledger.jsonl").read_bytes() == ledger_before
 
 
 @pytest.mark.parametrize("checkpoints", ["there", "removed"])
@@ -203,8 +242,8 @@ def test_another_configuration_is_refused(interrupted: Path, checkpoints: str):
 
 def test_other_versions_are_refused(interrupted: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.rmtree(interrupted / "checkpoints")
-    real = run_folder.versions()
-    monkeypatch.setattr(run_folder, "versions", lambda: real | {"torch": "9.9"})
+    real = versions.library_versions()
+    monkeypatch.setattr("fedpriv.runs.folder.library_versions", lambda: real | {"torch": "9.9"})
     with pytest.raises(RunFolderError, match=rf"other versions \(torch {real['torch']} -> 9.9\)"):
         resume_run(interrupted)
 

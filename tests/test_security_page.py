@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.client import Client, Request
-from fedpriv.compose import compose
-from fedpriv.config import Config
-from fedpriv.methods import METHODS
-from fedpriv.policy import Booked, Limits, Policy, UnitBudget, too_dear
+from fedpriv.client.base import Client
+from fedpriv.client.build import make_client
+from fedpriv.client.contract import Request
+from fedpriv.config.compose import compose
+from fedpriv.config.methods import METHODS
+from fedpriv.config.schema import Config
+from fedpriv.deployment.policy import Booked, Limits, Policy, UnitBudget, too_dear
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.events import Entry, Threat
-from fedpriv.worker import make_client
 
 PAGE = (Path(__file__).resolve().parents[1] / "SECURITY.md").read_text()
 ROWS = [

@@ -15,12 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.local_sgd import plain_average
 
-from fedpriv import foreign_grid, server
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import (
+    FIRST_NODE,
+    Refusal,
+    Reply,
+    most_bytes,
+    pack_vector,
+    refusal,
+    reply_content,
+    unpack_vector,
+)
+from fedpriv.common.seeds import draw_cohort
 from fedpriv.engines.grid import LocalGrid
-from fedpriv.errors import RunFailed
-from fedpriv.records import Refusal, Reply, most_bytes, pack_vector, refusal, reply_content, unpack_vector
-from fedpriv.seeds import draw_cohort
-from fedpriv.server import FIRST_NODE, BudgetsSpent, FederatedStrategy, Population, Round
+from fedpriv.server import nodes as foreign_grid
+from fedpriv.server import strategy as server
+from fedpriv.server.round import BudgetsSpent, Population, Round
+from fedpriv.server.strategy import FederatedStrategy
 from strategies.fedavg import FedAvg
 from strategies.fedcad import FedCAD
 from strategies.fedldp import FedLDP

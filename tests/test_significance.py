@@ -10,7 +10,10 @@ import pytest
 import torch
 from scipy import stats
 
+from fedpriv.common.packing import pack_selected, packed_bytes, unpack_selected
+from fedpriv.common.seeds import public_mask
 from fedpriv.mechanisms.loss_weights import loss_weights
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.mechanisms.significance import (
     kth_largest,
     kth_smallest,
@@ -21,9 +24,6 @@ from fedpriv.mechanisms.significance import (
     split_epsilon,
     top_count,
 )
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.seeds import public_mask
-from fedpriv.selection import pack_selected, packed_bytes, unpack_selected
 
 # --- equation 35 ---------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ def test_equal_keys_of_a_public_mask_still_give_the_right_number(monkeypatch: py
         def integers(self, low: int, high: int, size: int, dtype: type) -> np.ndarray:
             return np.zeros(size, np.uint64)
 
-    monkeypatch.setattr("fedpriv.seeds.generator", lambda *key: Constant())
+    monkeypatch.setattr("fedpriv.common.seeds.generator", lambda *key: Constant())
     assert public_mask(0, 0, 0, 10, 4).sum() == 4
 
 

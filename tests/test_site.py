@@ -15,10 +15,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from site_results import HOSTILE, add_figures, estimate, make_leaderboard, make_paper, make_results
 
-from fedpriv.site import charts
-from fedpriv.site.__main__ import main
-from fedpriv.site.folder import MARKER, replace_site
-from fedpriv.site.wording import PAPERS, duration, measured, plain, slug
+from fedpriv.site import main
+from fedpriv.studies.site import charts
+from fedpriv.studies.site.publishing import MARKER, replace_site
+from fedpriv.studies.site.wording import PAPERS, duration, measured, plain, slug
 
 VOID = {"meta", "link", "img", "br", "input", "path", "circle", "polyline"}
 
@@ -336,7 +336,7 @@ def test_hundreds_of_runs_take_seconds(tmp_path):
 
 def test_it_starts_without_torch():
     code = (
-        "import sys, fedpriv.site.__main__;"
+        "import sys, fedpriv.site;"
         "print([name for name in ('torch', 'flwr', 'ray', 'hydra', 'matplotlib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from site_results import HOSTILE, make_leaderboard, make_paper
 
-from fedpriv.site.__main__ import main
-from fedpriv.site.wording import slug
+from fedpriv.site import main
+from fedpriv.studies.site.wording import slug
 
 pytestmark = pytest.mark.browser
 

@@ -10,11 +10,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor
 
-from fedpriv.compose import compose
-from fedpriv.engines.grid import LocalGrid
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
-from fedpriv.privacy.ledger import Account
-from fedpriv.state import (
+from fedpriv.client.memory import (
     Answer,
     ClientMemory,
     ContextStore,
@@ -26,6 +22,10 @@ from fedpriv.state import (
     state_to_tensors,
     tensors_to_state,
 )
+from fedpriv.config.compose import compose
+from fedpriv.engines.grid import LocalGrid
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
+from fedpriv.privacy.ledger import Account
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from conftest import SMALL, Outcome, ledger_of, result_of, rows_of
 from flwr.app import Context, RecordDict
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
-from fedpriv.app import make_apps
-from fedpriv.client import Client
-from fedpriv.compose import compose
-from fedpriv.config import Config
+from fedpriv.client.base import Client
+from fedpriv.common.stopping import SIGNALS, Stopped, stop
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.operations.stopping import SIGNALS, Stopped, stop
-from fedpriv.run import resume_run, serve_flwr_run, start_run
+from fedpriv.runs.start import resume_run, serve_flwr_run, start_run
 
 Cli = Callable[..., Outcome]
 
@@ -122,7 +122,7 @@ def test_a_signal_in_the_last_round_changes_nothing(
 
 
 def test_a_signal_before_the_first_round(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from fedpriv import run as run_module
+    from fedpriv.runs import start as run_module
 
     monkeypatch.setattr(run_module, "resolve", lambda config, path: send(signal.SIGTERM)())
     outcome = cli(*OPTIONS, "hydra.run.dir=here")

@@ -1,66 +1,236 @@
-"""Who reaches what of a SuperLink: Flower's control API asks nobody who he is, so other machines must not reach it."""
+"""The gate before a SuperLink, and the mistakes that its command names: who is answered, and what is read of whom."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import importlib.util
+import importlib
+import inspect
+import os
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from cryptography.hazmat.primitives.asymmetric import ec
+from test_superlink_process import signed
 
+from fedpriv import credentials
 from fedpriv.credentials import make_credentials
-from fedpriv.superlink import NodesOnly, main
+from fedpriv.deployment import superlink_gate
+from fedpriv.deployment.superlink_gate import SMALL_BODY, Connection, Gate, Limits, user_of
+from fedpriv.superlink import OPTIONS, UNSAFE_VARIABLES, check_certificate, main
 
 #: What anybody could do who reaches it: run a program, register a node's key, read results, act as a ServerApp.
 CONTROL = ("/v1/control/start-run", "/v1/control/register-node", "/v1/control/pull-artifacts", "/v1/control/stop-run")
 OTHERS = ("/v1/runtime/acquire-task", "/docs", "/openapi.json", "/v1/fleet", "/")
+LISTENER = ("127.0.0.1", 8001)
+KEY = ec.generate_private_key(ec.SECP384R1())
 
 
-def answered(path: str, client: str | None, own: str = "10.0.0.1", kind: str = "http") -> Any:
-    """What a request from this address gets: the application's own 200, or what the guard says."""
-    said: list[Any] = []
+class Guarded:
+    """A gate before an application that reads the body and answers 200; what both did."""
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    def __init__(self) -> None:
+        self.gate = Gate(self.app, LISTENER, Limits(body=2**20, bodies=2, connections=8), lambda key: True)
+        self.bodies: list[bytes] = []
+        self.open = asyncio.Event()
+        self.at_once = self.most = self.read = 0
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.bodies.append((await receive())["body"])
+        await self.open.wait()
+        self.at_once -= 1
         await send({"type": "http.response.start", "status": 200})
+
+    async def ask(self, path: str, client: str | None, parts: Sequence[bytes] = (b"",), **more: Any) -> Any:
+        said: list[Any] = []
+        left = list(parts)
+
+        async def receive() -> Any:
+            if not left:
+                return {"type": "http.disconnect"}
+            part = left.pop(0)
+            self.read += len(part)
+            return {"type": "http.request", "body": part, "more_body": bool(left)}
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "client": client and (client, 50000), "headers": []}
+        await self.gate(scope | {"server": ("10.0.0.1", 8000)} | more, receive, send)
+        return said[0].get("status", said[0]["type"]) if said else None
+
+
+def answered(path: str, client: str | None, **more: Any) -> Any:
+    """What a request from this address gets: the application's own 200, or what the gate says."""
+    guarded = Guarded()
+    guarded.open.set()
+    return asyncio.run(guarded.ask(path, client, **more))
+
+
+def node_headers(*more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, _, value in (h.partition("=") for h in signed(KEY))] + [*more]
+
+
+@pytest.mark.parametrize("path", [*CONTROL, *OTHERS])
+@pytest.mark.parametrize("own", [("10.0.0.1", 8000), ("127.0.0.1", 8000), ("10.0.0.1", 8001), None])
+def test_the_public_listener_has_the_nodes_api_alone(path: str, own: Any) -> None:
+    """Whoever asks: a proxy on this machine, or a port forwarder, has a loopback address too."""
+    for host in ("10.0.0.9", "2001:db8::9", "10.0.0.1", "127.0.0.1", "::1", "::ffff:127.0.0.1", "", "localhost", None):
+        assert answered(path, host, server=own) == 403
+    assert answered(path, "10.0.0.9", server=own, type="websocket") == "websocket.close"
+
+
+def test_the_control_listener_has_everything_for_this_machine() -> None:
+    for path in (*CONTROL, *OTHERS, "/v1/fleet/pull-messages"):
+        assert answered(path, "127.0.0.1", server=LISTENER) == 200
+
+
+@pytest.mark.parametrize("client", ["10.0.0.9", "2001:db8::9", "", None])
+def test_a_packet_that_was_routed_to_the_loopback_address_gets_nothing(client: str | None) -> None:
+    for path in CONTROL:
+        assert answered(path, client, server=LISTENER) == 403
+
+
+def test_what_other_machines_are_for_is_left_to_them() -> None:
+    assert answered("/health", "10.0.0.9", method="GET") == 200
+    assert answered("/health", "10.0.0.9") == 403
+    assert answered("/v1/fleet/pull-messages", "10.0.0.9") == 401
+    assert answered("/v1/fleet/pull-messages", "10.0.0.9", headers=node_headers()) == 200
+
+
+def test_of_a_sender_who_proves_nothing_no_byte_is_read() -> None:
+    other = ec.generate_private_key(ec.SECP384R1())
+    good = signed(KEY)
+    proofs: list[list[str]] = [[], good[:2], signed(other, KEY.public_key()), [*good[:2], "flwr-timestamp=0"]]
+    proofs += [[good[0], "flwr-signature=???", good[2]], ["flwr-public-key=AAAA", *good[1:]], [*good, good[0]]]
+    for proof in proofs:
+        headers = [(name.encode(), value.encode()) for name, _, value in (h.partition("=") for h in proof)]
+        guarded = Guarded()
+        status = asyncio.run(guarded.ask("/v1/fleet/push-object", "10.0.0.9", [b"x" * 100], headers=headers))
+        assert status in (400, 401) and guarded.read == 0 and not guarded.bodies, proof
+
+
+@pytest.mark.parametrize(
+    ("header", "parts", "status"),
+    [
+        (None, [b"x" * 2**19, b"x" * 2**19], 200),
+        (None, [b"x" * 2**19, b"x" * 2**19, b"x", b"x" * 2**19], 413),
+        (b"1048576", [b"x" * 2**20], 200),
+        (b"1048577", [b"x"], 413),
+        (b"10", [b"x" * 11, b"x" * 100], 413),
+        (b"9" * 5000, [b"x"], 413),
+        (b"-1", [b"x"], 400),
+        (b"1e3", [b"x"], 400),
+    ],
+)
+def test_a_body_is_counted_by_its_header_and_as_it_comes(header: bytes | None, parts: list[bytes], status: int) -> None:
+    guarded = Guarded()
+    guarded.open.set()
+    headers = node_headers(*([(b"content-length", header)] if header is not None else []))
+    assert asyncio.run(guarded.ask("/v1/fleet/push-object", "10.0.0.9", parts, headers=headers)) == status
+    assert guarded.bodies == ([b"".join(parts)] if status == 200 else [])
+    assert guarded.read <= 2**20 + 1, "it read on"
+
+
+def test_large_bodies_wait_for_each_other_and_small_ones_for_nobody() -> None:
+    guarded = Guarded()
+
+    def ask(size: int) -> Any:
+        headers = node_headers((b"content-length", str(size).encode()))
+        return asyncio.create_task(guarded.ask("/v1/fleet/push-object", "10.0.0.9", [b"x" * size], headers=headers))
+
+    async def work() -> None:
+        large = [ask(SMALL_BODY + 1) for _ in range(5)]
+        while guarded.at_once < 2:
+            await asyncio.sleep(0.001)
+        small = [ask(SMALL_BODY) for _ in range(3)]
+        while guarded.at_once < 5:
+            await asyncio.sleep(0.001)
+        assert [len(body) for body in guarded.bodies] == [SMALL_BODY + 1] * 2 + [SMALL_BODY] * 3
+        guarded.open.set()
+        assert await asyncio.gather(*large, *small) == [200] * 8
+        assert guarded.most <= 5
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superlink_gate, "BODY_SECONDS", 0.01)
+    guarded, said = Guarded(), []
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
 
     async def send(message: Any) -> None:
         said.append(message)
 
-    scope = {"type": kind, "path": path, "client": client and (client, 50000), "server": (own, 8000)}
-    asyncio.run(NodesOnly(app)(scope, None, send))  # type: ignore[arg-type]
-    return said[0].get("status", said[0]["type"])
+    scope = {"type": "http", "method": "POST", "path": "/v1/fleet/push-object", "server": ("10.0.0.1", 8000)}
+    asyncio.run(guarded.gate(scope | {"client": ("10.0.0.9", 1), "headers": node_headers()}, silent, send))
+    assert said[0]["status"] == 408
 
 
-@pytest.mark.parametrize("path", [*CONTROL, *OTHERS])
-def test_other_machines_reach_the_nodes_api_alone(path: str) -> None:
-    for host in ("10.0.0.9", "2001:db8::9", "::ffff:10.0.0.9", "", "localhost", None):
-        assert answered(path, host) == 403
-    assert answered(path, "10.0.0.9", kind="websocket") == "websocket.close"
+def test_flower_still_has_what_is_taken_from_it() -> None:
+    from flwr.common import constant
+    from flwr.superlink import main as flower
+
+    command = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    assert list(inspect.signature(flower.create_app).parameters) == ["config", "superlink_lifespan_class"]
+    assert "superexec_process" in inspect.getsource(command.SuperLinkLifespan)
+    assert inspect.signature(command._parse_superlink_lifespan_config).parameters == {}
+    switches = {name for name in vars(constant) if name.startswith("FLWR_INTERNAL_GRPC_")}
+    assert switches <= set(UNSAFE_VARIABLES), "a listener that nothing here knows of"
 
 
-def test_what_other_machines_are_for_is_left_to_them() -> None:
-    assert answered("/health", "10.0.0.9") == answered("/v1/fleet/pull-messages", "10.0.0.9") == 200
+def test_a_connection_within_this_machine_has_a_user() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        own = listener.getsockname()
+        for family, address in ((socket.AF_INET, own), (socket.AF_INET6, (f"::ffff:{own[0]}", own[1]))):
+            client = socket.socket(family)
+            client.connect(address)
+            accepted, peer = listener.accept()
+            with accepted:
+                assert user_of(peer, own) == os.geteuid()
+                assert user_of(peer, ("127.0.0.2", own[1])) is None and user_of(own, own) is None
+                client.close()  # in the kernel's table it is root's from here on
+                assert accepted.recv(1) == b"" and user_of(peer, own) is None
 
 
-@pytest.mark.parametrize(
-    ("host", "own"),
-    [("127.0.0.1", "10.0.0.1"), ("::1", "::1"), ("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1")],
-)
-def test_this_machine_reaches_everything(host: str, own: str) -> None:
-    assert answered("/v1/control/list-runs", host, own) == 200
+@pytest.mark.parametrize("user", [os.geteuid() + 1, 0, None])
+def test_the_control_listener_keeps_connections_of_its_own_user_alone(
+    user: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ends:
+        """A transport of a connection to the control listener."""
+
+        closed = False
+
+        def get_extra_info(self, name: str) -> Any:
+            return {"sockname": LISTENER, "peername": ("127.0.0.1", 50000)}.get(name)
+
+        def abort(self) -> None:
+            self.closed = True
+
+    async def closed() -> bool:
+        state = uvicorn.server.ServerState()
+        config = uvicorn.Config(Guarded().gate, ws="none", log_config=None)  # type: ignore[arg-type]
+        made = Connection(config, state, {}, control=LISTENER, public=set(), most=0)  # type: ignore[arg-type]
+        ends = Ends()
+        made.connection_made(ends)  # type: ignore[arg-type]
+        return ends.closed
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(superlink_gate, "user_of", lambda *ends: user)
+    assert asyncio.run(closed())
+    monkeypatch.setattr(superlink_gate, "user_of", lambda *ends: 1000)
+    assert not asyncio.run(closed())
 
 
-def test_flower_still_has_the_hook() -> None:
-    """create_app asks its own module for the middlewares, by that name, when it is called."""
-    flower = importlib.util.find_spec("flwr")
-    assert flower is not None and flower.origin is not None
-    file = Path(flower.origin).parent / "superlink" / "main.py"  # read: importing it takes seconds
-    functions = {node.name: node for node in ast.parse(file.read_text()).body if hasattr(node, "name")}
-    calls = [node.func for node in ast.walk(functions["create_app"]) if isinstance(node, ast.Call)]
-    assert "_get_middleware" in functions
-    assert "_get_middleware" in {name.id for name in calls if isinstance(name, ast.Name)}
+# --- mistakes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,6 +241,13 @@ def test_flower_still_has_the_hook() -> None:
         (["credential=x"], "credential=x: no such option; allowed: credentials"),
         (["credentials=KEYS", "port=eight"], "port=eight"),
         (["credentials=KEYS", "host=server"], "host=server: must be an IP address"),
+        (["credentials=KEYS", "control=8000"], "control=8000: must be another port than port="),
+        (["credentials=KEYS", "control=0"], "control=0: must be a whole number from 1 to 65535"),
+        (["credentials=KEYS", "max_message=0"], "max_message=0: must be a whole number from 1 to 2047"),
+        (["credentials=KEYS", "max_message=2048"], "max_message=2048: must be a whole number from 1 to 2047"),
+        (["credentials=KEYS", "max_messages=none"], "max_messages=none: must be a whole number from 1 to 1024"),
+        (["credentials=KEYS", "max_connections=0"], "max_connections=0: must be a whole number from 1 to 65535"),
+        (["credentials=KEYS", "host=192.0.2.77"], "port=8000: cannot listen on 192.0.2.77"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -79,3 +256,55 @@ def test_a_mistake_is_one_line(
     make_credentials(tmp_path, ["localhost"], 0, 1)
     assert main([argument.replace("KEYS", str(tmp_path / "server")) for argument in arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_credentials(tmp_path, ["localhost"], 0, 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main([f"credentials={tmp_path / 'server'}", "host=127.0.0.1", f"port={port}"]) == 2
+    assert f"port={port}: cannot listen on 127.0.0.1" in capsys.readouterr().err
+
+
+def spoiled(what: str, folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """The server's credentials with something wrong."""
+    if what in ("names", "date"):
+        patch.setattr(credentials, "THIS_MACHINE", ("localhost",) if what == "names" else credentials.THIS_MACHINE)
+        make_credentials(folder, ["server.example"], 0, 1 if what == "names" else 0)
+        return folder / "server"
+    make_credentials(folder, ["server.example"], 0, 1)
+    make_credentials(folder / "other", ["server.example"], 0, 1)
+    file = {"key": "server.key", "authority": "ca.crt", "text": "server.crt"}[what]
+    text = (folder / "other" / "server" / file).read_text() if what != "text" else "no certificate"
+    (folder / "server" / file).write_text(text)
+    return folder / "server"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("names", "IP address mismatch, certificate is not valid for '127.0.0.1'"),
+        ("date", "certificate has expired"),
+        ("authority", "server.crt is no proof of it"),
+        ("key", "do not go together"),
+        ("text", "do not go together"),
+    ],
+)
+def test_a_certificate_that_superexec_would_not_take_is_refused(
+    what: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = spoiled(what, tmp_path, monkeypatch)
+    assert main([f"credentials={keys}"]) == 2
+    said = capsys.readouterr().err
+    assert words in said and f"credentials={keys}: " in said and "call `python -m fedpriv.credentials`" in said
+
+
+def test_the_certificates_that_are_made_are_taken(tmp_path: Path) -> None:
+    make_credentials(tmp_path, ["server.example"], 0, 1)
+    check_certificate(tmp_path / "server")
+
+
+def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert all(f"    {name}" in help_text or f", {name}" in help_text for name in OPTIONS)

@@ -12,9 +12,9 @@ from flwr.app import Message, RecordDict
 from flwr.supercore.fab import Fab
 from flwr.supernode import start_client_internal as flower
 
+from fedpriv.common.messages import Refusal
+from fedpriv.deployment.supernode import guard_bundles
 from fedpriv.engines.grid import identify_server, stamp
-from fedpriv.records import Refusal
-from fedpriv.supernode import guard_bundles
 
 APPROVED = b"the approved app"
 DIGEST = hashlib.sha256(APPROVED).hexdigest()

@@ -11,7 +11,7 @@ import pytest
 from conftest import SMALL, Outcome, Run, result_of
 
 from fedpriv import cli as cli_module
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 from fedpriv.report.__main__ import main as report
 
 Cli = Callable[..., Outcome]
@@ -98,7 +98,7 @@ def test_every_value_of_a_large_sweep_is_checked(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from fedpriv.session import Session
+    from fedpriv.runs.session import Session
 
     real = Session._end_round
 

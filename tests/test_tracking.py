@@ -15,12 +15,12 @@ import pytest
 from conftest import Outcome, Run, result_of, rows_of
 
 from fedpriv.cli import main
-from fedpriv.compose import compose, compose_remote
-from fedpriv.errors import OptionError
-from fedpriv.run import start_run, with_operations
-from fedpriv.tracking import backends
-from fedpriv.tracking.figures import of_round, of_summary, options
-from fedpriv.tracking.tracker import IDS, Tracker
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose, compose_remote
+from fedpriv.report.live.tracking import backends
+from fedpriv.report.live.tracking.tracked_figures import of_round, of_summary, options
+from fedpriv.report.live.tracking.tracker import IDS, Tracker
+from fedpriv.runs.start import start_run, with_operations
 
 #: A line of metrics.jsonl but for its round.
 ROW: dict[str, Any] = {
@@ -281,7 +281,7 @@ class Broken:
 @pytest.mark.parametrize("at", ["start", "round", "finish"])
 def test_a_tool_that_fails_is_left_alone_and_the_others_go_on(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tools = {"mlflow": Broken(at), "tensorboard": Broken("nowhere")}
-    monkeypatch.setattr("fedpriv.tracking.tracker.make_backend", lambda kind, options: tools[kind])
+    monkeypatch.setattr("fedpriv.report.live.tracking.tracker.make_backend", lambda kind, options: tools[kind])
     config, said = compose(["tracking.kinds=[mlflow,tensorboard]"]), []
     tracker = Tracker(config.tracking, tmp_path, lambda *warning: said.append(warning))
     tracker.start(config, 0)
@@ -295,7 +295,7 @@ def test_a_tool_that_fails_is_left_alone_and_the_others_go_on(at: str, tmp_path:
 
 
 def test_a_run_goes_on_without_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    monkeypatch.setattr("fedpriv.tracking.tracker.make_backend", lambda kind, options: Broken("round"))
+    monkeypatch.setattr("fedpriv.report.live.tracking.tracker.make_backend", lambda kind, options: Broken("round"))
     folder = run("tracking.kinds=[mlflow]", "num_rounds=2", "local.steps=1")
     words = "mlflow no longer tracks this run, which goes on (RuntimeError: the disk of the tool is full)"
     assert [line for line in capfd.readouterr().err.splitlines() if "track" in line] == [f"fedpriv: {words}"]

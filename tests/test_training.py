@@ -16,9 +16,9 @@ from torch import nn
 
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
-from fedpriv.config import LocalConfig
-from fedpriv.models import FlatModel
-from fedpriv.training import LocalData, SequentialTrainer, draw_batches
+from fedpriv.config.schema import LocalConfig
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.sequential import LocalData, SequentialTrainer, draw_batches
 
 
 @pytest.fixture(autouse=True)

@@ -17,17 +17,19 @@ from conftest import SMALL, Run, ledger_of, result_of, rows_of
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedpriv import trainer_choice
-from fedpriv.compose import compose
-from fedpriv.config import LocalConfig, ModelConfig
-from fedpriv.errors import OptionError
-from fedpriv.models import FlatModel, build_model
-from fedpriv.preparation import resolve
-from fedpriv.run import config_for_rerun, resume_run, start_run
-from fedpriv.trainer_choice import choose_trainer
-from fedpriv.training import LocalData, SequentialTrainer
-from fedpriv.vectorised import Chain, Mapped, VectorisedTrainer, obstacle
-from fedpriv.worker import Worker
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import LocalConfig, ModelConfig
+from fedpriv.engines.worker import Worker
+from fedpriv.runs import trainer_choice
+from fedpriv.runs.preparation import resolve
+from fedpriv.runs.start import config_for_rerun, resume_run, start_run
+from fedpriv.runs.trainer_choice import choose_trainer
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.models import build_model
+from fedpriv.training.sequential import LocalData, SequentialTrainer
+from fedpriv.training.stacked_gradients import Chain, Mapped
+from fedpriv.training.vectorised import VectorisedTrainer, obstacle
 
 SHAPES = {"linear": (1, 6, 6), "mlp": (1, 6, 6), "cnn": (1, 16, 16)}
 SIZES = (30, 0, 5, 17, 1, 30, 8)  # of clients' data

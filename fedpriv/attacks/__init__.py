@@ -1,1 +1,1 @@
-"""Membership inference: who was in the training data of a finished run?"""
+"""Attempts to refute a guarantee: membership inference, and audits of release code and of training."""

@@ -19,22 +19,23 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from fedpriv.app import make_apps
-from fedpriv.audit_examples import audit_examples
-from fedpriv.client import Client
-from fedpriv.config import Config, LocalConfig
+from fedpriv.attacks.example_canaries import audit_examples
+from fedpriv.client.base import Client
+from fedpriv.client.build import client_class, make_client
+from fedpriv.client.memory import MemoryStore
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import ARRAYS, FloatVector, pack_vector, unpack_array
+from fedpriv.config.schema import Config, LocalConfig
+from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.errors import OptionError
-from fedpriv.preparation import make_strategy
+from fedpriv.engines.worker import Worker, adopt
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
 from fedpriv.privacy.events import BLIND_TO_COHORT
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.records import ARRAYS, FloatVector, pack_vector, unpack_array
-from fedpriv.server import BudgetsSpent
-from fedpriv.state import MemoryStore
-from fedpriv.training import LocalData, LocalResult
-from fedpriv.worker import Worker, adopt, client_class, make_client
+from fedpriv.runs.preparation import make_strategy
+from fedpriv.server.round import BudgetsSpent
+from fedpriv.training.sequential import LocalData, LocalResult
 
 if TYPE_CHECKING:
     pass

@@ -18,18 +18,19 @@ import numpy as np
 import torch
 from flwr.app import Message
 
-from fedpriv.app import make_apps
-from fedpriv.config import Config
+from fedpriv.client.build import example_counts
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import pack_vector, unpack_vector
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.errors import OptionError
-from fedpriv.preparation import make_strategy
+from fedpriv.engines.worker import Worker, adopt
+from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, mislabel
-from fedpriv.privacy.noise import SeededNoise
-from fedpriv.records import pack_vector, unpack_vector
-from fedpriv.server import BudgetsSpent
-from fedpriv.training import LocalData
-from fedpriv.worker import Worker, adopt, example_counts
+from fedpriv.runs.preparation import make_strategy
+from fedpriv.server.round import BudgetsSpent
+from fedpriv.training.sequential import LocalData
 
 #: A tenth of the smallest client's examples, and no more than this: canaries disturb each other.
 MOST_PER_CLIENT = 50

@@ -17,16 +17,17 @@ from fedpriv.attacks.shadows import Job, Shelf, draw_rows
 from fedpriv.attacks.subject import Scored, Subject, Trained
 from fedpriv.attacks.targets import FEWEST, Rows, Sides, Targets, TooFewExamples, choose, without_copies
 from fedpriv.attacks.view import View
-from fedpriv.config import Config
-from fedpriv.data import FederatedData, load_dataset, load_pool
+from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.seeds import generator
+from fedpriv.config.schema import Config
+from fedpriv.data import FederatedData
+from fedpriv.data.load import load_dataset, load_pool
 from fedpriv.data.splits import read_split
-from fedpriv.errors import OptionError, RunFolderError
-from fedpriv.models import FlatModel
-from fedpriv.planning import schedule
-from fedpriv.records import FloatVector
-from fedpriv.run_folder import RunFolder
-from fedpriv.seeds import generator
-from fedpriv.worker import Worker
+from fedpriv.engines.worker import Worker
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import schedule
+from fedpriv.training.flat_model import FlatModel
 
 ATTACKS: dict[str, Callable[[View, Subject, Targets], Scored]] = {
     "confidence_series": confidence_series.attack,

@@ -19,20 +19,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from fedpriv.app import make_apps
 from fedpriv.attacks.subject import Trained
 from fedpriv.attacks.targets import Rows, TooFewExamples
-from fedpriv.config import Config, IidPartition
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.files import write_atomic
+from fedpriv.common.messages import FloatVector, pack_vector
+from fedpriv.common.seeds import generator
+from fedpriv.common.versions import code_digest
+from fedpriv.config.schema import Config, IidPartition
 from fedpriv.data.splits import Split, write_split
+from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.errors import RunFailed
-from fedpriv.files import write_atomic
-from fedpriv.preparation import make_strategy
-from fedpriv.records import FloatVector, pack_vector
-from fedpriv.run_folder import code_digest
-from fedpriv.seeds import generator
-from fedpriv.server import BudgetsSpent, Round
-from fedpriv.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt
+from fedpriv.runs.preparation import make_strategy
+from fedpriv.server.round import BudgetsSpent, Round
 
 #: A shadow model never takes more of the spare rows than this, so that they differ from each other.
 SHARE = 0.5
@@ -118,7 +118,7 @@ def _job(config: Config, changes: dict[str, Any], rows: Rows, spare: Rows, snaps
 
 @cache
 def _plain() -> Config:
-    from fedpriv.compose import compose
+    from fedpriv.config.compose import compose
 
     return compose(["strategy=fedavg"])
 

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.errors import FedprivError
+from fedpriv.common.errors import FedprivError
 
 Rows = NDArray[np.int64]
 

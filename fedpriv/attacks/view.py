@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpriv.data import Dataset, normalise
+from fedpriv.common.messages import FloatVector
+from fedpriv.data import Dataset
+from fedpriv.data.load import normalise
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.models import FlatModel
-from fedpriv.records import FloatVector
+from fedpriv.training.flat_model import FlatModel
 
 Features = NDArray[np.float64]
 Rows = NDArray[np.int64]

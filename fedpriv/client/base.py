@@ -7,8 +7,9 @@ ledger entries, state and account in one write, then the reply.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,132 +17,30 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
-from fedpriv.errors import FedprivError
+from fedpriv.client.contract import (
+    BudgetSpent,
+    Charge,
+    Neighbours,
+    Release,
+    Request,
+    Site,
+    Trained,
+    arrays_of,
+    read_request,
+    repeated_answer,
+)
+from fedpriv.client.memory import Answer, ClientMemory, read_memory, state_to_tensors, tensors_to_state
+from fedpriv.common.messages import TRAIN
+from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
-from fedpriv.models import Exchange, Layout
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
-from fedpriv.privacy.noise import NoiseSource, noise_source
-from fedpriv.records import ATTEMPT, ROUND, TRAIN, place
-from fedpriv.seeds import generator
-from fedpriv.state import Answer, ClientMemory, MemoryStore, read_memory, state_to_tensors, tensors_to_state
-from fedpriv.training import LocalData, SequentialTrainer
+from fedpriv.training.flat_model import Exchange, Layout
 
 if TYPE_CHECKING:
-    from fedpriv.shared_bits import Identity
-
-
-class BudgetSpent(FedprivError):
-    """The next release would take the client over `privacy.max_epsilon`; nothing was released."""
-
-
-class StaleRequest(FedprivError):
-    """A request for a round before the last answered one: its noise may have been used; nothing was released."""
-
-
-class UnsafeNoise(FedprivError):
-    """The server asked for less noise than the client's guarantee counts on; nothing was released."""
-
-
-class UnsafeClipNorm(FedprivError):
-    """The server announced a clip norm outside the public bounds; nothing was released."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the server asks for: which round, which attempt at it, and what the method's server half added."""
-
-    round: int
-    attempt: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PublicFacts:
-    """What is known of a client and its run before the run: num_examples is the client's own declared count,
-    smallest the least of all clients; batch_size is expected, not drawn.
-    """
-
-    num_examples: int
-    smallest: int
-    batch_size: int
-    num_rounds: int
-    clients_per_round: int
-    num_parameters: int = 0  # of the part of the model that travels; where the client `needs_layout`
-    num_clients: int = 0
-
-
-@dataclass(frozen=True)
-class Charge:
-    """What one release costs.
-
-    event: the bound fixed before the run. realised: what this release really cost, where it is something else.
-    adaptive: the event's parameter was chosen from earlier outputs (a guarantee only under a filter).
-    """
-
-    event: Event
-    realised: Event | None = None
-    adaptive: bool = False
-
-
-@dataclass(frozen=True)
-class Release:
-    """What leaves the client (value [..., d], and numbers [...] beside it by name), the state it keeps, and figures
-    for the experimenter.
-
-    local: the client's own model [d] after training, which stays with it; None where a release has none.
-    """
-
-    value: Tensor
-    state: Any = None
-    figures: dict[str, float] = field(default_factory=dict)
-    statistics: dict[str, Tensor] = field(default_factory=dict)
-    local: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Trained:
-    """After local training. sent: what of the update is up for release [d_up]; local: the client's own model [d]."""
-
-    sent: Tensor
-    local: Tensor
-    figures: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """Two sequences of updates that one client's data could cause, one number per participation: the length along a
-    fixed direction, in units of the clip norm, in world 0 and in world 1.
-    """
-
-    name: str
-    world0: tuple[float, ...]
-    world1: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Site:
-    """A client's own machine, real or simulated: its data, its memory, its source of randomness.
-
-    layout, initial: of the whole model, and its common parameters theta^0 [d]; needed by clients that keep layers.
-    test: figures of a model [d] on the client's own test pictures; None where it has none, and outside simulation.
-    """
-
-    client: int
-    num_examples: int  # declared once, public
-    load_data: Callable[..., LocalData]  # all of it, or these rows of it (int64 [b])
-    trainer: SequentialTrainer
-    store: MemoryStore
-    seed: int
-    rng: str  # seeded | secure
-    delta: float
-    max_epsilon: float | None
-    layout: Layout | None = None
-    initial: Tensor | None = None
-    test: Callable[[Tensor], dict[str, float]] | None = None
-    identity: Identity | None = None  # in a deployment, where clients agree on keys
-    run_id: int = 0  # Flower's, which a simulation leaves at 0: its runs are to be the same on every engine
-    guard: Callable[[Sequence[Charge]], None] | None = None  # the node's policy; raises where these may not leave
+    pass
 
 
 class Client(NumPyClient):
@@ -273,12 +172,10 @@ class Client(NumPyClient):
         return sent
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """The release code on trials ``shape`` = [trials, d] of one side of a pair of neighbours: here an update along
-        the first axis, ``length`` clip norms long.
+        """The release code on trials ``shape`` = [trials, d] of one side of a pair of neighbours: here an update of
+        ``length`` clip norms.
         """
-        update = torch.zeros(shape)
-        update[:, 0] = length * getattr(self, "clip_norm", 1.0)
-        return self.respond(update, state, noise)
+        return self.respond(on_all_axes(length * getattr(self, "clip_norm", 1.0), shape), state, noise)
 
     @classmethod
     def chosen_for(
@@ -448,7 +345,7 @@ class Client(NumPyClient):
         """Batches are repeatable in simulation; in secret where noise comes from the operating system."""
         site = self._site()
         if site.rng == "secure":
-            from fedpriv.privacy.secure_noise import secure_generator  # cryptography: only where it is needed
+            from fedpriv.mechanisms.secure_noise import secure_generator  # cryptography: only where it is needed
 
             return secure_generator()
         return generator(site.seed, site.client, server_round, attempt, "batches")
@@ -459,25 +356,12 @@ class Client(NumPyClient):
         return self.site
 
 
-def read_request(config: dict[str, Any]) -> Request:
-    """What the adapter hands to `fit`: round, attempt, and what the method's server half added."""
-    options = {key: value for key, value in config.items() if key not in (ROUND, ATTEMPT)}
-    return Request(int(config[ROUND]), int(config[ATTEMPT]), options)
+def on_all_axes(length: float, shape: tuple[int, int], among: int | None = None) -> Tensor:
+    """Vectors [trials, d] of this length that have the same part along each of the first ``among`` axes (None: all).
 
-
-def arrays_of(answer: Answer) -> list[np.ndarray]:
-    """``[release]``, or ``[release, statistics]``."""
-    parts = (answer.release, answer.statistics)
-    return [part.numpy() for part in parts if part is not None]
-
-
-def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
-    """The stored answer for the very request that it answered; None for a newer request. Raises `StaleRequest`."""
-    answer = memory.answer
-    if answer is None or place(request.round, request.attempt) > place(answer.round, answer.attempt):
-        return None
-    if (request.round, request.attempt) != (answer.round, answer.attempt):
-        raise StaleRequest(
-            f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
-        )
-    return answer
+    Against one noise for all coordinates the direction does not matter; a coordinate with less of it shows by itself.
+    """
+    many = among or shape[1]
+    vectors = torch.zeros(shape)
+    vectors[:, :many] = length / math.sqrt(many)
+    return vectors

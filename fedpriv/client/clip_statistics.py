@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
 from fedpriv.mechanisms.clip_thresholds import push, window_change
 from fedpriv.mechanisms.clipping import ROUNDING
+from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Event, Gaussian, NoBound, Threat
-from fedpriv.privacy.noise import NoiseSource, add_normal
-from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
 
 #: Where the noise of a statistic is null: in units of noise_multiplier, so that it costs at most a tenth of what the
 #: release costs (multiplier noise_multiplier / 2).

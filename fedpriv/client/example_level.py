@@ -20,16 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, Client, Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
-from fedpriv.errors import OptionError
+from fedpriv.client.base import Client, on_all_axes
+from fedpriv.client.contract import Charge, Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import SIGMA, shown
 from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
 from fedpriv.mechanisms.optimisers import Moments, Optimiser
-from fedpriv.mechanisms.per_example import clip_factors
+from fedpriv.mechanisms.per_example import clip_factors, excess
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
-from fedpriv.privacy.noise import NoiseSource, add_normal
-from fedpriv.records import SIGMA, shown
 
 EXAMPLE_TO_SERVER = Threat("example", "add-or-remove-one", "server")
 
@@ -118,12 +119,23 @@ class ExampleLevelClient(Client):
 
         Theta may differ between trials, so noise is added in units of it.
         """
-        scale = clip_norm.to(total.dtype).unsqueeze(-1)
+        scale = clip_norm.unsqueeze(-1)
         expected = self.facts.batch_size
-        gradient = add_normal(total / scale, sigma, noise) * scale / expected  # [DPFL-AGN, Alg. 1 line 12]
+        # [DPFL-AGN, Alg. 1 line 12]; float32 is post-processing
+        gradient = (add_normal_finely(total / scale, sigma, noise) * scale / expected).float()
         if self.clipping != "adaptive":
             return NoisyStep(gradient, None)
-        return NoisyStep(gradient, add_normal(within, self.count_noise, noise) / expected)
+        return NoisyStep(gradient, add_normal_finely(within, self.count_noise, noise) / expected)
+
+    def multiplier(self, sigma: float) -> float:
+        """sigma over how far one example moves the sum on the noise's grid, in units of Theta: what a step is worth.
+
+        An example moves the computed sum by less than 1 - 2^-12 + ``excess`` (`fedpriv.mechanisms.per_example`), and
+        the sum on the grid by sqrt(d) `fine_step(sigma)` more, at most 2^-20 sigma for d <= 2^32 parameters. Below a
+        sigma of 2^8 and with no more than 65,536 examples that is 1 at most, and the multiplier is sigma itself.
+        """
+        beyond = excess(self.facts.num_examples) + max(0.0, 2.0**-20 * sigma - 2.0**-12)
+        return sigma / (1 + beyond)
 
     def next_clip_norm(self, clip_norm: Tensor, step: NoisyStep) -> Tensor:
         """Theta <- Theta * exp(-eta_C (b + 1/2 - target)), kept in a public range (Andrew et al. 2021).
@@ -194,7 +206,9 @@ class ExampleLevelClient(Client):
         """``local_steps`` steps at this sigma."""
         if self.clipping == "median":
             return NoBound(threat=self.threat, reason=RAW_MEDIAN, count=self.local_steps)
-        multiplier = with_count(sigma, self.count_noise) if self.clipping == "adaptive" else sigma
+        multiplier = self.multiplier(sigma)
+        if self.clipping == "adaptive":
+            multiplier = with_count(multiplier, self.count_noise)
         return PoissonGaussian(
             threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling_rate, count=self.local_steps
         )
@@ -224,7 +238,7 @@ class ExampleLevelClient(Client):
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """A data set with and without one example whose gradient is longer than Theta, beside examples whose gradients
-        are zero; its direction is the first axis.
+        are zero.
         """
         nobody = (0.0,) * participations
         return [Neighbours("one example more", nobody, (3.0,) * participations)]
@@ -237,23 +251,22 @@ class ExampleLevelClient(Client):
         """
         trials = shape[0]
         state = state or self.fresh_state(torch.zeros(shape))
-        seen = []
+        seen, shares = [], []
         for _ in range(self.local_steps):
             sigma = self.smallest_sigma(1 + state.steps // self.local_steps)
-            gradient = torch.zeros(shape)
-            gradient[:, 0] = length * self.clip_norm
+            gradient = on_all_axes(length * self.clip_norm, shape)
             drawn = (noise.uniform(trials) < self.sampling_rate) & (length != 0)
             norms = l2_norm(gradient)
             factors = clip_factors(norms, state.clip_norm) if length else torch.zeros(trials)
             within = drawn * ((norms <= state.clip_norm).double() - 0.5)
-            total = gradient * (factors * drawn).float().unsqueeze(-1)
+            total = gradient * (factors * drawn).unsqueeze(-1)
             step = self.noisy_step(total, within, sigma, state.clip_norm, noise)
             moments = Moments(state.m, state.v, state.steps + 1)
             seen.append(step.gradient / state.clip_norm.float().unsqueeze(-1))
             if step.share is not None:
-                seen.append(step.share.float().unsqueeze(-1))
+                shares.append(step.share.float().unsqueeze(-1))
             state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
-        return Release(torch.cat(seen, dim=-1), state)
+        return Release(torch.cat([*seen, *shares], dim=-1), state)
 
 
 class DecayingNoise(ExampleLevelClient):

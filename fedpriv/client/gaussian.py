@@ -8,12 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpriv.client import Charge, Client, Neighbours, Release, Request, Site, UnsafeClipNorm
-from fedpriv.clip_statistics import Measured, clip_statistic
+from fedpriv.client.base import Client
+from fedpriv.client.clip_statistics import Measured, clip_statistic
+from fedpriv.client.contract import Charge, Neighbours, Release, Request, Site, UnsafeClipNorm
+from fedpriv.common.messages import CLIP_NORM, shown
 from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import Event
-from fedpriv.privacy.noise import NoiseSource
-from fedpriv.records import CLIP_NORM, shown
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class GaussianClient(Client):
     """Base of the clients that clip their update to ``clip_norm`` and add Gaussian noise.
 
     A method says what it releases at the C of this participation (`release`), what that costs (`charges`, and
-    `planned_releases` for a whole run). How C moves is the server's rule (`fedpriv.clip_server`); here is the client's
-    side of it: the announced C is checked and taken, and the rule's statistic leaves beside the release, with its own
-    price. Noise is at least noise_multiplier * C, so C changes no event of the release.
+    `planned_releases` for a whole run). How C moves is the server's rule (`fedpriv.server.clip_rules`); here is the
+    client's side of it: the announced C is checked and taken, and the rule's statistic leaves beside the release, with
+    its own price. Noise is at least noise_multiplier * C, so C changes no event of the release.
 
     noise_multiplier: the paper's sigma, standard deviation / clip_norm, per coordinate. clip_norm: the first C.
     clipping: fixed | quantile | geometric | adp. floor, norm_bound: the smallest and largest C that is accepted;

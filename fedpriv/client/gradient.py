@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, Client, PublicFacts, Release, Request, Site, Trained
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, PublicFacts, Release, Request, Site, Trained
 from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Event, Gaussian
-from fedpriv.privacy.noise import NoiseSource, add_normal
 
 
 def printed_multiplier(epsilon: float, sensitivity: float) -> float:

@@ -23,8 +23,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedpriv.errors import OptionError
-from fedpriv.privacy.noise import encode_key
+from fedpriv.common.errors import OptionError
+from fedpriv.common.files import read_regular
+from fedpriv.mechanisms.noise_sources import encode_key
 
 PROTOCOL = "fedpriv coqfl 1"
 KEY_BYTES = 32
@@ -145,7 +146,7 @@ def read_identity(key_file: Path, peers_file: Path) -> Identity:
     Raises `OptionError` naming the node-config key.
     """
     try:
-        text = key_file.read_bytes()
+        text = read_regular(key_file)
         if text.startswith(b"-----"):
             loaded = serialization.load_pem_private_key(text, password=None)
             if not isinstance(loaded, Ed25519PrivateKey):
@@ -157,7 +158,7 @@ def read_identity(key_file: Path, peers_file: Path) -> Identity:
         words = f"must be an Ed25519 private key ({error})"
         raise OptionError("node-config identity-key", str(key_file), words) from None
     try:
-        found = {int(client): bytes.fromhex(key) for client, key in json.loads(peers_file.read_text()).items()}
+        found = {int(client): bytes.fromhex(key) for client, key in json.loads(read_regular(peers_file)).items()}
         for key in found.values():
             Ed25519PublicKey.from_public_bytes(key)
     except (OSError, ValueError, AttributeError, TypeError) as error:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from fedpriv.files import write_atomic
-from fedpriv.privacy.events import Entry, entry_from_json, entry_to_json
+from fedpriv.common.files import write_atomic
+from fedpriv.privacy.event_json import entry_from_json, entry_to_json
+from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory

@@ -11,27 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client import Client, Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
-from fedpriv.errors import OptionError
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
+from fedpriv.common.messages import CENTRES, RADII, shown
 from fedpriv.mechanisms.clipping import finite_or_zero
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack
-from fedpriv.models import Exchange, Layout
 from fedpriv.privacy.events import Event, Threat
-from fedpriv.privacy.noise import NoiseSource
-from fedpriv.records import CENTRES, RADII, shown
+from fedpriv.training.flat_model import Exchange, Layout, per_layer
 
 #: Against the server together with the other members of a pair or group, whose shared bits it then knows.
 WITH_MEMBERS = Threat("client", "replace-one", "server+members")
 #: Largest centre and radius that is accepted; 1 / MOST: smallest radius. Neither leaves float32, where values are held.
 MOST = 1e30
-
-
-def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:
-    """One radius for each named block. Raises `OptionError` for another number of them."""
-    found = [float(radius)] * layers if isinstance(radius, int | float) else [float(value) for value in radius]
-    if len(found) != layers:
-        raise OptionError("strategy.client.radius", found, f"{len(found)} radii for {layers} named blocks")
-    return found
 
 
 class OneBitClient(Client):

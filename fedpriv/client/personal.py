@@ -9,8 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from fedpriv.client import Client
-from fedpriv.models import Exchange, Layout
+from fedpriv.client.base import Client
+from fedpriv.training.flat_model import Exchange, Layout
 
 
 class PersonalClient(Client):

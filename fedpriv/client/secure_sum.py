@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpriv.client import Charge
+from fedpriv.client.contract import Charge
 from fedpriv.privacy.events import SECURE_SUM, Gaussian
 
 ONE_NOISE = (

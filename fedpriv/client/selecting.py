@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, Neighbours, Release
-from fedpriv.gradient_client import GradientClient
+from fedpriv.client.base import on_all_axes
+from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.gradient import GradientClient
+from fedpriv.common.packing import pack_selected, packed_bytes
+from fedpriv.common.seeds import public_mask
 from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest
 from fedpriv.privacy.events import Event, GumbelTopK, NoBound
-from fedpriv.privacy.noise import NoiseSource
-from fedpriv.seeds import public_mask
-from fedpriv.selection import pack_selected, packed_bytes
 
 #: Lengths in `worst_case_pairs` that stand for a gradient along one of the first two axes in a round that sends one.
 FIRST_AXIS, SECOND_AXIS = 2.0, 3.0
@@ -171,7 +172,7 @@ class SelectingClient(GradientClient):
         gradient = torch.zeros(shape)
         if abs(length) <= 1:
             self.round = self.fullest_round()
-            gradient[:, 0] = length * self.clip_norm
+            gradient = on_all_axes(length * self.clip_norm, shape, self.count(shape[1], self.round))
         else:
             self.round = self.emptiest_round()
             gradient[:, int(length == SECOND_AXIS)] = self.clip_norm

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client import Charge, Release, Request, StaleRequest, arrays_of, read_request, repeated_answer
-from fedpriv.gaussian_client import GaussianClient, joined_state, split_state
-from fedpriv.privacy.noise import NoiseSource
-from fedpriv.records import EXCHANGE, STATISTICS, TRAIN, place
-from fedpriv.state import Answer, ClientMemory, Waiting, read_memory
+from fedpriv.client.contract import Charge, Release, Request, StaleRequest, arrays_of, read_request, repeated_answer
+from fedpriv.client.gaussian import GaussianClient, joined_state, split_state
+from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory
+from fedpriv.common.messages import EXCHANGE, STATISTICS, TRAIN, place
+from fedpriv.mechanisms.noise import NoiseSource
 
 
 class TwoExchangeClient(GaussianClient):

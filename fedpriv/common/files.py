@@ -5,27 +5,30 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import RunFolderError
+from fedpriv.common.errors import RunFolderError
 
 
-def write_atomic(path: Path, content: bytes | str, durable: bool = True) -> None:
+def write_atomic(path: Path, content: bytes | str, durable: bool = True, mode: int = 0o666) -> None:
     """Replaces a file as a whole: a reader, or the next start after a crash, sees the old or the new one.
 
-    durable=False: for what nobody reads after a crash of the machine; milliseconds faster.
+    durable=False: for what nobody reads after a crash of the machine; milliseconds faster. mode: less the umask; 0o600
+    for what is nobody else's.
     Raises OSError that names ``path`` where the disk is full.
     """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with temporary.open("xb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
             file.flush()
             if durable:
@@ -38,6 +41,23 @@ def write_atomic(path: Path, content: bytes | str, durable: bool = True) -> None
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """A file to read that somebody named. Raises OSError, also for a folder, a pipe, a socket or a device: a reader of
+    some of those waits for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: str | Path) -> bytes:
+    """The bytes of such a file."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def fsync_folder(folder: Path) -> None:
@@ -60,19 +80,22 @@ class JsonLines:
     """An append-only file of JSON objects, one a line. A torn last line (a crash) is dropped by whoever reads or
     appends next; a damaged line before it raises `RunFolderError`.
 
-    fsync: return from `append` only once the line is on the disk.
+    fsync: return from `append` only once the line is on the disk. mode: of a new file, less the umask.
     """
 
-    def __init__(self, path: Path, fsync: bool = False) -> None:
-        self.path, self.fsync = path, fsync
+    def __init__(self, path: Path, fsync: bool = False, mode: int = 0o666) -> None:
+        self.path, self.fsync, self.mode = path, fsync, mode
         self._whole = False  # known to end with a whole line
 
-    def append(self, row: dict[str, Any]) -> None:
-        """Adds a row as a whole or not at all. Raises OSError that names the file where the disk is full."""
+    def append(self, row: dict[str, Any]) -> bytes:
+        """Adds a row as a whole or not at all; returns its line. Raises OSError that names the file where the disk is
+        full.
+        """
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
-        with self.path.open("ab", buffering=0) as file:  # unbuffered: what failed is not tried again on closing
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, self.mode)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:  # unbuffered: what failed is not tried again on closing
             if not self._whole:  # what an earlier process left behind
-                os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+                self._cut_torn_line(descriptor)
                 self._whole = True
             end = file.seek(0, os.SEEK_END)
             try:
@@ -84,6 +107,12 @@ class JsonLines:
                 raise
             if self.fsync:
                 os.fsync(file.fileno())
+        return line
+
+    def _cut_torn_line(self, descriptor: int) -> None:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def read(self) -> list[dict[str, Any]]:
         if not self.path.exists():
@@ -98,7 +127,13 @@ class JsonLines:
 
     def keep(self, wanted: Any) -> None:
         """Rewrites the file with the rows for which ``wanted(row)`` holds."""
-        rows = [row for row in self.read() if wanted(row)]
+        self._write([row for row in self.read() if wanted(row)])
+
+    def replace_last(self, row: dict[str, Any]) -> None:
+        """Rewrites the file with ``row`` in the place of the last one."""
+        self._write([*self.read()[:-1], row])
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
         write_atomic(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 
@@ -112,3 +147,8 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             raise RunFolderError(f"{folder}: another run is writing into this folder") from None
         yield
+
+
+def json_number(value: float) -> float | str:
+    """JSON has no infinity; the summary writes the string "inf"."""
+    return "inf" if math.isinf(value) else float(value)

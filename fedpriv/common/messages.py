@@ -448,3 +448,7 @@ def _size(value: Any, record: str, name: str) -> int:
             raise MalformedMessage(f"{shown_text(record)}.{shown_text(name)}: {words}", "oversized")
         return len(value)
     return 8
+
+
+#: On our own grids node = FIRST_NODE + client (Flower reserves 0 and 1 for itself).
+FIRST_NODE = 2

@@ -26,10 +26,12 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpriv.config import Config, validate
-from fedpriv.errors import OptionError, RunFolderError
+from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.config.checks import validate
+from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.config.schema import Config
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = Path(__file__).resolve().parents[2] / "conf"
 
 #: Keys of the command line that are not part of a run's configuration.
 COMMANDS = ("resume", "rerun", "plan")
@@ -73,7 +75,37 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     raw = _compose_raw(wanted)
     for command in COMMANDS:
         raw.pop(command, None)
-    return validate(raw)
+    config = validate(raw)
+    _refuse_noise_beside_target(config, parsed)
+    return config
+
+
+def _refuse_noise_beside_target(config: Config, given: Sequence[Override]) -> None:
+    """Raises `OptionError` for noise that was asked for by name: it would be replaced by what the target asks for. What
+    a YAML file says is a default, and is replaced.
+    """
+    target = config.privacy.target_epsilon
+    if target is None:
+        return
+    for override in given:
+        key, value = override.key_or_group, override.value() if not override.is_delete() else None
+        named = {key: value}
+        if isinstance(value, dict):
+            named |= {f"{key}.{name}": part for name, part in _leaves(value)}
+        for option, part in named.items():
+            half, _, name = option.rpartition(".")
+            if half in ("strategy.client", "strategy.server") and name in NOISE_OPTIONS:
+                words = f"privacy.target_epsilon={target:g} chooses it; allowed: one of the two"
+                raise OptionError(option, "null" if part is None else part, words)
+
+
+def _leaves(node: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of everything in a mapping."""
+    for name, value in node.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value))
+        else:
+            yield str(name), value
 
 
 def compose_remote_text(text: str) -> Config:

@@ -1,4 +1,4 @@
-"""Methods of one's own, without a row in `fedpriv.methods`: their constructors say which options they have.
+"""Methods of one's own, without a row in `fedpriv.config.methods`: their constructors say which options they have.
 
 A parameter is an option: its annotation is what is allowed (``Annotated[float, Field(ge=0, description="...")]`` for
 a range and `--help`), its default what holds where the YAML file says nothing.
@@ -6,6 +6,7 @@ a range and `--help`), its default what holds where the YAML file says nothing.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError, create_model
 
-from fedpriv.config import Config, first_option_error
-from fedpriv.errors import OptionError
-from fedpriv.methods import METHODS, ServerOptions, check_example_level, check_min_replies
-from fedpriv.options import Options
+from fedpriv.common.errors import OptionError
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.methods import METHODS, ServerOptions
+from fedpriv.config.options import Options
+from fedpriv.config.schema import Config
 
 if TYPE_CHECKING:
-    from fedpriv.client import Client
+    pass
 
 #: What a constructor gets from the project and not from the YAML file.
 GIVEN = {"server": ("self", "population"), "client": ("self", "variant", "site", "facts")}
@@ -34,25 +36,6 @@ def check_own_half(config: Config, half: str, kind: type[Any]) -> None:
         constructor_schema(kind, half).model_validate(options)  # type: ignore[arg-type]
     except ValidationError as error:
         raise first_option_error(error, prefix=("strategy", half)) from None
-
-
-def check_own_client(config: Config, kind: type[Client]) -> None:
-    """As `check_own_half`, and what the analyses of the shared bases rest on."""
-    check_own_half(config, "client", kind)
-    if config.strategy.name not in METHODS:
-        check_min_replies(config)
-        if kind.clips_examples:
-            check_example_level(config)
-
-
-def both_schemas(config: Config) -> tuple[type[Options], type[Options]]:
-    """(options of the server half, options of the client half) of any method. Raises `OptionError`."""
-    if config.strategy.name in METHODS:
-        return METHODS[config.strategy.name]
-    from fedpriv.preparation import server_class  # these use this module
-    from fedpriv.worker import client_class
-
-    return constructor_schema(server_class(config), "server"), constructor_schema(client_class(config), "client")
 
 
 @lru_cache(maxsize=64)
@@ -103,4 +86,16 @@ def _parameters(kind: type[Any], given: tuple[str, ...]) -> dict[str, tuple[Any,
         inherited = True
         if not any(one.kind == one.VAR_KEYWORD for one in parameters):
             break
+    return found
+
+
+def locate(target: str, option: str) -> type[Any]:
+    """The class that a ``_target_`` names."""
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(option, target, f"cannot be imported ({error})") from None
+    if not isinstance(found, type):
+        raise OptionError(option, target, "is not a class")
     return found

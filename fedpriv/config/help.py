@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedpriv.compose import CONF, compose, group_choices
-from fedpriv.config import Config, PartitionConfig, StrategyConfig
-from fedpriv.errors import OptionError
-from fedpriv.methods import METHODS
-from fedpriv.options import Options
+from fedpriv.config.compose import CONF
+from fedpriv.config.methods import METHODS
+from fedpriv.config.options import Options
+from fedpriv.config.schema import Config, PartitionConfig, StrategyConfig
 
 USAGE = """fedpriv: differentially private federated learning whose privacy claims are checked
 
@@ -42,14 +40,14 @@ FOLDERS = [
 ]
 
 
-def help_text() -> str:
-    """Usage, groups with their choices, and every option with its range."""
+def help_text(own: Mapping[str, tuple[type[Options], type[Options]]] | None = None) -> str:
+    """Usage, groups with their choices, and every option with its range. ``own``: schemas of methods without a row."""
     lines = [USAGE]
     for group in ("strategy", "dataset", "partition", "model", "engine", "experiment", "scale"):
         choices = sorted(file.stem for file in (CONF / group).glob("*.yaml") if file.stem != "base")
         lines.append(f"  {group:<12} {', '.join(choices)}")
     lines += ["", "options (option=value):"]
-    rows = [*describe_options(), *_method_options(), *FOLDERS]
+    rows = [*describe_options(), *_method_options(own or {}), *FOLDERS]
     names, kinds = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines += [f"  {option:<{names}}  {kind:<{kinds}}  {text}".rstrip() for option, kind, text in rows]
     return "\n".join(lines)
@@ -73,10 +71,10 @@ def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]
             yield f"{prefix}{name}", _type_in_words(field), field.description or ""
 
 
-def _method_options() -> list[tuple[str, str, str]]:
+def _method_options(own: Mapping[str, tuple[type[Options], type[Options]]]) -> list[tuple[str, str, str]]:
     """The options of the halves, each once, with the methods that have it."""
     users: dict[tuple[str, str, str], list[str]] = {}
-    schemas: dict[str, tuple[type[Options], type[Options]]] = {**METHODS, **_own_methods()}
+    schemas: dict[str, tuple[type[Options], type[Options]]] = {**METHODS, **own}
     for method, halves in schemas.items():
         for half, schema in zip(("server", "client"), halves, strict=True):
             for row in _walk(f"strategy.{half}.", schema):
@@ -85,18 +83,6 @@ def _method_options() -> list[tuple[str, str, str]]:
         (option, kind, text if set(methods) >= set(METHODS) else f"{', '.join(methods)}: {text}")
         for (option, kind, text), methods in users.items()
     ]
-
-
-def _own_methods() -> dict[str, tuple[type[Options], type[Options]]]:
-    """Schemas of the methods without a row in `METHODS`; only where there are some, something heavy is loaded."""
-    found: dict[str, tuple[type[Options], type[Options]]] = {}
-    for name in group_choices(CONF / "strategy"):
-        if name not in METHODS:
-            from fedpriv.own_methods import both_schemas
-
-            with suppress(OptionError, SyntaxError):  # of a file that is being worked on: help on all else goes on
-                found[name] = both_schemas(compose([f"strategy={name}"]))
-    return found
 
 
 def _type_in_words(field: FieldInfo) -> str:

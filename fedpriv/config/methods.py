@@ -1,6 +1,6 @@
 """The options of every method: one schema for each half, and what both halves must agree on.
 
-``METHODS`` is the table of contents. Nothing heavy is imported (see `fedpriv.config`).
+``METHODS`` is the table of contents. Nothing heavy is imported (see `fedpriv.config.schema`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from fedpriv.errors import OptionError
-from fedpriv.options import Options
-from fedpriv.secure_sum import SumOptions, WeighedSumOptions
+from fedpriv.common.errors import OptionError
+from fedpriv.config.options import Options
 
 if TYPE_CHECKING:
-    from fedpriv.config import Config
+    pass
+
+
+class SumOptions(Options):
+    """Options of clients whose noises add up in a secure sum."""
+
+    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
+    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
+
+
+class WeighedSumOptions(SumOptions):
+    weighting: Any = Field(description="as strategy.server.weighting")
 
 
 #: Bounds below these could be rounded in float32 to something longer than they are.
 SMALLEST, SMALLEST_SCORE = 1e-6, 1e-12
+
+
+#: Options that say how much noise a method adds: what `privacy.target_epsilon` chooses, or makes ineffective.
+NOISE_OPTIONS = ("noise_multiplier", "epsilon", "trials", "private_share")
 
 
 class ServerOptions(Options):
@@ -336,7 +350,7 @@ class NbAFLClientOptions(NbAFLOptions, ClientOptions):
 
 
 #: name -> (options of the server half, options of the client half). A method without a row here is a user's
-#: own: its constructors are its schema (`fedpriv.own_methods`).
+#: own: its constructors are its schema (`fedpriv.config.constructors`).
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedavg": (ServerOptions, ClientOptions),
     "fedprox": (ServerOptions, FedProxClientOptions),
@@ -363,136 +377,3 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
 
 
 # --- across the halves -----------------------------------------------------------------------------------
-
-
-def check_halves(config: Config) -> None:
-    """What no single option can show. Raises `OptionError`."""
-    client = METHODS[config.strategy.name][1]
-    check_min_replies(config)
-    if issubclass(client, ExampleLevelClientOptions):
-        check_example_level(config)
-    if issubclass(client, OneBitOptions):
-        _check_one_bit(config)
-    if issubclass(client, GradientOptions):
-        _check_gradient(config)
-    if issubclass(client, ClippingClientOptions):
-        _check_clipping(config)
-
-
-def check_min_replies(config: Config) -> None:
-    """A guarantee that counts on min_replies noises is only true if the server keeps to it."""
-    client, least = config.client_options(), config.server_options().get("min_replies", 1)
-    if "min_replies" in client and client["min_replies"] != least:
-        allowed = f"must be strategy.server.min_replies={least}"
-        raise OptionError("strategy.client.min_replies", client["min_replies"], allowed)
-    if client.get("colluders", 0) >= least and client.get("colluders", 0) > 0:
-        allowed = f"must be less than strategy.server.min_replies={least}"
-        raise OptionError("strategy.client.colluders", client["colluders"], allowed)
-    weighting = config.server_options().get("weighting")
-    if client.get("weighting", weighting) != weighting:
-        allowed = f"must be strategy.server.weighting={weighting}"
-        raise OptionError("strategy.client.weighting", client["weighting"], allowed)
-
-
-def _check_one_bit(config: Config) -> None:
-    """Both halves quantise alike, and a group fits into a round."""
-    server, client = config.server_options(), config.client_options()
-    for name in ("epsilon", "encode", "radius", "bits", "group_size"):
-        if server.get(name) != client.get(name):
-            raise OptionError(
-                f"strategy.server.{name}", server.get(name), f"must be strategy.client.{name}={client.get(name)}"
-            )
-    size = client.get("group_size", 2)
-    if size > max(2, config.clients_per_round):
-        words = f"at most clients_per_round={config.clients_per_round} is allowed"
-        raise OptionError("strategy.client.group_size", size, words)
-    shuffle_delta = client.get("shuffle_delta", 0.0)
-    if client.get("shuffle") and shuffle_delta >= config.privacy.delta:
-        raise OptionError(
-            "strategy.client.shuffle_delta", shuffle_delta, f"must be less than privacy.delta={config.privacy.delta}"
-        )
-
-
-def _check_gradient(config: Config) -> None:
-    """Both halves agree, the accumulated gradient is what the step says, and published options stay published."""
-    server, client = config.server_options(), config.client_options()
-    for name in sorted(client.keys() & server.keys()):
-        if server[name] != client[name]:
-            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
-    if config.local.momentum:
-        words = f"{config.strategy.name} sums the gradients of plain SGD: 0"
-        raise OptionError("local.momentum", config.local.momentum, words)
-    bound = client.get("score_bound")
-    if bound is not None and bound > client["clip_norm"]:
-        words = f"at most strategy.client.clip_norm={client['clip_norm']}"
-        raise OptionError("strategy.client.score_bound", bound, words)
-    if client.get("form") == "central" and server["client_sampling"] != "poisson":
-        words = "the guarantee of form=central holds for Poisson samples of clients: poisson"
-        raise OptionError("strategy.server.client_sampling", server["client_sampling"], words)
-    if client.get("form") == "central" and server["min_replies"] != 1:
-        words = "with form=central nobody must learn how many were drawn, so no round ends the run: 1"
-        raise OptionError("strategy.server.min_replies", server["min_replies"], words)
-    if server.get("rounds", config.num_rounds) != config.num_rounds:
-        raise OptionError("strategy.server.rounds", server["rounds"], f"must be num_rounds={config.num_rounds}")
-    if client.get("loss_weights") and client["loss_share"] + client["selection_share"] >= 1:
-        words = f"with selection_share={client['selection_share']} it must leave something to the values"
-        raise OptionError("strategy.client.loss_share", client["loss_share"], words)
-    _check_published(config)
-
-
-def _check_published(config: Config) -> None:
-    """What has no repaired form is refused rather than ignored."""
-    client = config.client_options()
-    if config.privacy.variant != "published":
-        for name, usual in (("noise", "gaussian"), ("sensitivity", "clip"), ("epsilon_split", None)):
-            if client.get(name, usual) != usual:
-                words = "has no privacy bound: privacy.variant=published, or " + str(usual or "null")
-                raise OptionError(f"strategy.client.{name}", client[name], words)
-        return
-    split = client.get("epsilon_split")
-    if split is None:
-        return
-    sound = isinstance(split, list) and len(split) == 3
-    if not sound or not all(isinstance(part, int | float) and part > 0 for part in split):
-        raise OptionError("strategy.client.epsilon_split", split, "must be three positive numbers, [eps1, eps2, eps3]")
-    if abs(sum(split) - client["epsilon"]) > 1e-9 * client["epsilon"]:
-        words = f"must sum to strategy.client.epsilon={client['epsilon']}, the sum is {sum(split):g}"
-        raise OptionError("strategy.client.epsilon_split", split, words)
-
-
-def _check_clipping(config: Config) -> None:
-    """Both halves follow the same rule, and the first C lies between its bounds."""
-    server, client = config.server_options(), config.client_options()
-    if server["clip_norm"] != client["clip_norm"]:
-        allowed = f"must be strategy.client.clip_norm={client['clip_norm']}"
-        raise OptionError("strategy.server.clip_norm", server["clip_norm"], allowed)
-    for name in ("clipping", "window", "floor", "norm_bound"):
-        if server[name] != client[name]:
-            raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={server[name]}")
-    if server.get("allocation") != client.get("allocation"):
-        allowed = f"must be strategy.client.allocation={client['allocation']}"
-        raise OptionError("strategy.server.allocation", server["allocation"], allowed)
-    least, first, most = client["floor"], client["clip_norm"], client["norm_bound"]
-    if client["clipping"] != "fixed" and not least <= first <= most:
-        raise OptionError(
-            "strategy.client.clip_norm", first, f"must be from strategy.server.floor={least} to norm_bound={most}"
-        )
-
-
-def check_example_level(config: Config) -> None:
-    """What the analysis of noisy steps rests on, and local options that they have no use for."""
-    name, local = config.strategy.name, config.local
-    if local.sampler != "poisson":
-        raise OptionError("local.sampler", local.sampler, f"{name}'s analysis holds for Poisson batches: poisson")
-    if local.momentum:
-        raise OptionError("local.momentum", local.momentum, f"{name} has an optimizer of its own: 0")
-    if local.epochs != 1:
-        raise OptionError("local.epochs", local.epochs, f"{name} takes strategy.client.local_steps noisy steps: 1")
-    if local.steps is not None:
-        raise OptionError("local.steps", local.steps, f"{name} takes strategy.client.local_steps noisy steps: null")
-    if config.client_options().get("clipping") == "median" and config.privacy.variant != "published":
-        raise OptionError(
-            "strategy.client.clipping",
-            "median",
-            "has no privacy bound: privacy.variant=published, or clipping=adaptive",
-        )

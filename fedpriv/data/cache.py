@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.config import DatasetConfig
+from fedpriv.common.errors import DataError
+from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.types import PictureArrays, PictureStream, Source
-from fedpriv.errors import DataError
 
 UNFINISHED = ".unfinished-"
 ABANDONED_AFTER = 24 * 3600  # seconds without a change until an unfinished entry counts as left behind

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fedpriv.config import DatasetConfig
-from fedpriv.errors import DataError, OptionError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.files import open_regular
+from fedpriv.config.schema import DatasetConfig
 
 BLOCK_BYTES = 64 * 2**20  # decoded at a time
 PICTURES_PER_TASK = 32  # handing single small pictures to threads costs more than decoding them
@@ -86,7 +87,10 @@ def _read(encoded: Encoded, config: DatasetConfig) -> np.ndarray | str:
         return "there is no picture"
     try:
         content = encoded.content
-        with Image.open(content if isinstance(content, str) else io.BytesIO(content)) as opened:
+        with (
+            open_regular(content) if isinstance(content, str) else io.BytesIO(content) as file,
+            Image.open(file) as opened,
+        ):
             picture = ImageOps.exif_transpose(opened)
             if picture.mode.startswith("I;16"):
                 # Pillow's own conversion would turn everything above 255 of 65,535 into white.

@@ -8,6 +8,7 @@ files count nowhere. Formats: whatever Pillow reads (PNG, JPEG, WebP, TIFF, BMP,
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import PIL
 
-from fedpriv.config import DatasetConfig
+from fedpriv.common.errors import DataError
+from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, decode_pictures, shape_of
 from fedpriv.data.splits import divide_by_class
 from fedpriv.data.types import PictureStream, Source
-from fedpriv.errors import DataError
 
 PICTURES = "files in dataset.root"
 
@@ -140,5 +141,7 @@ def _files(folder: Path, fewest: int = 2) -> list[_File]:
             )
         for file in inside:
             state = file.stat()
+            if not stat.S_ISREG(state.st_mode):  # a reader of a pipe or a device waits for ever
+                raise DataError(f"{file.path}: not a regular file; class folders hold pictures and nothing else")
             files.append(_File(file.path, entry.name, state.st_size, state.st_mtime_ns))
     return files

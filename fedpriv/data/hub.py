@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 import PIL
 
-from fedpriv.config import DatasetConfig
+from fedpriv.common.errors import DataError, FedprivError, OptionError
+from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.cache import UNFINISHED, cache_folder, damaged, entry
 from fedpriv.data.decoding import Encoded, decode_pictures, shape_of
 from fedpriv.data.splits import divide_by_class
 from fedpriv.data.types import PictureStream, Source
-from fedpriv.errors import DataError, FedprivError, OptionError
 
 #: What is fetched: never code, never pickles.
 FETCHED = ["README.md", "*.parquet", "*.arrow", "*.zip", "metadata.csv", "metadata.jsonl"]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.config import Config, DatasetConfig
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.schema import Config, DatasetConfig
 from fedpriv.data.cache import cache_folder, load_arrays
+from fedpriv.data.draws import generator
 from fedpriv.data.folders import chosen_classes, class_folders
-from fedpriv.data.seeds import generator
 from fedpriv.data.types import Dataset, FederatedData, Pictures
-from fedpriv.errors import DataError, OptionError
 
 
 class DeclaredPartition:

@@ -11,20 +11,20 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedpriv.config import (
+from fedpriv.common.errors import OptionError
+from fedpriv.config.checks import check_resampled
+from fedpriv.config.schema import (
     DirichletPartition,
     IidPartition,
     PartitionBase,
     PathologicalPartition,
     ResampledPartition,
     ShardsPartition,
-    check_resampled,
 )
 from fedpriv.data.cache import damaged, entry
-from fedpriv.data.seeds import generator
+from fedpriv.data.draws import generator
 from fedpriv.data.types import Partition
 from fedpriv.data.types import ResampledPartition as Resampled
-from fedpriv.errors import OptionError
 
 
 def partition_clients(

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.config import DatasetConfig
+from fedpriv.common.errors import DataError
+from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.types import PictureStream, Source
-from fedpriv.errors import DataError
 
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _CIFAR10 = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.config import DatasetConfig
+from fedpriv.common.errors import OptionError
+from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.folders import image_folder
 from fedpriv.data.hub import huggingface
 from fedpriv.data.published import published
 from fedpriv.data.types import PictureStream, Source
-from fedpriv.errors import OptionError
 
 
 def find_source(config: DatasetConfig, seed: int) -> Source:

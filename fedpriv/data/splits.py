@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.data.seeds import generator
-from fedpriv.errors import DataError, OptionError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.data.draws import generator
 
 
 @dataclass(frozen=True)

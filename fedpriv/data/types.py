@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.data.seeds import generator
+from fedpriv.data.draws import generator
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,18 @@
 
     DATA/.fedpriv/ledger.jsonl   first what was declared, then one line for every message that left
     DATA/.fedpriv/runs/          what a method keeps between participations, a file for each run
+    DATA/.fedpriv/account.sqlite the ledger's running account, a cache (running_account.py)
     DATA/.fedpriv/lock           held while a message is answered
-    COUNTER (somewhere else)     which ledger there is, how long it was at least, and the SHA-256 of so much of it
+    COUNTER (somewhere else)     which ledger there is, how long it was at least, and a digest of so much of it
 
 A release goes through four steps, each on the disk before the next: its line in the ledger, the method's new state,
 the counter, and only then the message. A process may be killed anywhere: the ledger can count too much, never too
 little. A line that was torn is behind what the counter vouches for, and nothing of it has left: the next line takes
 its place. A ledger that is missing, another one, or shorter than the counter says is refused: it may have been deleted
 or put back from a copy, and then nobody knows what was spent.
+
+The digest is a chain: SHA-256 of the lines' digest so far followed by the next line, so that a message extends it
+without reading what is before.
 """
 
 from __future__ import annotations
@@ -17,18 +21,22 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
+import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from fedpriv.errors import FedprivError, LedgerRefused
-from fedpriv.files import JsonLines, fsync_folder, write_atomic
-from fedpriv.policy import Booked
-from fedpriv.privacy.events import Entry, Threat, entry_from_json, entry_to_json
+from fedpriv.common.errors import LedgerRefused
+from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
+from fedpriv.deployment.policy import Accounting, Booked, Policy, Spent
+from fedpriv.deployment.running_account import Balance, RunningAccount, Tie, booked_to_json, read_booked
+
+log = logging.getLogger("fedpriv")
 
 #: Inside the data folder; hidden, so no picture source looks into it.
 PRIVATE = ".fedpriv"
@@ -51,21 +59,24 @@ class DataLedger:
 
     def __init__(self, data: Path, counter: Path) -> None:
         self.folder, self.counter = data / PRIVATE, counter
-        self._lines = JsonLines(self.folder / "ledger.jsonl", fsync=True)
-        self._identity = ""
-        self._known: list[dict[str, Any]] | None = None  # what was read, until something is written
+        self._lines = JsonLines(self.folder / "ledger.jsonl", fsync=True, mode=0o600)
+        self._account = RunningAccount(self.folder / "account.sqlite")
+        self._known = Known()
 
     # --- once --------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, data: Path, counter: Path, declared: Declared) -> DataLedger:
-        """A new, empty ledger and its counter. Raises `LedgerRefused` where either of them is there already."""
+    def create(cls, data: Path, counter: Path, declared: Declared, accounting: Accounting | None = None) -> DataLedger:
+        """A new, empty ledger and its counter. Raises `LedgerRefused` where either of them is there already.
+
+        accounting: how its releases are to be added up, for ever; None: settled by the first policy that `settle` sees.
+        """
         ledger = cls(data, counter)
         if data.resolve() in counter.resolve().parents:
             raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
-        if not counter.exists() and len(ledger._rows()) == 1:  # killed in the middle of this very function
-            ledger._identity = str(ledger._rows()[0].get("ledger"))
-            counter.parent.mkdir(parents=True, exist_ok=True)
+        if not counter.exists() and (known := ledger._all(missing_ok=True)) and len(known.rows or ()) == 1:
+            ledger._known = known  # killed in the middle of this very function
+            _make_private(counter.parent)
             ledger.confirm()
             return ledger
         for path in (ledger._lines.path, counter):
@@ -73,50 +84,68 @@ class DataLedger:
                 raise LedgerRefused(f"{path} is there already: a data folder has one ledger for ever")
         ledger.folder.mkdir(mode=0o700, exist_ok=True)
         fsync_folder(data)
-        counter.parent.mkdir(parents=True, exist_ok=True)
-        head = {"ledger": secrets.token_hex(16), **_declaration(declared)}
-        ledger._identity = str(head["ledger"])
-        write_atomic(ledger._lines.path, json.dumps(head) + "\n")
-        ledger._known = None
+        _make_private(counter.parent)
+        fixed = _fixed(accounting) if accounting else {}
+        head = {"ledger": secrets.token_hex(16), **_declaration(declared), **fixed}
+        write_atomic(ledger._lines.path, json.dumps(head) + "\n", mode=0o600)
+        ledger._known = ledger._all() or Known()
         ledger.confirm()
         return ledger
 
     @contextmanager
-    def seen(self) -> Iterator[DataLedger]:
+    def seen(self, thorough: bool = False) -> Iterator[DataLedger]:
         """As `held`, only to look: nobody is kept from answering. Raises `LedgerRefused`."""
-        self._check()
+        self._check(thorough)
         yield self
 
     # --- under the lock ----------------------------------------------------------------------------------
 
     @contextmanager
-    def held(self) -> Iterator[DataLedger]:
-        """The ledger, checked against its counter, for this process alone. Raises `LedgerRefused`."""
+    def held(self, thorough: bool = False) -> Iterator[DataLedger]:
+        """The ledger, checked against its counter, for this process alone. Raises `LedgerRefused`.
+
+        thorough: read from its first line, and the running account held against that.
+        """
         if not self.folder.is_dir():
             raise LedgerRefused(f"{self.folder} is missing: `python -m fedpriv.node init` makes it, once")
-        with (self.folder / "lock").open("w") as file:
+        with _private(self.folder / "lock") as file:
             _lock(file, self.folder)
-            if self._check():
+            if self._check(thorough):
                 self.confirm()  # whoever wrote the line was killed before it could: nothing leaves before this
+            elif self._known.rows is not None:
+                self._renew_account()
             yield self
 
+    def spent(self) -> Spent:
+        """What counts as spent; not to be changed."""
+        return self._known.balance.spent
+
     def releases(self) -> list[Booked]:
-        """Everything that counts as spent, in order."""
-        return [_booked(row) for row in self._rows() if "entries" in row]
+        """Everything that counts as spent, in order: read from the ledger's first line."""
+        return [read_booked(row) for row in self._rows() if "entries" in row]
 
     def of_round(self, run: str, server_round: int) -> list[Booked]:
         """What left in one round of a run."""
-        found = [_booked(row) for row in self._rows() if row.get("run") == run and "entries" in row]
-        return [booked for booked in found if booked.entries and booked.entries[0].round == server_round]
+        if (
+            self._known.rows is None
+            and not self._known.new
+            and (found := self._account.of_round(run, server_round)) is not None
+        ):
+            return found
+        of_run = [row for row in self._rows() if row.get("run") == run and row.get("entries")]
+        return [read_booked(row) for row in of_run if row["entries"][0]["round"] == server_round]
+
+    def num_entries(self) -> int:
+        """Of all releases together."""
+        return self._known.balance.entries
 
     def last_release(self) -> float | None:
         """When the last message was booked, by this machine's clock (Unix time in seconds); for people."""
-        times = [row["time"] for row in self._rows() if "entries" in row]
-        return float(times[-1]) if times else None
+        return self._known.balance.last
 
     def declared(self) -> Declared:
         """The newest declaration."""
-        row = [row for row in self._rows() if "examples" in row][-1]
+        row = self._known.balance.declaration
         return Declared(row["examples"], tuple(row["classes"]), row["size"], row["channels"])
 
     def declare(self, declared: Declared) -> None:
@@ -124,61 +153,130 @@ class DataLedger:
         self._append(_declaration(declared))
         self.confirm()
 
+    def settle(self, policy: Policy) -> Accounting:
+        """How this ledger's releases are added up; what the policy adds to that is written down first.
+
+        Raises `LedgerRefused` where the policy names another accountant, or another order for a budget.
+        """
+        before = self._known.balance.accounting
+        fixed = policy.accounting(before, self.spent())
+        if fixed != before:
+            self._append(_fixed(fixed))
+            self.confirm()
+        return fixed
+
     def append(self, booked: Booked, run: str) -> None:
         """One message's releases, on the disk when this returns. `confirm` follows once all else is there too."""
-        self._append(
-            {
-                "time": round(time.time()),  # for people: nothing is decided by it
-                "run": run,
-                "own": [booked.own.unit, booked.own.adjacency, booked.own.observer],
-                "shares_secrets": booked.shares_secrets,
-                "entries": [entry_to_json(entry) for entry in booked.entries],
-            }
-        )
+        moment = round(time.time())  # for people: nothing is decided by it
+        self._append({"time": moment, "run": run, **booked_to_json(booked)})
 
     def confirm(self) -> None:
-        """The counter vouches for all that the ledger now holds."""
-        content = self._lines.path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        counter = {"ledger": self._identity, "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-        write_atomic(self.counter, json.dumps(counter) + "\n")
+        """The counter vouches for all that the ledger now holds, and the running account follows it."""
+        known = self._known
+        tie = known.tie.at(self._lines.path)
+        if self._whole_size(tie) != tie.size:
+            raise LedgerRefused(f"{self._lines.path}: somebody else writes into the ledger")
+        counter = {"ledger": tie.ledger, "bytes": tie.size, "chain": tie.chain}
+        write_atomic(self.counter, json.dumps(counter) + "\n", mode=0o600)
+        if known.rows is not None:
+            self._account.rebuild(known.rows, tie, known.balance)
+        elif not self._account.follow(known.accounted, known.new, tie, known.balance):
+            return  # tied to nothing: the next message reads the whole ledger
+        self._known = Known(tie, tie, known.balance)
 
     # --- inside ------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[dict[str, Any]]:
-        try:
-            if self._known is None:
-                self._known = self._lines.read()
-            return self._known
-        except FedprivError as error:
-            raise LedgerRefused(str(error)) from None
+        known = self._known if self._known.rows is not None else self._all()
+        return known.rows or [] if known else []
 
     def _append(self, row: dict[str, Any]) -> None:
-        self._lines.append(row)
-        self._known = None
+        known = self._known
+        known.tie = known.tie.followed_by(self._lines.append(row))
+        known.balance.add(row)
+        (known.new if known.rows is None else known.rows).append(row)
 
-    def _check(self) -> bool:
+    def _whole_size(self, tie: Tie) -> int:
+        """Bytes of the file's whole lines; only a line that was torn makes them fewer than its size."""
+        size = tie.file[1]
+        return size if size <= tie.size else read_regular(self._lines.path).rfind(b"\n") + 1
+
+    def _renew_account(self) -> None:
+        known = self._known
+        tie = known.tie.at(self._lines.path)
+        before = self._account.read(tie)
+        if before is not None and before != known.balance:
+            log.warning("%s does not agree with the ledger, which counts", self._account.path)
+        if before != known.balance:
+            self._account.rebuild(known.rows or [], tie, known.balance)
+        self._known = Known(tie, tie, known.balance)
+
+    def _check(self, thorough: bool) -> bool:
         """Whether the ledger holds more than its counter vouches for. Raises `LedgerRefused`."""
         path = self._lines.path
         try:
-            counter = json.loads(self.counter.read_text())
-            identity, length, digest = str(counter["ledger"]), int(counter["bytes"]), str(counter["sha256"])
-        except (OSError, ValueError, KeyError, TypeError):
+            counter = json.loads(read_regular(self.counter))
+            vouched = Tie(str(counter["ledger"]), int(counter["bytes"]), str(counter.get("chain", "")))
+            whole = None if vouched.chain else str(counter["sha256"])  # a counter without a chain: of all its bytes
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise LedgerRefused(
                 f"{self.counter}: the counter is missing or damaged, and nothing else vouches for the ledger"
             ) from None
         try:
-            content = path.read_bytes()
+            if not thorough and (balance := self._account.read(tie := vouched.at(path))) is not None:
+                self._known = Known(tie, tie, balance)
+                return False
+            known = self._all()
+            agrees = known is not None and (vouched.size, vouched.chain) in known.chains
+            if whole is not None:
+                agrees = hashlib.sha256(read_regular(path)[: vouched.size]).hexdigest() == whole
         except OSError as error:
             raise LedgerRefused(f"{path} is missing ({error.strerror}): what was spent is not known") from None
-        if len(content) < length or hashlib.sha256(content[:length]).hexdigest() != digest:
+        assert known is not None, "a missing file is an OSError"
+        if not agrees:
             raise LedgerRefused(f"{path} is not the ledger that {self.counter} vouches for, or an older copy of it")
-        self._known = None
-        rows = self._rows()
-        if not rows or rows[0].get("ledger") != identity:
+        if known.tie.ledger != vouched.ledger:
             raise LedgerRefused(f"{path} is another ledger than {self.counter} counts")
-        self._identity = identity
-        return content.rfind(b"\n") + 1 > length
+        self._known = known
+        return known.tie.size > vouched.size or whole is not None
+
+    def _all(self, missing_ok: bool = False) -> Known | None:
+        """The whole ledger, from its first line. Raises `LedgerRefused`, OSError."""
+        try:
+            content = read_regular(self._lines.path)
+        except FileNotFoundError:
+            if missing_ok:
+                return None
+            raise
+        known = Known(rows=[])
+        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # what follows the last end was torn
+            line = text + b"\n"
+            try:
+                row = json.loads(line)
+                known.balance.add(row)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise LedgerRefused(f"{self._lines.path}: line {number} is damaged") from None
+            if number == 1:
+                known.tie = Tie(str(row.get("ledger")), 0, "")
+            known.tie = known.tie.followed_by(line)
+            known.chains.add((known.tie.size, known.tie.chain))
+            assert known.rows is not None
+            known.rows.append(row)
+        return known
+
+
+@dataclass
+class Known:
+    """What a process knows of a ledger. tie: its last whole line; accounted: what the running account is tied to; new:
+    lines since then; rows: all lines, where they were read; chains: (size, chain) behind each of these.
+    """
+
+    tie: Tie = field(default_factory=lambda: Tie("", 0, ""))
+    accounted: Tie = field(default_factory=lambda: Tie("", 0, ""))
+    balance: Balance = field(default_factory=Balance)
+    new: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] | None = None
+    chains: set[tuple[int, str]] = field(default_factory=set)
 
 
 def _lock(file: Any, folder: Path) -> None:
@@ -198,9 +296,17 @@ def _declaration(declared: Declared) -> dict[str, Any]:
     return {**asdict(declared), "classes": list(declared.classes)}
 
 
-def _booked(row: dict[str, Any]) -> Booked:
-    try:
-        entries: Sequence[Entry] = [entry_from_json(entry) for entry in row["entries"]]
-        return Booked(tuple(entries), Threat(*row["own"]), bool(row["shares_secrets"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise LedgerRefused(f"a line of the ledger cannot be read ({error}): what was spent is not known") from None
+def _fixed(accounting: Accounting) -> dict[str, Any]:
+    return {"accountant": accounting.accountant, "orders": dict(accounting.orders)}
+
+
+def _make_private(folder: Path) -> None:
+    """Folders that are not there yet, for this user alone."""
+    if not folder.exists():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _private(path: Path) -> TextIO:
+    """A file to lock, which nobody else may open."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600), "w")

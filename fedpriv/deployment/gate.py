@@ -17,17 +17,18 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 
-from fedpriv.client import BudgetSpent, Charge, Client
-from fedpriv.config import Config
-from fedpriv.data_ledger import PRIVATE, DataLedger
-from fedpriv.errors import OptionError, PolicyRefused
-from fedpriv.files import fsync_folder, write_atomic
-from fedpriv.models import build_model, resolve_model
-from fedpriv.policy import Booked, Policy, objections, read_policy, too_dear
+from fedpriv.client.base import Client
+from fedpriv.client.build import client_class
+from fedpriv.client.contract import BudgetSpent, Charge
+from fedpriv.client.memory import read_memory, uncollected_entries, without_entries
+from fedpriv.common.errors import OptionError, PolicyRefused
+from fedpriv.common.files import fsync_folder, write_atomic
+from fedpriv.common.messages import STATISTICS, TRAIN, Instructions, Refusal, run_name, shown_text
+from fedpriv.config.schema import Config
+from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
+from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.privacy.events import Entry
-from fedpriv.records import STATISTICS, TRAIN, Instructions, Refusal, run_name, shown_text
-from fedpriv.state import read_memory, uncollected_entries, without_entries
-from fedpriv.worker import client_class
+from fedpriv.training.models import build_model, resolve_model
 
 log = logging.getLogger("fedpriv")
 
@@ -84,7 +85,7 @@ class Node:
         with suppress(OSError, ValueError):  # a full disk must not keep a refusal from being sent
             counts = read_counts(self.data)
             counts[code.name.lower()] = counts.get(code.name.lower(), 0) + 1
-            write_atomic(self.data / PRIVATE / REFUSALS, json.dumps(counts) + "\n", durable=False)
+            write_atomic(self.data / PRIVATE / REFUSALS, json.dumps(counts) + "\n", durable=False, mode=0o600)
 
 
 def read_counts(data: Path) -> dict[str, int]:
@@ -121,7 +122,7 @@ class Gate:
         self, node: Node, policy: Policy, ledger: DataLedger, config: Config, run: str, server_round: int
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
-        self._spent, self._same_round = ledger.releases(), ledger.of_round(run, server_round)
+        self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
         # A run's state serves that run with those very options: noise in it is in units of their noise multiplier.
         key = hashlib.sha256(f"{run}/{config.digest()}".encode()).hexdigest()[:32]
         self._path = ledger.folder / "runs" / f"{key}.safetensors"
@@ -161,7 +162,7 @@ class Gate:
     def _refuse_beyond_policy(self, entries: Sequence[Entry]) -> Booked:
         assert self._client is not None, "admit comes first"
         booked = Booked(tuple(entries), self._client.threat, self._client.shares_secrets)
-        if (why := self.policy.refusal(self._spent, booked, self._same_round)) is not None:
+        if (why := self.policy.refusal(self.ledger.spent(), booked, self._same_round, self._accounting)) is not None:
             raise BudgetSpent(why)
         return booked
 
@@ -179,7 +180,6 @@ class Gate:
         if entries:
             booked = self._refuse_beyond_policy(entries)
             self.ledger.append(booked, self.run)
-            self._spent.append(booked)
             self._same_round.append(booked)
         self._write_state(without_entries(blob))
         if entries:
@@ -195,7 +195,7 @@ class Gate:
         others = sorted((path for path in folder.glob("*.safetensors") if path != self._path), key=_changed)
         for path in others[: max(0, len(others) + 1 - MOST_STATES)]:
             path.unlink(missing_ok=True)
-        write_atomic(self._path, blob)
+        write_atomic(self._path, blob, mode=0o600)
 
     def require_booked(self, exchange: str, server_round: int, attempt: int) -> None:
         """Raises `PolicyRefused` for an answer that is neither booked nor the repetition of one that was."""

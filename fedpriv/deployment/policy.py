@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError, field_validator
 
-from fedpriv.client import Client
-from fedpriv.compose import CONF, group_choices
-from fedpriv.config import Config, first_option_error
-from fedpriv.errors import OptionError
-from fedpriv.example_level import CLIP_RANGE
-from fedpriv.methods import METHODS
-from fedpriv.options import Options
+from fedpriv.client.base import Client
+from fedpriv.client.example_level import CLIP_RANGE
+from fedpriv.common.errors import LedgerRefused, OptionError
+from fedpriv.common.files import read_regular
+from fedpriv.config.compose import CONF, group_choices
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.methods import METHODS
+from fedpriv.config.options import Options
+from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import Budget, compose
+from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier
 from fedpriv.privacy.events import Entry, Event, NoBound, Threat
-from fedpriv.privacy.mechanisms import ORDERS
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 NOT_COVERED = "this release promises nothing under the policy's threat model"
@@ -105,26 +107,63 @@ class Policy(Options):
             raise OptionError("order", order, "allowed: 1.1 to 2 by 0.1, 2.5 to 11 by 0.5, whole numbers to 31, 64")
         return order
 
-    def refusal(self, spent: Iterable[Booked], further: Booked, same_round: Sequence[Booked] = ()) -> str | None:
+    def refusal(
+        self,
+        spent: Iterable[Booked] | Spent,
+        further: Booked,
+        same_round: Sequence[Booked] = (),
+        fixed: Accounting | None = None,
+    ) -> str | None:
         """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may. same_round: of
-        what was spent, what left in the same round of the same run.
+        what was spent, what left in the same round of the same run. fixed: by the ledger (`accounting`).
         """
-        earlier = list(spent)
-        if len(earlier) >= self.limits.max_messages:
-            return f"{len(earlier)} messages have left, max_messages is {self.limits.max_messages}"
+        earlier = spent if isinstance(spent, Spent) else Spent(spent)
+        if earlier.messages >= self.limits.max_messages:
+            return f"{earlier.messages} messages have left, max_messages is {self.limits.max_messages}"
         for budget in self.budgets:
             events = further.under(budget.threat)
             in_round = [event for booked in same_round for event in booked.under(budget.threat)]
             if wrong := self.limit_broken([*in_round, *events], budget):
                 return wrong
-            if not self._filter(budget).admits(list(totals(earlier, budget.threat)), events):
+            if not self._filter(budget, fixed).admits(earlier.totals(budget.threat), events):
                 return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
         return None
 
-    def _filter(self, budget: UnitBudget) -> Budget:
+    def _filter(self, budget: UnitBudget, fixed: Accounting | None = None) -> Budget:
         if self.accountant == "gaussian":
             return Budget(budget.max_epsilon, budget.delta, rule="gaussian")
-        return Budget(budget.max_epsilon, budget.delta, rule="rdp", order=self.order or "gaussian")
+        order = fixed.orders.get(budget.name) if fixed else self.order
+        return Budget(budget.max_epsilon, budget.delta, rule="rdp", order=order or "gaussian")
+
+    def accounting(self, fixed: Accounting | None, spent: Spent) -> Accounting:
+        """How a ledger's releases are added up under this policy, ``fixed`` before its first release and kept; a budget
+        that is new gets its order here. Raises `LedgerRefused` where the policy names another accountant or order.
+
+        fixed=None is a ledger that names none. Without releases the policy's accountant becomes the ledger's. With
+        releases it must be one whose filter admitted all of them, whichever accountant the policy named then: else
+        whoever may choose it now would choose after seeing outputs.
+
+        - Gaussians alone: ``gaussian``. It is the larger of the two filters. The Renyi filter of order a admits a sum
+          of mu^2 only if a mu^2 / 2 <= R(a), and R(a) is such that this implies (max_epsilon, delta / 2)-DP for every
+          mechanism with that curve, the Gaussian among them; so its exact epsilon at delta is at most max_epsilon,
+          which is all that the exact filter asks.
+        - others among them: ``renyi``, since the filter ``gaussian`` has never admitted one.
+        """
+        if fixed is None and spent.messages:
+            events = (event for budget in self.budgets for event in spent.totals(budget.threat))
+            gaussian = all(gaussian_multiplier(event) is not None for event in events)
+            fixed = Accounting("gaussian" if gaussian else "renyi")
+        if fixed is not None and fixed.accountant != self.accountant:
+            words = f"the ledger adds up by {fixed.accountant}, which was fixed before its first release"
+            raise LedgerRefused(f"accountant={self.accountant}: {words}")
+        if self.accountant == "gaussian":
+            return Accounting("gaussian")
+        orders = {budget.name: self.order or self._filter(budget).fixed_order() for budget in self.budgets}
+        for name, order in (fixed.orders if fixed else {}).items():
+            if self.order is not None and name in orders and order != self.order:
+                words = f"the ledger has fixed {order:g} for the budget {name}; null keeps to it"
+                raise LedgerRefused(f"order={self.order:g}: {words}")
+        return Accounting("renyi", orders | dict(fixed.orders if fixed else {}))
 
     def limit_broken(self, events: Sequence[Event], budget: UnitBudget) -> str | None:
         """Which bound on a single round these events (under the budget's threat) do not keep to, in words."""
@@ -141,12 +180,18 @@ class Policy(Options):
             return f"a round of epsilon {found.epsilon:g}, max_round_epsilon is {limits.max_round_epsilon:g}{why}"
         return None
 
-    def spent(self, releases: Iterable[Booked]) -> dict[str, float]:
+    def spent(self, releases: Iterable[Booked] | Spent) -> dict[str, float]:
         """Epsilon of everything in the ledger, by budget."""
-        known = list(releases)
-        return {
-            budget.name: compose(list(totals(known, budget.threat)), budget.delta).epsilon for budget in self.budgets
-        }
+        known = releases if isinstance(releases, Spent) else Spent(releases)
+        return {budget.name: compose(known.totals(budget.threat), budget.delta).epsilon for budget in self.budgets}
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """How a ledger's releases are added up, for ever. orders: of ``renyi``, the one of each budget by its name."""
+
+    accountant: Literal["gaussian", "renyi"]
+    orders: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,6 +203,12 @@ class Booked:
     entries: tuple[Entry, ...]
     own: Threat
     shares_secrets: bool = False
+
+    @property
+    def anywhere(self) -> Booked:
+        """The same price without round, client and sequence."""
+        entries = tuple(Entry(0, 0, 0, 0, one.event, one.realised, one.adaptive) for one in self.entries)
+        return replace(self, entries=entries)
 
     def under(self, threat: Threat) -> list[Event]:
         """The message's price under a threat of a policy's budget, each event an upper bound there.
@@ -195,14 +246,34 @@ def _restated(event: Event, threat: Threat) -> Event:
         return NoBound(threat=threat, reason=NOT_COVERED)
 
 
-def totals(releases: Iterable[Booked], threat: Threat) -> Iterator[Event]:
-    """Everything under one threat in the order of first appearance, equal events as one with a count."""
-    counts: Counter[Event] = Counter()
-    for release in releases:
-        for event in release.under(threat):
-            counts[replace(event, count=1)] += event.count
-    for event, count in counts.items():
-        yield replace(event, count=count)
+class Spent:
+    """What left, message by message: equal prices counted, in the order of their first appearance."""
+
+    def __init__(self, releases: Iterable[Booked] = ()) -> None:
+        self._times: Counter[Booked] = Counter()
+        for release in releases:
+            self.add(release)
+
+    @property
+    def messages(self) -> int:
+        return self._times.total()
+
+    def add(self, booked: Booked, times: int = 1) -> None:
+        """Counts ``times`` messages of this price."""
+        self._times[booked.anywhere] += times
+
+    def totals(self, threat: Threat) -> list[Event]:
+        """Everything under one threat in the order of first appearance, equal events as one with a count."""
+        counts: Counter[Event] = Counter()
+        for booked, times in self._times.items():
+            for event in booked.under(threat):
+                counts[replace(event, count=1)] += event.count * times
+        return [replace(event, count=count) for event, count in counts.items()]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spent) and self._times == other._times
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 # --- a run's options against a policy ------------------------------------------------------------------------
@@ -260,7 +331,7 @@ def too_dear(policy: Policy, client: Client) -> list[str]:
 def read_policy(path: Path) -> Policy:
     """Raises `OptionError` that names the file, the entry, its value and what is allowed."""
     try:  # OmegaConf's reader takes 1e-5 for a number, which YAML 1.1 does not
-        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        raw = OmegaConf.to_container(OmegaConf.create(read_regular(path).decode()), resolve=False)
     except Exception as error:  # whatever a broken file makes a parser say
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise OptionError("policy", str(path), f"cannot be read ({why})") from None

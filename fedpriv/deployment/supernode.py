@@ -17,8 +17,10 @@ from flwr.app import Error, Message
 from flwr.supercore.fab import Fab
 from flwr.supernode import start_client_internal as flower
 
-from fedpriv.errors import FedprivError
-from fedpriv.records import Refusal
+from fedpriv.common.errors import FedprivError
+from fedpriv.common.files import read_regular
+from fedpriv.common.messages import Refusal
+from fedpriv.common.printing import PrintableLog
 
 
 class BundleRefused(FedprivError):
@@ -64,18 +66,27 @@ def guard_bundles(approved: Callable[[], tuple[str, ...]], note: Callable[[Refus
     flower._pull_and_store_message = pull  # type: ignore[assignment]
 
 
-def run_supernode(arguments: list[str]) -> None:
-    """Flower's own command ``flower-supernode`` with these arguments, in this process; returns when it is stopped."""
+def run_supernode(arguments: list[str], port: int) -> None:
+    """Flower's own command ``flower-supernode`` with these arguments, in this process; returns when it is stopped.
+
+    port: of its service on this machine, through which the processes that answer messages reach it.
+    Flower logs what the server chose (a message's group): none of it is more than text.
+    """
+    from flwr.common.logger import FLOWER_LOGGER
     from flwr.supernode.cli import flower_supernode
 
-    sys.argv = ["flower-supernode", *arguments]
-    flower_supernode()
+    from fedpriv.deployment.executor import client_processes
+
+    FLOWER_LOGGER.addFilter(PrintableLog())
+    with client_processes(port) as isolation:
+        sys.argv = ["flower-supernode", *arguments, "--host", "127.0.0.1", "--port", str(port), *isolation]
+        flower_supernode()
 
 
 def bundle_digest(app: Path) -> str:
     """SHA-256 of a bundle file, or of the bundle that ``flwr build`` makes of an app's folder."""
-    if app.is_file():
-        return hashlib.sha256(app.read_bytes()).hexdigest()
+    if not app.is_dir():
+        return hashlib.sha256(read_regular(app)).hexdigest()
     from flwr.cli.build import build_fab_from_disk
 
     return hashlib.sha256(build_fab_from_disk(app)).hexdigest()

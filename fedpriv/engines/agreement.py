@@ -1,4 +1,4 @@
-"""What the processes of one run must have in common, wherever they are: code, versions, pictures."""
+"""What the processes of one run must have in common, wherever they are: source files, versions, pictures."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import platform
 
 import numpy as np
 
-from fedpriv.config import Config
-from fedpriv.errors import FedprivError, RunFailed
-from fedpriv.run_folder import versions
-from fedpriv.worker import worker_for
+from fedpriv.common.errors import FedprivError, RunFailed
+from fedpriv.common.versions import library_versions
+from fedpriv.config.schema import Config
+from fedpriv.config.source_files import NAMED, source_files
+from fedpriv.engines.worker import worker_for
 
 #: Pictures of each part of the data set that are compared, evenly spaced; of the labels, all.
 COMPARED = 200
 
 
 def facts(config: Config) -> dict[str, str]:
-    """Name -> what this process has of it. Raises what loading the data set raises."""
+    """Name -> what this process has of it: versions, pictures, source files. Raises what loading the data set does."""
     dataset, digest = worker_for(config).data.dataset, hashlib.sha256()
     for part in (dataset.train, dataset.test):
         digest.update(np.ascontiguousarray(part.labels).tobytes())
         for row in np.linspace(0, len(part.labels) - 1, COMPARED).astype(int) if len(part.labels) else ():
             digest.update(np.ascontiguousarray(part.images[row]).tobytes())
-    return versions() | {"pictures": digest.hexdigest()[:16]}
+    return library_versions() | {"pictures": digest.hexdigest()[:16]} | source_files(config)
 
 
 def agree(config: Config, expected: dict[str, str]) -> None:
@@ -32,6 +33,11 @@ def agree(config: Config, expected: dict[str, str]) -> None:
         found = facts(config)
     except FedprivError as error:
         raise RunFailed(f"a worker on {platform.node()} cannot take part: {error}") from None
-    words = [f"{name} {found[name]}, not {value}" for name, value in expected.items() if found[name] != value]
+    words = [
+        f"{name} {found.get(name, 'missing')}, not {expected.get(name, 'there')}"
+        for name in expected | found
+        if found.get(name) != expected.get(name)
+    ]
     if words:
+        words = [*words[:NAMED], *([f"and {len(words) - NAMED} more"] if len(words) > NAMED else [])]
         raise RunFailed(f"a worker on {platform.node()} differs from this process: {', '.join(words)}")

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from flwr.app import Message
 
-from fedpriv.config import Config
+from fedpriv.config.schema import Config
 from fedpriv.engines.grid import client_of
-from fedpriv.worker import worker_for
+from fedpriv.engines.worker import worker_for
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def slices(config: Config, messages: Sequence[Message]) -> Iterator[Sequence[Mes
 def side_by_side(config: Config, tasks: Sequence[Callable[[], T | None]]) -> Iterator[T]:
     """What the tasks of one slice give, without None."""
     if len(tasks) > 1:
-        from fedpriv.vectorised import VectorisedTrainer
+        from fedpriv.training.vectorised import VectorisedTrainer
 
         trainer = worker_for(config).trainer
         assert isinstance(trainer, VectorisedTrainer), "several clients at a time need the trainer that waits for them"

@@ -11,11 +11,12 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 
-from fedpriv.files import write_atomic
-from fedpriv.state import ContextStore, Memories
+from fedpriv.client.memory import ContextStore, Memories
+from fedpriv.common.files import write_atomic
 
 _FOLDERS = ".states-"  # of this process and of those that were killed
 
@@ -97,3 +98,9 @@ class Contexts:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=self.run_folder))
         return self._folder / f"{client}.safetensors"
+
+
+def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int) -> Context:
+    """A simulated client's context, with an empty state."""
+    node_config: dict[str, Any] = {"partition-id": partition, "num-partitions": num_partitions}
+    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})

@@ -36,11 +36,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedpriv.client import Client
-from fedpriv.config import Config, FaultPlan
-from fedpriv.records import (
+from fedpriv.client.base import Client
+from fedpriv.client.build import client_class, num_parameters
+from fedpriv.client.memory import MemoryStore
+from fedpriv.common.messages import (
     ARRAYS,
     ATTEMPTS_PER_START,
+    FIRST_NODE,
     VECTOR,
     Instructions,
     Refusal,
@@ -51,11 +53,9 @@ from fedpriv.records import (
     refusal,
     unpack_array,
 )
-from fedpriv.seeds import generator
-from fedpriv.server import FIRST_NODE
-from fedpriv.state import MemoryStore
-from fedpriv.training import LocalData
-from fedpriv.worker import client_class, num_parameters
+from fedpriv.common.seeds import generator
+from fedpriv.config.schema import Config, FaultPlan
+from fedpriv.training.sequential import LocalData
 
 #: Behind these, a client is not heard of again in the round.
 GONE = ("drop_before", "drop", "slow")

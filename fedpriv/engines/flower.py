@@ -17,12 +17,12 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from fedpriv.app import Serve, make_apps
-from fedpriv.config import Config
-from fedpriv.files import write_atomic
+from fedpriv.client.memory import Book, FileStore, Memories, collect_entries
+from fedpriv.common.files import write_atomic
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import Serve, make_apps
+from fedpriv.engines.worker import memory_folder
 from fedpriv.privacy.events import Entry
-from fedpriv.state import Book, FileStore, Memories, collect_entries
-from fedpriv.worker import memory_folder
 
 
 class FileMemories:

@@ -18,12 +18,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpriv.app import empty_context
-from fedpriv.config import Config
-from fedpriv.engines.contexts import Contexts
+from fedpriv.client.memory import Book, ContextStore, Memories, collect_entries
+from fedpriv.common.messages import FIRST_NODE
+from fedpriv.config.schema import Config
+from fedpriv.engines.contexts import Contexts, empty_context
 from fedpriv.privacy.events import Entry
-from fedpriv.server import FIRST_NODE
-from fedpriv.state import Book, ContextStore, Memories, collect_entries
 
 RUN_ID, SERVER_NODE, SERVER_TASK = 1, 1, 1
 

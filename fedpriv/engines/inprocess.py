@@ -9,7 +9,7 @@ from functools import partial
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedpriv.config import Config
+from fedpriv.config.schema import Config
 from fedpriv.engines.cohort import side_by_side, slices
 from fedpriv.engines.grid import LocalGrid, client_of
 

@@ -22,13 +22,13 @@ import ray
 from flwr.app import ConfigRecord, Message, RecordDict
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
-from fedpriv.config import Config
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
+from fedpriv.common.stopping import stop
+from fedpriv.config.schema import Config
 from fedpriv.engines.agreement import facts
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.ray_pool import take_pool
-from fedpriv.errors import RunFailed
-from fedpriv.operations.stopping import stop
-from fedpriv.records import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 
 RETRIES = 1  # records.ATTEMPTS_PER_START leaves room for these attempt numbers
 TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a deadline
@@ -124,6 +124,8 @@ class RayGrid(LocalGrid):
                 left = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
                 ready, _ = ray.wait([*running, *self.joining], num_returns=1, timeout=left)
                 if not ready:
+                    if time.monotonic() < deadline:  # Ray's clock is a little ahead
+                        continue
                     break
                 if ready[0] in self.joining:
                     self._join(ready[0])

@@ -22,8 +22,11 @@ from typing import Any
 
 import ray
 
-from fedpriv.config import EngineConfig
-from fedpriv.errors import OptionError, RunFailed
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.config.schema import EngineConfig
+
+#: On a loaded machine Ray's own time limit for its start can be too short.
+TRIES = 2
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -33,7 +36,7 @@ class ClientActor:
     """A process that answers messages for any client of any run; it keeps the newest run's data and model."""
 
     def __init__(self) -> None:
-        import fedpriv.worker  # noqa: F401  (torch and the rest, once per process)
+        import fedpriv.engines.worker  # noqa: F401  (torch and the rest, once per process)
 
         self.app: Any = None
         self.config: Any = None
@@ -42,8 +45,8 @@ class ClientActor:
         """Binds the actor to a run; returns its process id. Raises `RunFailed` where this machine's code or data are
         not what is ``expected``.
         """
-        from fedpriv.app import make_apps
-        from fedpriv.config import validate
+        from fedpriv.config.checks import validate
+        from fedpriv.engines.adapter import make_apps
         from fedpriv.engines.agreement import agree
 
         self.config = validate(raw_config)
@@ -160,6 +163,13 @@ def _start_options(engine: EngineConfig) -> tuple[object, ...]:
     return engine.address, engine.workers, engine.threads_per_client, engine.gpus_per_worker
 
 
+def start_pool(engine: EngineConfig, most: int) -> None:
+    """As `prestart`, but returns when Ray runs. Raises `RunFailed` where it does not start."""
+    pool = Pool(engine, most).start()
+    pool.ready()
+    _prestarted.append(pool)
+
+
 def take_pool(engine: EngineConfig, most: int) -> Pool:
     """A pool that is ready: the prestarted one if it was started as this engine wants it."""
     early = _prestarted.pop() if _prestarted else None
@@ -178,17 +188,28 @@ def _start_ray(engine: EngineConfig) -> None:
         "runtime_env": {"env_vars": {"PYTHONPATH": path}},
     }
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future behaviour; silences a tip
-    try:
-        if engine.address:
-            _refuse_dead_address(engine.address)
-            ray.init(address=engine.address, **options)
-        else:
-            cores = os.cpu_count() or 1
-            ray.init(num_cpus=max(cores, (engine.workers or 1) * engine.threads_per_client), address="local", **options)
-    except ConnectionError as error:
-        raise OptionError("engine.address", engine.address, f"no Ray cluster answers ({error})") from None
-    except Exception as error:
-        raise RunFailed(f"Ray did not start: {str(error).splitlines()[0]}") from error
+    if engine.address:
+        options["address"] = engine.address
+    else:  # "local": without an address Ray joins, or waits for, whatever cluster was last started on this machine
+        cores = max(os.cpu_count() or 1, (engine.workers or 1) * engine.threads_per_client)
+        options |= {"address": "local", "num_cpus": cores}
+    for last in [False] * (TRIES - 1) + [True]:
+        try:
+            if engine.address:
+                _refuse_dead_address(engine.address)
+            ray.init(**options)
+            return
+        except ConnectionError as error:
+            if engine.address:
+                raise OptionError("engine.address", engine.address, f"no Ray cluster answers ({error})") from None
+            failure: Exception = error
+        except Exception as error:
+            failure = error
+        ray.shutdown()  # what had started of it
+        if last:
+            reason = next(iter(str(failure).splitlines()), "") or type(failure).__name__
+            words = f"engine=ray: Ray did not start, tried {TRIES} times ({reason}); engine=inprocess works without Ray"
+            raise RunFailed(words) from failure
 
 
 def _refuse_dead_address(address: str) -> None:

@@ -2,115 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from fedpriv.allocator import keep_freed_memory
-from fedpriv.client import Charge, Client, PublicFacts, Site
-from fedpriv.config import Config
-from fedpriv.data import FederatedData, check_declared, load_federated, normalise
-from fedpriv.errors import OptionError
-from fedpriv.models import FlatModel, build_model, layout_of, prefers_channels_last, resolve_model
-from fedpriv.own_methods import check_own_client
-from fedpriv.records import LOCAL_ACCURACY, FloatVector
-from fedpriv.resident import Resident, fits
-from fedpriv.state import MemoryStore
-from fedpriv.training import LocalData, SequentialTrainer
+from fedpriv.client.base import Client
+from fedpriv.client.build import client_class, make_client
+from fedpriv.client.contract import Charge, Site
+from fedpriv.client.memory import MemoryStore
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
+from fedpriv.config.constructors import locate
+from fedpriv.config.schema import Config
+from fedpriv.data import FederatedData
+from fedpriv.data.load import check_declared, load_federated, normalise
+from fedpriv.training.allocator import keep_freed_memory
+from fedpriv.training.flat_model import FlatModel, prefers_channels_last
+from fedpriv.training.models import build_model, resolve_model
+from fedpriv.training.resident import Resident, fits
+from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 if TYPE_CHECKING:
-    from fedpriv.shared_bits import Identity
-
-
-def locate(target: str, option: str) -> type[Any]:
-    """The class that a ``_target_`` names."""
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(option, target, f"cannot be imported ({error})") from None
-    if not isinstance(found, type):
-        raise OptionError(option, target, "is not a class")
-    return found
-
-
-def client_class(config: Config) -> type[Client]:
-    """The client half of the configured method."""
-    found = locate(config.strategy.client.get("_target_", ""), "strategy.client._target_")
-    if not issubclass(found, Client):
-        raise OptionError("strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.Client")
-    return found
-
-
-def make_client(config: Config, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
-    """The method's client with its options; without a site it can be planned and audited.
-
-    examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's).
-    """
-    kind, options = client_class(config), config.client_options() | changes
-    check_own_client(config, kind)
-    if kind.threat.unit == "example" and config.partition.name == "resampled":
-        words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
-        raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
-    if kind.needs_facts:
-        smallest = int(example_counts(config).min())
-        options["facts"] = PublicFacts(
-            smallest if examples is None else examples,
-            smallest,
-            config.local.batch_size,
-            config.num_rounds,
-            config.clients_per_round,
-            num_parameters(config) if kind.needs_layout else 0,
-            config.num_clients,
-        )
-    try:
-        return kind(variant=config.privacy.variant, site=site, **options)
-    except TypeError as error:  # a user's own method whose constructor hands on what it must not
-        raise OptionError("strategy.client", str(options), str(error)) from None
-
-
-_sizes: dict[str, int] = {}
-
-
-def num_parameters(config: Config) -> int:
-    """How many parameters the configured model has: public, and the same in every process. Asked for with every
-    message to a client, so the data are loaded for it once.
-    """
-    keeps_layers = client_class(config).keeps_layers
-    key = repr((config.dataset.model_dump_json(), config.model.model_dump_json(), keeps_layers))
-    if key not in _sizes:
-        dataset = load_federated(config).dataset
-        model = resolve_model(config.model, dataset.shape, keeps_layers)
-        _sizes[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0)).num_parameters
-    return _sizes[key]
-
-
-def partition_remarks(config: Config) -> tuple[str, ...]:
-    """What a reader must know of who holds what, in sentences for the report."""
-    if config.partition.name != "resampled":
-        return ()
-    return (
-        "partition=resampled: clients draw from the same pictures, so a picture is held by several of them; what is "
-        "said of one client's data is not said of one picture",
-    )
-
-
-_counts: dict[str, np.ndarray] = {}
-
-
-def example_counts(config: Config) -> np.ndarray:
-    """How many pictures each client trains on (int64 [N]): public, and the same in every process."""
-    parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
-    key = repr(parts)
-    if key not in _counts:
-        _counts[key] = load_federated(config).partition.num_train
-    return _counts[key]
+    from fedpriv.client.key_agreement import Identity
 
 
 def resolve_device(name: str) -> torch.device:
@@ -179,7 +97,9 @@ class Worker:
     @cached_property
     def trainer(self) -> SequentialTrainer:
         if self.config.engine.trainer == "vectorised":
-            from fedpriv.vectorised import VectorisedTrainer  # torch.func: a second that only this trainer needs
+            from fedpriv.training.vectorised import (
+                VectorisedTrainer,  # torch.func: a second that only this trainer needs
+            )
 
             return VectorisedTrainer(self.model, self.config.local, self.config.engine.precision)
         return SequentialTrainer(self.model, self.config.local, self.config.engine.precision)

@@ -2,20 +2,16 @@
 
 Every random number that a privacy guarantee rests on comes from a `NoiseSource` that is passed in: there is no
 global state and no default seed. `SeededNoise` is addressed by a key (seed, client, round, attempt, purpose) and
-repeats bit for bit; `SecureNoise` (fedpriv/privacy/secure_noise.py) never repeats.
+repeats bit for bit; `SecureNoise` (fedpriv/mechanisms/secure_noise.py) never repeats.
 
 Shapes: `Shape` is a tuple or an int, `()` is a scalar. Everything lives on the CPU.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -27,10 +23,21 @@ Shape = int | Sequence[int]
 GAUSSIAN_BITS = 19
 LAPLACE_BITS = 16
 
+#: Numbers that are put onto a grid at a time: several passes over memory that stays in a core's cache.
+IN_CACHE = 2**14
+
+#: Standard deviation, in steps of the grid, of the second Gaussian of `NoiseSource.fine_normal`.
+DITHER = 4.0
+
 
 def grid_step(scale: float, bits: int = GAUSSIAN_BITS) -> float:
     """Spacing of the grid for noise of this scale: a power of two in (scale / 2^(bits + 1), scale / 2^bits]."""
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - bits) if scale > 0 else 0.0
+
+
+def fine_step(std: float) -> float:
+    """Spacing of the grid of `NoiseSource.fine_normal`: a power of two in (std / 2^37, std / 2^36]."""
+    return grid_step(DITHER * grid_step(std))
 
 
 def add_normal(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Tensor:
@@ -46,6 +53,22 @@ def add_normal(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Te
     between two vectors can grow by sqrt(d) grid steps, sqrt(d) * std / 2^19.
     """
     return onto_grid(values, grid_step(std)) + noise.normal(values.shape, std)
+
+
+def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Tensor:
+    """As `add_normal` for ``values`` that are a sum whose parts nobody has, as float64: the grid is so fine
+    (`fine_step`, about std / 2^36) that moving the sum onto it hardly moves it.
+
+    Two sums whose exact difference is v differ by less than ``|v| + sqrt(d) * fine_step(std)`` on the grid; on
+    `add_normal`'s it would be sqrt(d) * std / 2^19, which is 0.4 of a clip norm for a ResNet at multiplier 64.
+    The result is on the grid, or rounded to float64 from there, which is post-processing (`NoiseSource.fine_normal`).
+    """
+    step, noisy = fine_step(std), noise.fine_normal(values.shape, std)
+    if step == 0:
+        return noisy.add_(values)
+    for part, some in zip(noisy.view(-1).split(IN_CACHE), values.reshape(-1).split(IN_CACHE), strict=True):
+        part += (some.double() / step).trunc_().mul_(step)
+    return noisy
 
 
 def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource) -> torch.Tensor:
@@ -89,6 +112,22 @@ class NoiseSource(ABC):
     def uniform(self, shape: Shape) -> torch.Tensor:
         """Uniforms of 53 bits in the open interval (0, 1) (float64)."""
 
+    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
+        """Gaussians of mean 0 and standard deviation ``std`` or slightly more on multiples of `fine_step` (float64).
+
+        Z = Z1 + Z2: Z1 is `normal` on its grid of step h = `grid_step(std)`, Z2 `normal` of standard deviation
+        s = 4 h on its own, of step f = `fine_step(std)`. Why Z protects as a Gaussian does: let Z1 and Z2 be Gaussians
+        G1 and G2 rounded to their grids, U1 and U2 uniform on a step. The law of a rounded Gaussian at a multiple of
+        its step is the step times the density of G + U there, so that
+        P(Z = z) = E sum_j h phi_std(j h + U1) f phi_s(z - j h + U2).
+        With S^2 = std^2 + s^2 and t = std s / S the product is h phi_t(j h - m) f phi_S(z + U1 + U2) for some m, and by
+        Poisson's summation formula sum_j h phi_t(j h - m) = 1 + 2 sum_k cos(2 pi k m / h) exp(-2 pi^2 k^2 t^2 / h^2),
+        which is 1 within 2^-440: t > 3.99 h. So P(Z = z) = (1 +- 2^-440) f E phi_S(z + U1 + U2): Z has, up to that
+        factor, the law of G + U1 rounded to step f, with G ~ N(0, S^2) and S > std. On top of values that are
+        multiples of f this is post-processing of a Gaussian mechanism with more noise than ``std``.
+        """
+        return self.normal(shape, std).double() + self.normal(shape, DITHER * grid_step(std)).double()
+
     def integers(self, low: int, high: int, shape: Shape) -> torch.Tensor:
         """Integers in {low, ..., high - 1} (int64); exactly uniform for a power of two, else within 2^-21."""
         if not 0 < high - low <= 2**32:
@@ -114,7 +153,7 @@ class NoiseSource(ABC):
         """
         from scipy.stats import binom  # seconds to import: only where it is needed
 
-        _check_trials(trials)
+        check_trials(trials)
         found = binom.ppf(self.uniform(shape).numpy(), trials, 0.5)
         return torch.from_numpy(np.asarray(found, dtype=np.int64))
 
@@ -127,128 +166,7 @@ class NoiseSource(ABC):
         return u1.log() * torch.cos(torch.pi * u2) + u3.log() * torch.cos(torch.pi * u4)
 
 
-class SeededNoise(NoiseSource):
-    """Repeatable noise for simulations, addressed by a key of ints and strings.
-
-    The project's keys are (seed, client, round, attempt, purpose).
-
-    The key is encoded without collisions and hashed to the generator's whole state. `torch.Generator.manual_seed` is
-    not enough: it keeps the low 32 bits of a seed, so among 100,000 keys one pair would share its noise.
-    """
-
-    def __init__(self, *key: int | str) -> None:
-        encoded = encode_key(*key)
-        for registry in tuple(_registries):
-            registry.record(encoded, key)
-        self._encoded = encoded
-        self._integers: np.random.Generator | None = None
-
-    @cached_property
-    def _generator(self) -> torch.Generator:
-        """Made when it is first drawn from: many sources never are, and it costs as much as all else of a key."""
-        return _mersenne_twister(self._encoded)
-
-    def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
-        """Gaussians [shape], float32; torch's reach 5.8 standard deviations at most, which simulations can bear."""
-        draws = torch.randn(as_size(shape), generator=self._generator, dtype=torch.float32)
-        return draws if std == 1.0 else draws.mul_(std)
-
-    def uniform(self, shape: Shape) -> torch.Tensor:
-        return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)
-
-    def _laplace(self, shape: Shape) -> torch.Tensor:
-        """A random sign on an exponential: one draw instead of four, which protects nobody here."""
-        u = self.uniform(shape).sub_(0.5)
-        return u.abs().mul_(-2).log1p_().mul_(u.sign_()).neg_()
-
-    def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
-        """numpy's sampler, a stream of its own under the same key: torch has none that is exact to the last unit.
-
-        Up to 2^62 trials.
-        """
-        _check_trials(trials, 2**62)
-        if self._integers is None:
-            digest = hashlib.shake_256(self._encoded + b"binomial").digest(32)
-            self._integers = np.random.default_rng(int.from_bytes(digest, "little"))
-        return torch.from_numpy(self._integers.binomial(trials, 0.5, as_size(shape)))
-
-
-def noise_source(rng: Literal["seeded", "secure"], *key: int | str) -> NoiseSource:
-    """The source that `privacy.rng` names; the key addresses seeded noise and is ignored by secure noise."""
-    if rng == "seeded":
-        return SeededNoise(*key)
-    if rng == "secure":
-        from fedpriv.privacy.secure_noise import SecureNoise  # cryptography is loaded only where it is needed
-
-        return SecureNoise()
-    raise ValueError(f"rng must be seeded or secure, got {rng!r}")
-
-
-def encode_key(*key: int | str) -> bytes:
-    """Bytes that differ for any two different keys: each part carries its type and its length.
-
-    Raises TypeError for anything but ints and strings (numpy's integers count as ints, booleans do not).
-    """
-    parts = []
-    for part in key:
-        if isinstance(part, str):
-            tag, data = b"s", part.encode()
-        elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-            tag, data = b"i", int(part).to_bytes(int(part).bit_length() // 8 + 1, "big", signed=True)
-        else:
-            raise TypeError(f"a noise key is made of ints and strings, got {part!r} in {key!r}")
-        parts.append(tag + len(data).to_bytes(8, "big") + data)
-    if not parts:
-        raise TypeError("a noise key must not be empty")
-    return b"".join(parts)
-
-
-class KeyRegistry:
-    """Context manager that records the key of every `SeededNoise` made while it is active, in any thread.
-
-    A key that is used twice raises `ValueError` at the second use: two updates under the same noise give away their
-    difference. Empty at the start of every `with` block; `keys` lists what was used.
-    """
-
-    def __init__(self) -> None:
-        self.keys: list[tuple[int | str, ...]] = []
-        self._seen: set[bytes] = set()
-        self._lock = threading.Lock()
-
-    def record(self, encoded: bytes, key: tuple[int | str, ...]) -> None:
-        with self._lock:
-            if encoded in self._seen:
-                raise ValueError(f"noise key used twice: {key!r}")
-            self._seen.add(encoded)
-            self.keys.append(key)
-
-    def __enter__(self) -> KeyRegistry:
-        self.keys.clear()
-        self._seen.clear()
-        _registries.append(self)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        _registries.remove(self)
-
-
-_registries: list[KeyRegistry] = []
-
-
-def _mersenne_twister(key: bytes) -> torch.Generator:
-    """A torch generator whose 624 state words are SHAKE-256 of the key (19,937 bits, not manual_seed's 32)."""
-    state = _FRESH_STATE.copy()
-    state[3:627] = np.frombuffer(hashlib.shake_256(key).digest(4 * 624), "<u4")
-    generator = torch.Generator()
-    generator.set_state(torch.from_numpy(state.view(np.uint8)))
-    return generator
-
-
-# torch's own layout (THGeneratorState): seed, flags, position, then one 64-bit slot per 32-bit word. Tested.
-_FRESH_STATE = torch.Generator().manual_seed(0).get_state().numpy().view(np.uint64).copy()
-
-
-def _check_trials(trials: int, most: int = 2**52) -> None:
+def check_trials(trials: int, most: int = 2**52) -> None:
     if not 0 <= trials <= most:
         raise ValueError(f"{trials} binomial trials: must be from 0 to {most}")
 

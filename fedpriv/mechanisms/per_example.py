@@ -5,53 +5,104 @@ Book-keeping (Bu, Wang, Zha and Karypis, "Differentially private optimization on
 product of its input and its output's gradient, so norms and the weighted sum follow from those two:
 - Linear: the norm is a product of two norms (Goodfellow 2015), the sum is the matrix product of a plain step.
 - Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large beside
-  the picture, the norm from Gram matrices (ghost clipping) and one more weight gradient for the sum.
+  the picture, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
 - GroupNorm: two sums over positions.
 Any other layer, a layer that is used twice, or a model that mixes examples: `torch.func` (vmap of grad).
 
-Shapes: b examples, d parameters, p positions of a picture, i and o input and output channels.
+Shapes: b examples, d parameters, p positions of a picture, i (times the kernel) and o input and output channels.
+
+**How much one example moves the sum, rounding included.** Theta may be hostile: it can make terms cancel that are far
+larger than their sum, so that no error may be taken relative to a norm. Let S(D) be the exact sum over D of
+w_k c_k, where c_k is made of the float32 numbers x (inputs) and g (output gradients) of example k as they are, and
+fl(S) the computed one. Then |fl S(D+e) - fl S(D)| <= w_e |c_e| + err(D+e) + err(D). u = 2^-53 and
+gamma(n) = n u/(1 - n u) bound a float64 sum of n products, in any order (Higham 2002, section 3.1): by gamma(n)
+times the sum of their absolute values. Lengths are Euclidean.
+
+1. Gradients that are formed (GroupNorm, biases, explicit Conv2d, vmap): c_k is the float32 tensor itself, however
+   badly it was computed, and the same tensor is measured and summed. Norm and sum are float64: the norm is right
+   within gamma(d), the sum within gamma(b) sum_k w_k |c_k|.
+2. Linear: c_k = g x^T, |c_k| = |g| |x|, and its terms do not cancel within an example: as 1.
+3. Conv2d by ghost clipping: c_k = sum_p g_p x_p^T. With the mass A = sum_p |g_p| |x_p|, every entry of the Gram
+   matrices X^T X and G^T G is right within gamma(i) |x_p| |x_q| and gamma(o) |g_p| |g_q|, so the sum of their products
+   is |c_k|^2 within gamma(i + o + p^2 + 2) A^2. The sum over the m p products of a physical batch is right within
+   gamma(m p + 2) sum_k w_k A_k. Both are held by measuring too long:
+   length^2 = computed |c_k|^2 + slack A^2, slack = 2 gamma(i + o + p^2 + 8) + (gamma(m p + 8) / DRIFT)^2,
+   which is at least |c_k|^2 and at least (gamma A / DRIFT)^2, so that gamma w_k A_k <= DRIFT bound. Squares add up
+   over the layers. (The factor 2 and the 8 cover the rounding of A and of the slack.)
+
+So w_e |c_e| <= bound (1 - KEPT_BACK)(1 + 2^-20), and err(D) <= b (DRIFT + 2^-33) bound for m p, d < 2^33, the
+2^-33 for 1, 2 and the addition of physical batches (b u each). With KEPT_BACK = 2^-10 one example moves the sum by less
+than (1 - 2^-12) bound for every b <= LARGEST_BATCH, 2 b (DRIFT + 2^-33) being below 0.55 2^-10; `excess` says by
+how much more for a larger data set. A float32 product forms c_k itself, so TF32 does not matter.
+
+x and g of an example must not depend on who else is in the batch: libraries choose another kernel for another number of
+rows, theta can enlarge the difference, and then one example redirects the gradients of all others. So every
+computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, filled up with blank pictures of
+weight 0. `_settle` takes the largest block, up to the given one, in which equal pictures get equal bits in every row; a
+block of one row always is. Assumed: with that, a row's bits depend on nothing but its own picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Share of the bound kept back, so that the float32 rounding of a norm cannot carry a gradient over it.
-ROUNDING = 1e-5
+from fedpriv.mechanisms.bookkeeping import (
+    DRIFT,
+    KINDS,
+    NotTraceable,
+    Trace,
+    add_rows,
+    all_supported,
+    squared_lengths,
+    without,
+)
+
+#: Share of the bound kept back for rounding: of norms, of the sum, and of its place on the noise's grid.
+KEPT_BACK = 2.0**-10
+
+#: Examples in a batch whose rounding fits into `KEPT_BACK`.
+LARGEST_BATCH = 2**16
 
 #: Numbers that a physical batch may hold besides the model (256 MiB).
 PHYSICAL_NUMBERS = 2**26
+
+#: Most examples that are computed at a time.
+BLOCK = 32
 
 #: Agreement asked of book-keeping with batch-size-1 gradients before it is trusted with a model.
 TOLERANCE = 1e-3
 
 
-#: A smaller factor is none: as a float32 it would have lost digits, and what it is to bound would be longer.
-SMALLEST_FACTOR = 1e-30
-
-#: Between these, squares and products of an example's numbers neither vanish nor overflow in float32.
-ORDINARY = (1e-9, 1e9)
-
-
 def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
-    """1 / max(1, norm / bound) for norms [...] (float64); 0 for a norm that is no finite number, or beyond all reason.
+    """1 / max(1, norm / bound) for norms [...] (float64), less `KEPT_BACK`; 0 for a norm that is no finite number.
 
     What a broken example contributes must not depend on how it is broken: it contributes nothing.
     """
-    factors = torch.clamp(bound * (1 - ROUNDING) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
-    usable = torch.isfinite(norms) & (factors >= SMALLEST_FACTOR)
-    return torch.where(usable, factors, torch.zeros_like(factors))
+    factors = torch.clamp(bound * (1 - KEPT_BACK) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
+    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+
+
+def block_for(expected: int) -> int:
+    """Rows of a block for batches of an expected, public size: few of them stay blank."""
+    return min(BLOCK, 1 << max(2, (expected - 1).bit_length() - 1))
+
+
+def excess(examples: int) -> float:
+    """Bound on how far one example moves a clipped sum over subsets of so many examples beyond the clip bound, in units
+    of it: 0 up to `LARGEST_BATCH`.
+    """
+    return 2 * max(0, examples - LARGEST_BATCH) * (DRIFT + 2.0**-33)
 
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """total: sum over the batch of clipped gradients (float32 [d]); norms before clipping (float64 [b]); mean loss."""
+    """total: sum over the batch of clipped gradients (float64 [d]); norms before clipping (float64 [b]); mean loss."""
 
     total: Tensor
     norms: Tensor
@@ -62,20 +113,24 @@ class PerExampleGradients:
     """Clipped sums of the per-example gradients of cross-entropy for one model.
 
     mode: ``bookkeeping``, ``vmap``, or None: book-keeping if the model passes a check against batch-size-1 gradients
-    on random pictures (never on the client's), otherwise vmap. physical: largest number of examples computed at a
-    time, None: as many as `PHYSICAL_NUMBERS` hold.
+    on random pictures (never on the client's), otherwise vmap. physical: number of examples computed at a time, None:
+    ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, as the expected batch is; never the batch drawn.
     """
 
-    def __init__(self, module: nn.Module, mode: str | None = None, physical: int | None = None) -> None:
-        self.module, self.mode, self.physical = module, mode, physical
+    def __init__(
+        self, module: nn.Module, mode: str | None = None, physical: int | None = None, block: int = BLOCK
+    ) -> None:
+        self.module, self.mode, self.physical, self.block = module, mode, physical, block
+        self._settled = False
         self._parameters = list(module.parameters())
         self._size = sum(parameter.numel() for parameter in self._parameters)
         self._vmapped: Callable[..., Any] | None = None
 
     def settle(self, shape: torch.Size, device: torch.device) -> None:
         """Chooses how to compute, at the parameters that the module has now: not at ones that somebody else chose."""
-        if self.mode is None or self.physical is None:
+        if not self._settled:
             self._settle(shape, device)
+            self._settled = True
 
     def clipped_sum(self, images: Tensor, labels: Tensor, bound: float, chosen: str = "given") -> ClippedSum:
         """Of pictures [b, c, h, w] and labels [b]; an empty batch gives zeros.
@@ -84,18 +139,21 @@ class PerExampleGradients:
         has no useful sensitivity: for the published method only.
         """
         if not len(labels):
-            return ClippedSum(torch.zeros(self._size, device=labels.device), torch.zeros(0, dtype=torch.float64), 0.0)
+            return ClippedSum(self._zeros(labels.device), torch.zeros(0, dtype=torch.float64), 0.0)
         self.settle(images.shape[1:], labels.device)
         if chosen == "median":
             bound = self._median_norm(images, labels)
-        total, norms, loss = torch.zeros(self._size, device=labels.device), [], 0.0
-        chunks = zip(images.split(self.physical or 1), labels.split(self.physical or 1), strict=True)
-        for some_images, some_labels in chunks:
-            part, part_norms, part_loss = self._compute(some_images, some_labels, bound)
-            total += part
+        total, norms, loss = self._zeros(labels.device), [], 0.0
+        size = self.physical or 1
+        for start in range(0, len(labels), size):
+            some, of = images[start : start + size], labels[start : start + size]
+            part_norms, part_loss = self._add(_filled(some, size), _filled(of, size), len(of), bound, total)
             norms.append(part_norms)
             loss += part_loss
         return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
+
+    def _zeros(self, device: torch.device) -> Tensor:
+        return torch.zeros(self._size, dtype=torch.float64, device=device)
 
     def block_norms(self, images: Tensor, labels: Tensor) -> tuple[list[str], Tensor, Tensor]:
         """Names of the model's blocks (its named children with parameters), norms of each example's gradient within
@@ -115,20 +173,20 @@ class PerExampleGradients:
         """(a layer's or a parameter's name, squared norms [b]) one by one; losses [b]."""
         if self.mode == "vmap":
             gradients, losses = self._gradients(images, labels)
-            return [(name, _squares(gradient)) for name, gradient in gradients.items()], losses
-        trace = _Trace(self.module)
+            return [(name, squared_lengths(gradient)) for name, gradient in gradients.items()], losses
+        trace = Trace(self.module, self.physical or 1)
         losses = trace.run(images, labels)
         names = {id(layer): name for name, layer in self.module.named_modules()}
-        return [(names[id(seen.layer)], _KINDS[type(seen.layer)][0](seen)) for seen in trace.seen], losses
+        return [(names[id(seen.layer)], KINDS[type(seen.layer)][0](seen)) for seen in trace.seen], losses
 
     def _median_norm(self, images: Tensor, labels: Tensor) -> float:
         norms = self.clipped_sum(images, labels, 1.0).norms
         return max(float(norms.nan_to_num(0.0, 0.0).median()), 1e-6)
 
-    def _compute(self, images: Tensor, labels: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
-        if self.mode == "vmap":
-            return self._by_vmap(images, labels, bound)
-        return self._by_bookkeeping(images, labels, bound)
+    def _add(self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:
+        """Adds the clipped gradients of the first ``real`` examples to ``total``; their (norms, sum of losses)."""
+        way = self._add_by_vmap if self.mode == "vmap" else self._add_by_bookkeeping
+        return way(images, labels, real, bound, total)
 
     # --- which way ---------------------------------------------------------------------------------------
 
@@ -144,21 +202,40 @@ class PerExampleGradients:
                 self.mode = "vmap"
             elif numbers_found is not None:
                 self.mode, numbers = "bookkeeping", numbers_found
-        self.physical = self.physical or max(1, PHYSICAL_NUMBERS // max(1, 3 * numbers))
+        size = self.physical or max(1, min(self.block, PHYSICAL_NUMBERS // max(1, 3 * numbers)))
+        while size > 1 and not self._rows_are_alike(images, labels, size):
+            size //= 2
+        self.physical = size
+
+    def _rows_are_alike(self, images: Tensor, labels: Tensor, size: int) -> bool:
+        """Whether a block of ``size`` equal pictures gets equal inputs and gradients in every row, to the last bit."""
+        for image, label in zip(images, labels, strict=True):
+            block = image.expand(size, *image.shape).contiguous(), label.expand(size).contiguous()
+            if self.mode == "vmap":
+                found = list(self._gradients(*block)[0].values())
+            else:
+                trace = Trace(self.module, size)
+                trace.run(*block)
+                trace.squared_norms()
+                found = [part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept)]
+            if not all(torch.equal(part, part[:1].expand_as(part)) for part in found):
+                return False
+        return True
 
     def _agrees_with_single_gradients(self, images: Tensor, labels: Tensor) -> int | None:
         """Numbers that an example needs if book-keeping equals batch-size-1 gradients, None where it does not."""
-        if not _all_supported(self.module):
+        if not all_supported(self.module):
             return None
         try:
-            trace = _Trace(self.module)
+            trace = Trace(self.module, len(labels))
             trace.run(images, labels)
-        except _NotTraceable:
+        except NotTraceable:
             return None
         singles = [_single_gradient(self.module, self._parameters, images[k], labels[k]) for k in range(len(labels))]
         expected = torch.stack([single.double().norm() for single in singles])
         norms = torch.sqrt(trace.squared_norms())
-        total = trace.weighted_sum(torch.ones_like(norms))
+        total = self._zeros(labels.device)
+        trace.add_weighted_sum(torch.ones_like(norms), total)
         close = torch.allclose(norms, expected, rtol=TOLERANCE, atol=1e-6)
         difference = (total - torch.stack(singles).sum(0)).norm()
         if not close or not difference <= TOLERANCE * (expected.sum() + 1e-6):
@@ -167,16 +244,18 @@ class PerExampleGradients:
 
     # --- book-keeping ------------------------------------------------------------------------------------
 
-    def _by_bookkeeping(self, images: Tensor, labels: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
-        trace = _Trace(self.module)
+    def _add_by_bookkeeping(
+        self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor
+    ) -> tuple[Tensor, float]:
+        trace = Trace(self.module, self.physical or 1)
         losses = trace.run(images, labels)
         norms = torch.sqrt(trace.squared_norms())
-        factors = clip_factors(norms, bound)
         broken = ~torch.isfinite(norms)
         if broken.any():
             trace.forget(broken)
             losses = torch.where(broken, torch.zeros_like(losses), losses)
-        return trace.weighted_sum(factors), norms, float(losses.sum())
+        trace.add_weighted_sum(_of_real(clip_factors(norms, bound), real), total)
+        return norms[:real], float(losses[:real].sum())
 
     # --- torch.func --------------------------------------------------------------------------------------
 
@@ -195,15 +274,31 @@ class PerExampleGradients:
         gradients, losses = self._vmapped(parameters, images, labels)
         return {name: gradients[name] for name in parameters}, losses
 
-    def _by_vmap(self, images: Tensor, labels: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
+    def _add_by_vmap(
+        self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor
+    ) -> tuple[Tensor, float]:
         gradients, losses = self._gradients(images, labels)
-        flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
-        norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
-        broken = ~torch.isfinite(norms)
+        norms = torch.sqrt(sum(squared_lengths(gradient) for gradient in gradients.values()))  # type: ignore[arg-type]
+        broken, factors, start = ~torch.isfinite(norms), _of_real(clip_factors(norms, bound), real), 0
         if broken.any():
-            flat[broken] = 0.0
             losses = torch.where(broken, torch.zeros_like(losses), losses)
-        return clip_factors(norms, bound).to(flat.dtype) @ flat, norms, float(losses.sum())
+        for gradient in gradients.values():
+            stop = start + gradient[0].numel()
+            add_rows(total[start:stop], factors, without(gradient, broken) if broken.any() else gradient)
+            start = stop
+        return norms[:real], float(losses[:real].sum())
+
+
+def _filled(values: Tensor, size: int) -> Tensor:
+    """values [b, ...] and zeros, ``size`` rows in all."""
+    missing = size - len(values)
+    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
+
+
+def _of_real(factors: Tensor, real: int) -> Tensor:
+    """factors [b] with zeros for what fills the block."""
+    factors[real:] = 0.0
+    return factors
 
 
 def _single_gradient(module: nn.Module, parameters: Sequence[Tensor], image: Tensor, label: Tensor) -> Tensor:
@@ -211,184 +306,3 @@ def _single_gradient(module: nn.Module, parameters: Sequence[Tensor], image: Ten
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     pairs = zip(parameters, gradients, strict=True)
     return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in pairs])
-
-
-# --- one forward and backward pass, and what its layers' gradients are ------------------------------------
-
-
-class _NotTraceable(Exception):
-    """A layer was used twice, not at all, or with an input of another rank."""
-
-
-def _all_supported(module: nn.Module) -> bool:
-    layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
-    shared = len({id(p) for p in module.parameters()}) != sum(1 for layer in layers for _ in layer.parameters(False))
-    return not shared and all(_supported(layer) for layer in layers)
-
-
-def _supported(layer: nn.Module) -> bool:
-    if type(layer) is nn.Conv2d:
-        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return type(layer) in (nn.Linear, nn.GroupNorm)
-
-
-@dataclass
-class _Seen:
-    """A layer with its input and output [b, ...], then the gradient of its output, then what was made of these."""
-
-    layer: Any
-    inputs: Tensor
-    outputs: Tensor
-    gradient: Tensor = field(init=False)
-    kept: list[Tensor] = field(default_factory=list)  # per-example gradients [b, ...], one per parameter
-    #: What the gradient, and gradient and inputs together, were divided by (float64 [b]).
-    of_gradient: Tensor = field(init=False)
-    of_both: Tensor = field(init=False)
-
-    def scale(self) -> None:
-        """Brings the numbers of each example near 1, by powers of 2. A server that chooses theta can make gradients
-        whose squares vanish in float32 and inputs that make up for it: such a gradient would seem to have no length.
-        """
-        self.gradient, self.of_gradient = _near_one(self.gradient)
-        self.of_both = self.of_gradient
-        if not isinstance(self.layer, nn.GroupNorm):  # whose gradient depends on normalised inputs
-            self.inputs, of_inputs = _near_one(self.inputs)
-            self.of_both = self.of_gradient * of_inputs
-
-
-class _Trace:
-    """The layers of one pass over a batch, in the order of the model's parameters."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
-        self.seen: list[_Seen] = []
-
-    def run(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Forward, then backward as far as the layers' outputs; losses [b]. Raises `_NotTraceable`."""
-        found: dict[int, _Seen] = {}
-
-        def note(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-            if id(layer) in found or inputs[0].ndim != (2 if isinstance(layer, nn.Linear) else 4):
-                raise _NotTraceable
-            found[id(layer)] = _Seen(layer, inputs[0].detach(), outputs)
-
-        hooks = [layer.register_forward_hook(note) for layer in self.layers]
-        try:
-            losses = functional.cross_entropy(self.module(images), labels, reduction="none")
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if len(found) != len(self.layers):
-            raise _NotTraceable
-        self.seen = [found[id(layer)] for layer in self.layers]
-        gradients = torch.autograd.grad(losses.sum(), [seen.outputs for seen in self.seen])
-        for seen, gradient in zip(self.seen, gradients, strict=True):
-            seen.gradient = gradient
-            seen.scale()
-        return losses.detach()
-
-    def squared_norms(self) -> Tensor:
-        """Of each example's whole gradient (float64 [b])."""
-        return torch.stack([_KINDS[type(seen.layer)][0](seen) for seen in self.seen]).sum(0)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Sum over examples of weight (float64 [b]) * gradient, flat (float32 [d])."""
-        parts = [part for seen in self.seen for part in _KINDS[type(seen.layer)][1](seen, weights)]
-        return torch.cat([part.reshape(-1) for part in parts])
-
-    def forget(self, broken: Tensor) -> None:
-        """Makes the gradients of these examples zero: zero times infinity would not be."""
-        for seen in self.seen:
-            seen.inputs, seen.gradient = _without(seen.inputs, broken), _without(seen.gradient, broken)
-            seen.kept = [_without(part, broken) for part in seen.kept]
-
-    def numbers(self) -> int:
-        """Numbers that this pass holds."""
-        return sum(t.numel() for seen in self.seen for t in (seen.inputs, seen.outputs, seen.gradient, *seen.kept))
-
-
-def _without(values: Tensor, broken: Tensor) -> Tensor:
-    """A copy of values [b, ...] with zeros for the broken examples [b]."""
-    return values.masked_fill(broken.view(-1, *[1] * (values.ndim - 1)), 0.0)
-
-
-def _squares(x: Tensor) -> Tensor:
-    """Sum of squares over all but the first dimension (float64 [b])."""
-    return torch.linalg.vector_norm(x.flatten(1), dim=1).double().square()
-
-
-def _near_one(values: Tensor) -> tuple[Tensor, Tensor]:
-    """(values [b, ...] divided by a power of 2 for each example, these powers [b] in float64): 1 for all where no
-    example needs it.
-    """
-    flat = values.flatten(1)
-    largest = torch.maximum(flat.amax(1), -flat.amin(1))
-    ordinary = (largest == 0) | ((largest > ORDINARY[0]) & (largest < ORDINARY[1]))
-    scales = torch.ones_like(largest, dtype=torch.float64)
-    if ordinary.all():
-        return values, scales
-    known = torch.isfinite(largest) & (largest > 0)
-    scales[known] = torch.exp2(torch.floor(torch.log2(largest[known].double())))
-    return (values.double() / scales.view(-1, *[1] * (values.ndim - 1))).to(values.dtype), scales
-
-
-def _linear_norms(seen: _Seen) -> Tensor:
-    squares = _squares(seen.gradient)
-    of_weight = squares * _squares(seen.inputs) * seen.of_both.square()
-    return of_weight if seen.layer.bias is None else of_weight + squares * seen.of_gradient.square()
-
-
-def _linear_sum(seen: _Seen, weights: Tensor) -> list[Tensor]:
-    parts = [(seen.gradient * (weights * seen.of_both).float().unsqueeze(1)).T @ seen.inputs]
-    if seen.layer.bias is None:
-        return parts
-    return [*parts, (weights * seen.of_gradient).float() @ seen.gradient]
-
-
-def _conv_norms(seen: _Seen) -> Tensor:
-    layer = seen.layer
-    gradient = seen.gradient.flatten(2)  # [b, o, p]
-    columns = functional.unfold(seen.inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
-    outputs, positions, inputs = gradient.shape[1], gradient.shape[2], columns.shape[1]
-    if positions * (inputs + outputs) < inputs * outputs:  # Gram matrices [p, p] cost less than the gradients
-        squares = ((columns.mT @ columns) * (gradient.mT @ gradient)).sum((1, 2)).double().clamp(min=0)
-    else:
-        seen.kept = [torch.bmm(gradient, columns.mT)]  # [b, o, i * kernel]
-        squares = _squares(seen.kept[0])
-    squares = squares * seen.of_both.square()
-    return squares if layer.bias is None else squares + _squares(gradient.sum(2)) * seen.of_gradient.square()
-
-
-def _conv_sum(seen: _Seen, weights: Tensor) -> list[Tensor]:
-    layer, of_weight = seen.layer, (weights * seen.of_both).float()
-    if seen.kept:
-        parts = [torch.tensordot(of_weight, seen.kept[0], 1)]
-    else:
-        weighted = seen.gradient * of_weight.view(-1, 1, 1, 1)
-        parts = [
-            torch.nn.grad.conv2d_weight(  # type: ignore[attr-defined]
-                seen.inputs, layer.weight.shape, weighted, layer.stride, layer.padding, layer.dilation
-            )
-        ]
-    if layer.bias is None:
-        return parts
-    return [*parts, torch.tensordot((weights * seen.of_gradient).float(), seen.gradient.sum((2, 3)), 1)]
-
-
-def _group_norm_norms(seen: _Seen) -> Tensor:
-    layer = seen.layer
-    normal = functional.group_norm(seen.inputs, layer.num_groups, eps=layer.eps)
-    seen.kept = [(seen.gradient * normal).sum((2, 3)), seen.gradient.sum((2, 3))]  # [b, channels] each
-    return (_squares(seen.kept[0]) + _squares(seen.kept[1])) * seen.of_gradient.square()
-
-
-def _group_norm_sum(seen: _Seen, weights: Tensor) -> list[Tensor]:
-    return [torch.tensordot((weights * seen.of_gradient).float(), part, 1) for part in seen.kept]
-
-
-_KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, Tensor], list[Tensor]]]] = {
-    nn.Linear: (_linear_norms, _linear_sum),
-    nn.Conv2d: (_conv_norms, _conv_sum),
-    nn.GroupNorm: (_group_norm_norms, _group_norm_sum),
-}

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from randomgen import ChaCha
 
-from fedpriv.privacy.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
+from fedpriv.mechanisms.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
 
 CHUNK = 2**14  # pairs at a time: the work arrays stay in a core's cache, and torch starts no second thread
 

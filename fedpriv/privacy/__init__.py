@@ -1,1 +1,4 @@
-"""Accounting, claims, noise and audits. Import the modules themselves: nothing is loaded from here."""
+"""What releases cost: events, ledgers, their composition, claims, and the auditor.
+
+Import the modules themselves: nothing is loaded from here.
+"""

@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import FloatVector
+from fedpriv.mechanisms.laws import binomial_epsilon, binomial_sensitivities
 from fedpriv.mechanisms.level_quantisation import (
     coordinate_bound,
     from_noisy_levels,
@@ -26,14 +28,22 @@ from fedpriv.mechanisms.level_quantisation import (
     unpack_integers,
     width_of,
 )
-from fedpriv.privacy.laws import binomial_epsilon, binomial_sensitivities
-from fedpriv.privacy.noise import NoiseSource
-from fedpriv.records import FloatVector
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Binomial, Threat
 
 #: Whole numbers on the wire stay exact in a double.
 MOST_TRIALS = 2**50
 #: How likely any coordinate of a rotated vector is to be clamped.
 FAILURE = 0.01
+#: Relative: more than float64 adds to a distance by the rotation, by the place between two levels, and by rounding.
+ROUNDING = 1e-9
+#: The part of delta that a run's releases may use up for their bound's sake; the rest goes to their composition.
+SHARE = 0.01
+
+
+def delta_share(delta: float, rounds: int) -> float:
+    """What one of so many releases may use up of delta."""
+    return SHARE * delta / rounds
 
 
 @dataclass(frozen=True)
@@ -75,9 +85,28 @@ class BinomialGrid:
         """(L1, L2, Linf) in real units under replace-one, of vectors as long as ``clip_norm`` (its own by default)."""
         return binomial_sensitivities(clip_norm or self.clip_norm, self.step, self.levels, self.padded)
 
+    def event(self, threat: Threat, share: float, clients: int = 1, clip_norm: float | None = None) -> Binomial:
+        """A release under the noises of so many clients, of which one changes (by vectors as long as ``clip_norm``).
+
+        share: of delta, that the bound of one release may use up.
+        """
+        length = (clip_norm or self.clip_norm) * (1 + ROUNDING)
+        l1, l2, linf = self.sensitivities(length)
+        return Binomial(
+            threat=threat,
+            step=self.step,
+            trials=clients * self.trials,
+            dimension=self.padded,
+            l1=l1,
+            l2=l2,
+            linf=linf,
+            delta=share,
+            distance=2 * length,  # clamping brings two vectors no further apart
+        )
+
     def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> tuple[Tensor, float]:
         """(int64 [d'] in 0..k-1+m, share of clamped coordinates) of a clipped vector [d]."""
-        rotated = rotate(vector, signs)
+        rotated = rotate(vector.double(), signs.double())
         level = to_levels(rotated, self.bound, self.levels, noise.uniform(self.padded))
         beyond = float((rotated.abs() > self.bound).double().mean())
         return level + noise.binomial(self.trials, self.padded), beyond  # [cpSGD, section 4]
@@ -97,10 +126,18 @@ class BinomialGrid:
 
 @lru_cache(maxsize=4096)
 def grid_for(
-    dimension: int, clip_norm: float, levels: int, trials: int | None, epsilon: float, delta: float, examples: int = 1
+    dimension: int,
+    clip_norm: float,
+    levels: int,
+    trials: int | None,
+    epsilon: float,
+    delta: float,
+    rounds: int | None = None,
+    examples: int = 1,
 ) -> BinomialGrid:
-    """The grid with ``trials``, or with the fewest whose Theorem 1 gives ``epsilon`` at ``delta``.
+    """The grid with ``trials``, or with the fewest whose release costs ``epsilon`` at ``delta``.
 
+    rounds: that the noise is chosen for, by the account; None: as published, by Theorem 1 for one release.
     examples: above 1 the sensitivity is divided by it (``sensitivity=per_example``), which no guarantee counts on.
 
     Raises `OptionError` where more than 2^50 trials would be needed.
@@ -108,10 +145,15 @@ def grid_for(
     grid = BinomialGrid(dimension, clip_norm, levels, trials or 0)
     if trials is not None:
         return grid
-    sensitivities = grid.sensitivities(clip_norm / examples)
+    from fedpriv.privacy.event_costs import release_epsilon  # loads the accountants
+
+    length = clip_norm / examples
 
     def enough(count: int) -> bool:
-        return binomial_epsilon(grid.step, count, grid.padded, *sensitivities, delta) <= epsilon
+        if rounds is None:
+            return binomial_epsilon(grid.step, count, grid.padded, *grid.sensitivities(length), delta) <= epsilon
+        event = replace(grid, trials=count).event(CLIENT_TO_SERVER, delta_share(delta, rounds), clip_norm=length)
+        return release_epsilon(event, delta) <= epsilon
 
     most = 1
     while not enough(most):

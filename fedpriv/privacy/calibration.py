@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import ZCDP, Event, PoissonGaussian, Threat
-from fedpriv.privacy.gaussian import gaussian_mu
+from fedpriv.privacy.gaussian_dp import gaussian_mu
 
 _SMALLEST, _LARGEST = 1e-4, 1e9  # noise multipliers that are tried
 _MOST_EVALUATIONS = 60

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import binom
 
-from fedpriv.privacy.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource
 
 
 @dataclass(frozen=True)

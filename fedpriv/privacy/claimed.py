@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpriv.privacy import laws
+from fedpriv.mechanisms import laws
 
 
 @dataclass(frozen=True)

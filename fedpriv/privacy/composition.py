@@ -17,9 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.privacy import mechanisms
+from fedpriv.privacy import event_costs as mechanisms
+from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier, renyi_curve
 from fedpriv.privacy.events import EVERY_CLIENT, ApproximateDP, Entry, Event, NoBound, Threat
-from fedpriv.privacy.gaussian import gaussian_epsilon, gaussian_mu, total_mu
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu, total_mu
 from fedpriv.privacy.histories import (
     Composed,
     History,
@@ -29,7 +30,6 @@ from fedpriv.privacy.histories import (
     make_history,
     refine,
 )
-from fedpriv.privacy.mechanisms import ORDERS, gaussian_multiplier, renyi_curve
 
 __all__ = [
     "Budget",
@@ -162,6 +162,10 @@ class Budget:
             limit = gaussian_mu(self.max_epsilon, self.delta) * _ROUNDING
             return total_mu(multipliers) <= limit  # type: ignore[arg-type]
         return self.rule != "gaussian" and self._renyi_admits(events)
+
+    def fixed_order(self) -> float:
+        """The order of a filter with order="gaussian" or a number: the same whatever was or will be released."""
+        return float(ORDERS[self._order(self._renyi_limits(self.delta / 2), ())])
 
     def _renyi_admits(self, events: Sequence[Event]) -> bool:
         paid = sum(mechanisms.delta_share(event) * event.count for event in events)

@@ -25,7 +25,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
 from numpy.typing import NDArray
 
-from fedpriv.privacy.laws import Vector
+from fedpriv.mechanisms.laws import Vector
 
 _ADD_OR_REMOVE = privacy_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE
 _REPLACE = privacy_accountant.NeighboringRelation.REPLACE_ONE

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.privacy import laws
+from fedpriv.mechanisms import laws
+from fedpriv.mechanisms.laws import Vector
+from fedpriv.privacy.binomial import binomial_renyi
 from fedpriv.privacy.events import (
     ZCDP,
     ApproximateDP,
@@ -28,7 +30,6 @@ from fedpriv.privacy.events import (
     RandomisedResponse,
     Shuffled,
 )
-from fedpriv.privacy.laws import Vector
 
 #: Orders of every Renyi curve: close to 1 for large totals, up to a million for tiny ones.
 ORDERS: Vector = np.round(
@@ -93,8 +94,8 @@ def why_unbounded(event: Event) -> str | None:
             "the pair's two bits together can reveal on which side of the centre a member's value lies "
             "(published CoQ-FL is not jointly private)"
         )
-    if isinstance(event, Binomial) and math.isinf(_pair_epsilon(event)):
-        return "cpSGD's bound does not hold for so few binomial trials"
+    if isinstance(event, Binomial) and np.isinf(_binomial_curve(event, event.delta)[0]):
+        return "the binomial mechanism's bound does not hold for so few trials"
     if isinstance(event, ZCDP) and math.isinf(event.rho):
         return "no noise is added"
     if math.isinf(getattr(event, "epsilon", 0.0)):
@@ -128,7 +129,16 @@ def pure_epsilon(event: Event) -> float:
 def _pair_epsilon(event: Binomial | ApproximateDP) -> float:
     if isinstance(event, ApproximateDP):
         return event.epsilon
-    return laws.binomial_epsilon(event.step, event.trials, event.dimension, event.l1, event.l2, event.linf, event.delta)
+    # half of the release's share of delta pays for the event outside of which the curve holds
+    return float(renyi_to_epsilon(_binomial_curve(event, event.delta / 2), event.delta / 2))
+
+
+def _binomial_curve(event: Binomial, delta: float) -> Vector:
+    """Renyi divergence of one release at each of `ORDERS`, outside an event of probability delta."""
+    if event.step == 0:
+        return np.full(len(ORDERS), np.inf)
+    l2, linf, distance = (length / event.step for length in (event.l2, event.linf, event.distance))
+    return binomial_renyi(event.trials, event.dimension, l2, linf, distance, delta, ORDERS)
 
 
 def _amplified(event: Shuffled) -> float | None:
@@ -186,7 +196,9 @@ def _curve(event: Event) -> Vector:
         return event.dimension * laws.pure_renyi(_coordinate_epsilon(event), ORDERS)
     if isinstance(event, PairedQuantisation):
         return event.dimension * laws.renyi_divergence(*_worst_laws(event), ORDERS)
-    if isinstance(event, Binomial | ApproximateDP):
+    if isinstance(event, Binomial):
+        return _binomial_curve(event, event.delta)
+    if isinstance(event, ApproximateDP):
         return laws.pure_renyi(_pair_epsilon(event), ORDERS)
 
     from fedpriv.privacy import dp_library  # seconds to import: only where a curve needs the library
@@ -208,6 +220,11 @@ def renyi_to_epsilon(curves: Vector, delta: float) -> Vector:
     return np.maximum(0.0, np.where(np.isnan(best), np.inf, best))
 
 
+def release_epsilon(event: Event, delta: float) -> float:
+    """epsilon at delta of one release, by its Renyi curve."""
+    return float(renyi_to_epsilon(renyi_curve(event), delta - delta_share(event)))
+
+
 # --- privacy loss distributions ----------------------------------------------------------------------------------
 
 
@@ -227,6 +244,6 @@ def loss_distribution(event: Event, interval: float) -> Any | None:
         return dp_library.discrete_pld(*law, interval)
     if isinstance(event, RandomisedResponse | Shuffled | PairedQuantisation):
         return dp_library.discrete_pld(*laws.randomised_response(_coordinate_epsilon(event)), interval)
-    if isinstance(event, Binomial | ApproximateDP):
+    if isinstance(event, ApproximateDP):
         return dp_library.discrete_pld(*laws.randomised_response(_pair_epsilon(event)), interval)
     return None

@@ -8,10 +8,8 @@ Nothing heavy is imported here: every client loads this module at start.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 UNITS = ("client", "example")
 ADJACENCIES = ("replace-one", "zero-out", "add-or-remove-one")
@@ -217,6 +215,8 @@ class Binomial(Event):
 
     l1, l2, linf: sensitivities in real units; step: width of the grid, same units; trials: those the observer
     cannot subtract. delta: the part of the target delta that ONE release uses up (the bound needs one of its own).
+    distance: how far (L2, real units) two data sets' vectors are apart before they are rounded to the grid at random,
+    each coordinate on its own; infinite: unknown, l2 alone counts.
     """
 
     mechanism = "binomial"
@@ -227,12 +227,13 @@ class Binomial(Event):
     l2: float
     linf: float
     delta: float
+    distance: float = math.inf
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _whole("trials", self.trials, least=0)
         _whole("dimension", self.dimension, least=1)
-        for name in ("step", "l1", "l2", "linf"):
+        for name in ("step", "l1", "l2", "linf", "distance"):
             _number(name, getattr(self, name))
         _share_of_delta(self.delta)
 
@@ -348,64 +349,6 @@ class Entry:
 
 
 # --- JSON: one flat object per entry; infinite numbers are the string "inf" --------------------------------
-
-
-def event_to_json(event: Event, with_threat: bool = True) -> dict[str, Any]:
-    """Flat object: mechanism, its parameters, count, and the threat's three words."""
-    flat: dict[str, Any] = {"mechanism": event.mechanism}
-    for field in fields(event):
-        value = getattr(event, field.name)
-        if field.name != "threat":
-            flat[field.name] = "inf" if value == math.inf else value
-    return flat | vars(event.threat) if with_threat else flat
-
-
-def event_from_json(flat: Mapping[str, Any], threat: Threat | None = None) -> Event:
-    """The event of a flat object (threat: where the object has none). Equal objects give the same instance.
-
-    Raises ValueError on anything malformed, unknown keys included.
-    """
-    try:
-        return _event(threat, tuple((key, type(value), value) for key, value in flat.items()))
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not an event: {dict(flat)}: {error}") from None
-
-
-@lru_cache(maxsize=100_000)
-def _event(threat: Threat | None, items: tuple[tuple[str, type, Any], ...]) -> Event:
-    values: dict[str, Any] = {key: math.inf if value == "inf" else value for key, _, value in items}
-    if threat is None:
-        threat = Threat(values.pop("unit"), values.pop("adjacency"), values.pop("observer"))
-    kind = MECHANISMS.get(values.pop("mechanism"))
-    if kind is None:
-        raise ValueError(f"unknown mechanism in {items}")
-    return kind(threat=threat, **values)
-
-
-_ENTRY_KEYS = ("round", "client", "sequence", "attempt")
-
-
-def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """One flat object; ``realised`` is nested and shares the entry's threat."""
-    flat = {key: getattr(entry, key) for key in _ENTRY_KEYS} | event_to_json(entry.event)
-    if entry.realised is not None:
-        flat["realised"] = event_to_json(entry.realised, with_threat=False)
-    if entry.adaptive:
-        flat["adaptive"] = True
-    return flat
-
-
-def entry_from_json(flat: Mapping[str, Any]) -> Entry:
-    """Inverse of `entry_to_json`. Raises ValueError on anything malformed."""
-    try:
-        rest = dict(flat)
-        place = {key: rest.pop(key) for key in _ENTRY_KEYS}
-        realised, adaptive = rest.pop("realised", None), rest.pop("adaptive", False)
-        event = event_from_json(rest)
-        spent = None if realised is None else event_from_json(realised, event.threat)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not a ledger entry: {flat!r}: {error!r}") from None
-    return Entry(**place, event=event, realised=spent, adaptive=adaptive)
 
 
 # --- checks ------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedpriv.privacy import mechanisms
-from fedpriv.privacy.events import Event, PoissonGaussian
-from fedpriv.privacy.gaussian import gaussian_epsilon, total_mu
-from fedpriv.privacy.mechanisms import gaussian_multiplier, renyi_curve
+from fedpriv.privacy import event_costs as mechanisms
+from fedpriv.privacy.event_costs import gaussian_multiplier, renyi_curve
+from fedpriv.privacy.events import Binomial, Event, PoissonGaussian
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, total_mu
 
 #: (event with count 1, how often), without order: equal histories are equal objects.
 History = frozenset[tuple[Event, int]]
@@ -130,6 +130,8 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
     sampled = [(event, count) for event, count in ordered if gaussian_multiplier(event) is None]
     compositions = sum(mechanisms.coordinates(event) * count for event, count in sampled)
     if not sampled or not 0 < bound.epsilon <= _PLD_UP_TO_EPSILON or compositions > _PLD_UP_TO_COMPOSITIONS:
+        return bound
+    if any(isinstance(event, Binomial) for event, _ in sampled):  # known by its Renyi curve alone
         return bound
     paid = math.fsum(mechanisms.delta_share(event) * count for event, count in history)
     if delta - paid <= 0:

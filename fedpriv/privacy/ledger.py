@@ -16,18 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.files import fsync_folder
-from fedpriv.privacy.events import (
-    CLIENT_TO_SERVER,
-    Entry,
-    Event,
-    NoBound,
-    Threat,
-    entry_from_json,
-    entry_to_json,
-    event_from_json,
-    event_to_json,
-)
+from fedpriv.common.files import fsync_folder
+from fedpriv.privacy.event_json import entry_from_json, entry_to_json, event_from_json, event_to_json
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
 
 UNKNOWN_CLIENT = -1
 TORN = "a ledger line is torn: what it recorded counts as spent and cannot be read"

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
-from fedpriv.errors import FedprivError, RunFolderError
+from fedpriv.common.errors import FedprivError, RunFolderError
 from fedpriv.report.compare import Comparison, compare
-from fedpriv.report.folder import find_runs, is_run, read_run
+from fedpriv.report.reading import find_runs, is_run, read_run
 from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables, plain_table, records, rich_table
 
 

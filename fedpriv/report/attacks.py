@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedpriv.files import save_figure
+from fedpriv.common.files import save_figure
 from fedpriv.report.plots import FAINT, INK, PALETTE, Picture
 from fedpriv.report.words import number, pick
 

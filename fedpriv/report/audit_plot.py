@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedpriv.files import save_figure
+from fedpriv.common.files import save_figure
 from fedpriv.privacy.auditor import Audit
 
 BLUE, GREEN, ORANGE = "#2b6cb0", "#2f855a", "#c05621"

@@ -14,7 +14,8 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from fedpriv.report.folder import RunFolder
+from fedpriv.common.printing import cell
+from fedpriv.report.reading import RunFolder
 from fedpriv.report.words import number, other_threats, pick, reasons, threat_key
 
 #: What may differ between the runs of a group: the seed, and where and by which engine they were computed.
@@ -125,20 +126,21 @@ def mean_curve(group: Group) -> tuple[list[int], list[float], list[float]]:
 
 
 def write_csv(comparison: Comparison, file: Path) -> None:
-    """One line per group and threat model; infinite is ``inf``, what does not exist is empty."""
+    """One line per group and threat model; infinite is ``inf``, what does not exist is empty, no text is a formula."""
     options = list(comparison.groups[0].options) if comparison.groups else []
     parts = ("mean", "std", "ci95_half_width", "n")
     header = [*options, "unit", "adjacency", "observer", "delta", "claimed_scope"]
     header += [f"{figure}_{part}" for figure in FIGURES for part in parts] + ["reasons"]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
-        writer.writerow(header)
+        writer.writerow(map(cell, header))
         for threat, rows in comparison.tables:
             for row in rows:
                 spreads = (row.figures[figure] for figure in FIGURES)
                 cells = chain.from_iterable((s.mean, s.std, s.half_width, s.n) for s in spreads)
                 scopes, why = " ".join(row.scopes), "; ".join(row.reasons)
-                writer.writerow([*row.group.options.values(), *threat_key(threat), scopes, *cells, why])
+                line = (*row.group.options.values(), *threat_key(threat), scopes, *cells, why)
+                writer.writerow(map(cell, line))
 
 
 # --- grouping --------------------------------------------------------------------------------------------

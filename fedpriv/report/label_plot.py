@@ -9,8 +9,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedpriv.common.files import save_figure
 from fedpriv.data.types import FederatedData, ResampledPartition
-from fedpriv.files import save_figure
 
 MAX_BARS = 100  # clients; beyond, a bar would be thinner than its gap
 MAX_COLOURS = 20  # classes; beyond, the eye cannot tell their colours apart

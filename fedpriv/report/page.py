@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 
-from fedpriv.files import write_atomic
+from fedpriv.common.files import write_atomic
 from fedpriv.report import templates
 from fedpriv.report.attacks import attack_section, contradictions, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
-from fedpriv.report.folder import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.plots import Band, Picture, draw_comparison, draw_run
+from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
 from fedpriv.report.words import (
     Figure,
@@ -219,6 +219,8 @@ def _boxes(run: RunFolder, privacy: Mapping[str, Any] | None, problems: Mapping[
         boxes.append({"title": "An attack contradicts the guarantee.", "text": text, "lines": broken})
     if (layers := untrained_layers(run.summary)) is not None:
         boxes.append({"title": "Clients keep layers.", "text": layers, "lines": []})
+    if note := pick(run.summary, "note"):
+        boxes.append({"title": "Note.", "text": f"{note}.", "lines": []})
     if run.summary is None and "summary.json" not in problems:
         text = f"{_many(len(run.rounds), 'round')} of {pick(run.config, 'num_rounds') or 'an unknown number'} so far."
         boxes.append({"title": "This run is not finished.", "text": text, "lines": []})

@@ -19,8 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from fedpriv.client_accuracy import last_known, spread_over_clients
-from fedpriv.files import save_figure
+from fedpriv.common.files import save_figure
+from fedpriv.report.client_accuracy import last_known, spread_over_clients
 from fedpriv.report.words import figure as in_figures
 from fedpriv.report.words import number, percent
 
@@ -71,8 +71,8 @@ def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
     x, y = _series(rounds, "accuracy")
     if not x:
         return None
-    figure, axes = _figure("Accuracy on the test set")
-    _line(axes, x, y, BLUE, "test accuracy")
+    figure, axes = blank_figure("Accuracy on the test set")
+    draw_line(axes, x, y, BLUE, "test accuracy")
     axes.set_ylim(0, 1.04)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     axes.annotate(
@@ -80,7 +80,7 @@ def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
         ha="right", color=BLUE, fontweight="bold",
     )  # fmt: skip
     alt = f"Line plot of test accuracy over rounds: {percent(y[0])} in round {x[0]}, {percent(y[-1])} in round {x[-1]}."
-    return _save(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
+    return save_picture(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
 
 
 def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -90,7 +90,7 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
         return None
     spread = spread_over_clients(known)
     order = sorted(known, key=lambda client: (known[client], client))
-    figure, axes = _figure("Each client's own model, own test pictures")
+    figure, axes = blank_figure("Each client's own model, own test pictures")
     axes.plot(
         range(len(order)), [known[client] for client in order], "o", color=INK, ms=6 if len(order) <= 40 else 3,
         label=f"{len(order)} client{'s' * (len(order) != 1)}",
@@ -116,22 +116,24 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
         "After local training, before upload, at each client's last participation. Worst decile: mean over the tenth "
         "of the clients, at least one, that does worst."
     )
-    return _save(figure, folder, Picture("clients.png", alt, caption))
+    return save_picture(figure, folder, Picture("clients.png", alt, caption))
 
 
 def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:
     test, train = _series(rounds, "loss"), _series(rounds, "train_loss")
     if not test[0] and not train[0]:
         return None
-    figure, axes = _figure("Loss")
+    figure, axes = blank_figure("Loss")
     words = []
     for (x, y), color, label, style in ((test, BLUE, "test set", "-"), (train, ORANGE, "clients' training", "--")):
         if x:
-            _line(axes, x, y, color, label, style)
+            draw_line(axes, x, y, color, label, style)
             words.append(f"{label} from {in_figures(y[0])} to {in_figures(y[-1])}")
     _legend(axes)
     caption = "Training loss: mean over the round's clients, a diagnostic for the experimenter."
-    return _save(figure, folder, Picture("loss.png", f"Line plot of loss over rounds: {', '.join(words)}.", caption))
+    return save_picture(
+        figure, folder, Picture("loss.png", f"Line plot of loss over rounds: {', '.join(words)}.", caption)
+    )
 
 
 def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> Picture | None:
@@ -145,7 +147,7 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
         levels["claimed"] = number(privacy.get("claimed_epsilon"))
     if not x:
         return None
-    figure, axes = _figure("Epsilon over the run")
+    figure, axes = blank_figure("Epsilon over the run")
     place = _with_infinity(axes, [*spent, *(level for level in levels.values() if level is not None)])
     axes.step(x, [place(value) for value in spent], where="post", color=BLACK, lw=2.4, label="spent so far")
     axes.plot(x[-1], place(spent[-1]), "o", color=BLACK, ms=5)
@@ -159,7 +161,9 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
     said = [f"{name} for the whole run {_in_words(level)}" for name, level in levels.items() if level is not None]
     alt = f"Step plot of the epsilon spent so far: {_in_words(spent[-1])} after round {x[-1]}; {', '.join(said)}."
     caption = "Spent so far is an odometer reading: what happened, not what was guaranteed beforehand."
-    return _save(figure, folder, Picture("epsilon.png", alt, caption))
+    if any(value > spent[-1] for value in spent):
+        caption += " Before the last round it is a quicker, larger bound on it."
+    return save_picture(figure, folder, Picture("epsilon.png", alt, caption))
 
 
 def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -174,19 +178,19 @@ def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
         return None
     ratio = _median_ratio(rounds)
     title = "Noise against signal" if ratio is None else f"Noise is {in_figures(ratio)} × the clipped update"
-    figure, axes = _figure(title, "L2 norm, one client")
+    figure, axes = blank_figure(title, "L2 norm, one client")
     for key, color, label, style in lines:
         x, y = series[key]
         if x:
-            _line(axes, x, y, color, label, style)
-    _log_axis(axes, [value for _, y in series.values() for value in y])
+            draw_line(axes, x, y, color, label, style)
+    log_axis(axes, [value for _, y in series.values() for value in y])
     _legend(axes)
     last = [f"{label} {in_figures(series[key][1][-1])}" for key, _, label, _ in lines if series[key][0]]
     caption = "Mean over the round's clients, before the server averages; a diagnostic for the experimenter."
     if not series["noise_norm"][0]:
         caption = f"No noise was added. {caption}"
     alt = f"Line plot of L2 norms over rounds, logarithmic; in the last round: {', '.join(last)}."
-    return _save(figure, folder, Picture("noise.png", alt, caption))
+    return save_picture(figure, folder, Picture("noise.png", alt, caption))
 
 
 def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -195,7 +199,7 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
     x, y = _series(moving, "clip_norm", positive=True)
     if not x:
         return None
-    figure, axes = _figure("Clip norm against the updates", "L2 norm, one client")
+    figure, axes = blank_figure("Clip norm against the updates", "L2 norm, one client")
     points = [
         (row["round"], norm)
         for row in moving
@@ -206,13 +210,13 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
         axes.plot(*zip(*points, strict=True), ".", color=FAINT, ms=5, label="norm, as reported", zorder=1)
     updates = _series(rounds, "update_norm", positive=True)
     if updates[0]:
-        _line(axes, *updates, SKY, "update, mean", "--")
-    _line(axes, x, y, VERMILLION, "clip norm C")
-    _log_axis(axes, [*y, *updates[1], *(norm for _, norm in points)])
+        draw_line(axes, *updates, SKY, "update, mean", "--")
+    draw_line(axes, x, y, VERMILLION, "clip norm C")
+    log_axis(axes, [*y, *updates[1], *(norm for _, norm in points)])
     _legend(axes)
     alt = f"Line plot of the clip norm over rounds, logarithmic: from {in_figures(y[0])} to {in_figures(y[-1])}."
     caption = "The clip norm moves by what clients report of their updates; the updates themselves are a diagnostic."
-    return _save(figure, folder, Picture("clipping.png", alt, caption))
+    return save_picture(figure, folder, Picture("clipping.png", alt, caption))
 
 
 def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -221,16 +225,16 @@ def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
     found, planned = (_series(shares, name) for name in ("share_perturbed", "scheduled_share"))
     if not found[0]:
         return None
-    figure, axes = _figure("Coordinates with noise", "share, mean over clients")
-    _line(axes, *found, BLUE, "measured")
+    figure, axes = blank_figure("Coordinates with noise", "share, mean over clients")
+    draw_line(axes, *found, BLUE, "measured")
     if planned[0]:
-        _line(axes, *planned, ORANGE, "schedule", "--")
+        draw_line(axes, *planned, ORANGE, "schedule", "--")
     axes.set_ylim(0, 1.02)
     _legend(axes)
     ends = f"{percent(found[1][0])} in the first round and {percent(found[1][-1])} in the last"
     alt = f"Line plot of the share of coordinates with noise over rounds: {ends}."
     caption = "Published, the other coordinates are sent as they are; repaired, nothing is sent for them."
-    return _save(figure, folder, Picture("significance.png", alt, caption))
+    return save_picture(figure, folder, Picture("significance.png", alt, caption))
 
 
 def _figures(row: Round, key: str = "figures") -> Mapping[str, Any]:
@@ -243,10 +247,10 @@ def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
     bands = [band for band in bands if band.rounds]
     if not bands:
         return None
-    figure, axes = _figure("Accuracy on the test set, mean over seeds", inches=(6.2, 3.4 + 0.2 * len(bands)))
+    figure, axes = blank_figure("Accuracy on the test set, mean over seeds", inches=(6.2, 3.4 + 0.2 * len(bands)))
     styles = cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
     for band, (color, style) in zip(bands, styles, strict=False):
-        _line(axes, band.rounds, band.mean, color, band.label, style)
+        draw_line(axes, band.rounds, band.mean, color, band.label, style)
         low = [mean - std for mean, std in zip(band.mean, band.std, strict=True)]
         high = [mean + std for mean, std in zip(band.mean, band.std, strict=True)]
         axes.fill_between(band.rounds, low, high, color=color, alpha=0.16, lw=0)
@@ -255,13 +259,13 @@ def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
     figure.legend(loc="outside lower left", frameon=False, fontsize=9)
     ends = ", ".join(f"{band.label} {percent(band.mean[-1])}" for band in bands)
     alt = f"Line plot of mean test accuracy over rounds, one line per configuration; at the end: {ends}."
-    return _save(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
+    return save_picture(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
 
 
 # --- shared ----------------------------------------------------------------------------------------------
 
 
-def _figure(title: str, ylabel: str = "", inches: tuple[float, float] = (5.2, 3.3)) -> tuple[Figure, Axes]:
+def blank_figure(title: str, ylabel: str = "", inches: tuple[float, float] = (5.2, 3.3)) -> tuple[Figure, Axes]:
     figure = Figure(figsize=inches, dpi=200, facecolor="white")
     figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
     FigureCanvasAgg(figure)
@@ -278,7 +282,7 @@ def _figure(title: str, ylabel: str = "", inches: tuple[float, float] = (5.2, 3.
     return figure, axes
 
 
-def _line(axes: Axes, x: Sequence[int], y: Sequence[float], color: str, label: str, style: str = "-") -> None:
+def draw_line(axes: Axes, x: Sequence[int], y: Sequence[float], color: str, label: str, style: str = "-") -> None:
     """A line; with few points each of them is marked, so that a single one is seen."""
     axes.plot(x, y, color=color, ls=style, lw=2, marker="o" if len(x) <= 12 else None, ms=4, label=label)
 
@@ -302,7 +306,7 @@ def _median_ratio(rounds: Sequence[Round]) -> float | None:
     return median(ratios) if ratios else None
 
 
-def _log_axis(axes: Axes, values: Sequence[float]) -> None:
+def log_axis(axes: Axes, values: Sequence[float]) -> None:
     """A logarithmic y axis with plain figures at its ticks and room around the (positive) values."""
     low, high = min(values) / 2, max(values) * 2
     axes.set_yscale("log")
@@ -318,7 +322,7 @@ def _with_infinity(axes: Axes, values: Sequence[float]) -> Callable[[float], flo
     high = max(positive, default=1.0)
     logarithmic = bool(positive) and high > 30 * min(positive)
     if logarithmic:
-        _log_axis(axes, positive)
+        log_axis(axes, positive)
     else:
         axes.set_ylim(0, 1.1 * high)
     if math.inf not in values:
@@ -335,6 +339,6 @@ def _in_words(value: float) -> str:
     return "without finite bound" if math.isinf(value) else in_figures(value)
 
 
-def _save(figure: Figure, folder: Path, picture: Picture) -> Picture:
+def save_picture(figure: Figure, folder: Path, picture: Picture) -> Picture:
     save_figure(figure, folder / picture.file)
     return picture

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from fedpriv.errors import RunFolderError
+from fedpriv.common.errors import RunFolderError
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.words import number
 

@@ -184,10 +184,18 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
         confidence, trials = number(privacy.get("audited_confidence")), number(privacy.get("audited_trials"))
         sure = "" if confidence is None else f" with {100 * confidence:g} % confidence"
         count = "" if trials is None else f", {trials:,.0f} trials"
-        detail = f"measured lower bound: the true epsilon is no smaller{sure}{count}"
+        detail = f"measured lower bound: the true epsilon is no smaller{sure}{count}{at_most(privacy)}"
     if privacy.get("audit_verdict"):
         detail += f". Verdict: {privacy['audit_verdict']}"
     return Figure("audited", figure(value), SCOPES.get(scope, scope), detail)
+
+
+def at_most(audited: Mapping[str, Any]) -> str:
+    """What the trials of an audit could have shown; nothing for a record that does not say."""
+    most = number(audited.get("audited_at_most"))
+    if most is None or math.isinf(most):
+        return ""
+    return f". A perfect attack would have shown {figure(most)} at most: silence above that says nothing"
 
 
 def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
@@ -200,7 +208,8 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
             figure(number(row.get("audited_epsilon"))),
             str(row.get("scope")),
             f"claimed {figure(number(row.get('claimed_epsilon')))}, verified "
-            f"{figure(number(row.get('verified_epsilon')))} for this alone. Verdict: {row.get('verdict')}",
+            f"{figure(number(row.get('verified_epsilon')))} for this alone. Verdict: {row.get('verdict')}"
+            f"{at_most(row)}",
         )
         for row in rows
     ]
@@ -216,6 +225,13 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
                 f"{figure(number(canaries.get('verified_epsilon')))}",
             )
         )
+    fits = privacy.get("fit_audit")
+    if isinstance(fits, Mapping):
+        words = (
+            f"the {fits.get('audited_on')}, with its own keys, batches and clipping, on data chosen to be told apart: "
+            f"verified for the same {figure(number(fits.get('verified_epsilon')))}{at_most(fits)}"
+        )
+        figures.append(Figure("audited", figure(number(fits.get("audited_epsilon"))), str(fits.get("scope")), words))
     return figures
 
 

@@ -6,18 +6,14 @@ checkpoint, together with the clients' memories, and repeats the rounds behind i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,44 +23,26 @@ from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from fedpriv.config import Config
+from fedpriv.client.memory import Memories
+from fedpriv.common.checksums import MODEL_FILES, damage, write_sums
+from fedpriv.common.errors import RunFolderError
+from fedpriv.common.files import JsonLines, write_atomic
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.versions import library_versions
+from fedpriv.config.schema import Config
+from fedpriv.config.source_files import difference, source_files
 from fedpriv.data import Dataset
-from fedpriv.errors import RunFolderError
-from fedpriv.files import JsonLines, write_atomic
-from fedpriv.models import Layout
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
-from fedpriv.records import FloatVector
-from fedpriv.state import Memories
+from fedpriv.training.flat_model import Layout
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
 START = ".start.json"
 #: A folder that holds one of these has been used by a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots")
 
-#: Packages and commands that make tables, pages and pictures of runs, and train nothing.
-READERS = {"report", "studies", "site", "reproduce.py", "leaderboard.py", "new.py"}
-
-VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
-
-
-def versions() -> dict[str, str]:
-    """What a repetition needs to be the same."""
-    return {"python": platform.python_version()} | {name: version(name) for name in VERSIONS} | {"code": code_digest()}
-
-
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """SHA-256 over the project's source but what only reads finished runs: changed code gives other updates under the
-    same noise keys.
-    """
-    root = Path(__file__).resolve().parent.parent
-    files = [path for part in ("fedpriv", "strategies", "clients") for path in sorted((root / part).rglob("*.py"))]
-    digest = hashlib.sha256()
-    for path in files:
-        if not READERS.intersection(path.relative_to(root).parts):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+#: A checkpoint's; beside them the digests of all three.
+CHECKPOINT_FILES = ("model.safetensors", "clients.safetensors", "checkpoint.json")
 
 
 @dataclass(frozen=True)
@@ -85,6 +63,7 @@ class RunFolder:
         self.path = path.absolute()
         self.metrics = JsonLines(self.path / "metrics.jsonl")
         self.ledger = LedgerFile(self.path / "ledger.jsonl", fsync=False)
+        self.damaged: list[str] = []  # checkpoints that `load_checkpoint` passed over, in words
 
     # --- start -------------------------------------------------------------------------------------------
 
@@ -96,27 +75,43 @@ class RunFolder:
                 f"{self.path} holds a run already ({used[0]}): resume={self.path} goes on, rerun={self.path} repeats it"
             )
 
-    def begin(self, config: Config) -> None:
-        """Takes an empty folder for a new run; `RunFolderError` if a run's files are there already."""
+    def begin(self, config: Config, remark: str | None = None) -> None:
+        """Takes an empty folder for a new run; `RunFolderError` if a run's files are there already.
+
+        remark: what the summary's note is to say of the start.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         self.refuse_used()
         # First, so that a config.yaml without it cannot be: what the rounds before the first checkpoint stand on.
-        write_atomic(self.path / START, json.dumps(self._basis(config), indent=1) + "\n")
+        write_atomic(self.path / START, json.dumps(self._basis(config) | {"remark": remark}, indent=1) + "\n")
         self.write_config(config)
+
+    @property
+    def remark(self) -> str | None:
+        """What `begin` was told."""
+        try:
+            found = json.loads((self.path / START).read_text()).get("remark")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return found if isinstance(found, str) else None
 
     @staticmethod
     def _basis(config: Config) -> dict[str, Any]:
-        """What a resumed run must have in common with its beginning to repeat rounds bit for bit."""
-        return {"config": config.digest(), "versions": versions()}
+        """What a resumed run must have in common with its beginning to repeat rounds bit for bit: changed code would
+        give other updates under the same noise keys.
+        """
+        return {"config": config.digest(), "versions": library_versions(), "files": source_files(config)}
 
     def _check_basis(self, found: dict[str, Any], file: Path, config: Config) -> None:
         """Raises `RunFolderError`: the rounds could not be repeated, and their noise would serve different updates."""
         if found["config"] != config.digest():
             raise RunFolderError(f"{file} was made with another configuration than {self.path / 'config.yaml'}")
-        now = versions()
-        if found["versions"] != now:
-            changed = ", ".join(f"{k} {v} -> {now.get(k)}" for k, v in found["versions"].items() if now.get(k) != v)
+        then, now = found["versions"], library_versions()
+        if then != now:
+            changed = ", ".join(f"{k} {then.get(k)} -> {now.get(k)}" for k in then | now if then.get(k) != now.get(k))
             raise RunFolderError(f"{file} was made with other versions ({changed}): install those, or rerun")
+        if changed := difference(found.get("files", {}), source_files(config)):
+            raise RunFolderError(f"{file} was made by other code ({changed}): put that back, or rerun")
 
     def write_config(self, config: Config) -> None:
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.to_dict())))
@@ -146,6 +141,7 @@ class RunFolder:
                 **self._basis(config),
             }
             write_atomic(temporary / "checkpoint.json", json.dumps(rest, indent=1))
+            write_sums(temporary, CHECKPOINT_FILES)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -161,15 +157,22 @@ class RunFolder:
         return sorted(path for path in found if re.fullmatch(r"round-\d{6}", path.name))
 
     def load_checkpoint(self, config: Config) -> Checkpoint | None:
-        """The newest checkpoint, or None where there is none.
+        """The newest whole checkpoint, or None where there is none at all; `damaged` names newer ones that are not.
 
-        Raises `RunFolderError` if it belongs to another configuration or other versions: the rounds behind it
-        could not be repeated bit for bit, and their noise would be used for different updates.
+        Raises `RunFolderError` if every one is damaged, or if it belongs to another configuration or other versions:
+        the rounds behind it could not be repeated bit for bit, and their noise would be used for different updates.
         """
+        self.damaged = []
         if not self.checkpoints():
             self._check_start(config)
             return None
-        path = self.checkpoints()[-1]
+        for path in reversed(self.checkpoints()):
+            if (wrong := damage(path, CHECKPOINT_FILES)) is None:
+                return self._read_checkpoint(path, config)
+            self.damaged.append(f"{path.name} is damaged ({wrong})")
+        raise RunFolderError(f"{self.path / 'checkpoints'}: no checkpoint is whole: {'; '.join(self.damaged)}")
+
+    def _read_checkpoint(self, path: Path, config: Config) -> Checkpoint:
         try:
             rest = json.loads((path / "checkpoint.json").read_text())
             theta = load_file(path / "model.safetensors")["theta"].numpy()
@@ -243,9 +246,12 @@ class RunFolder:
         write_atomic(self.path / "model.safetensors", _named(theta, layout))
 
     def save_facts(self, dataset: Dataset) -> None:
-        """classes.json: what using the model needs besides its parameters; public facts only."""
+        """classes.json: what using the model needs besides its parameters; public facts only. After `save_model`: the
+        digests of both are written with it.
+        """
         facts = {"classes": dataset.classes, "shape": dataset.shape, "mean": dataset.mean, "std": dataset.std}
         write_atomic(self.path / "classes.json", json.dumps(facts) + "\n")
+        write_sums(self.path, MODEL_FILES)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
@@ -296,8 +302,3 @@ def read_blobs(path: Path) -> Memories:
         return blob
 
     return Memories(clients, read)
-
-
-def json_number(value: float) -> float | str:
-    """JSON has no infinity; the summary writes the string "inf"."""
-    return "inf" if np.isinf(value) else float(value)

@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fedpriv.config import Config
+from fedpriv.client.build import make_client
+from fedpriv.client.memory import Book, Memories
+from fedpriv.config.schema import Config
 from fedpriv.privacy.events import Entry, Event
-from fedpriv.state import Book, Memories
-from fedpriv.worker import make_client
 
 
 class PlannedAccounts:

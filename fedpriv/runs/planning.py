@@ -15,14 +15,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.client import Client
-from fedpriv.config import Config
-from fedpriv.errors import OptionError
+from fedpriv.client.base import Client
+from fedpriv.client.build import client_class, example_counts, make_client, partition_remarks
+from fedpriv.common.errors import OptionError
+from fedpriv.common.seeds import draw_cohort, participations
+from fedpriv.config.schema import Config
+from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose_clients
 from fedpriv.privacy.events import Event, Threat
-from fedpriv.seeds import draw_cohort, participations
-from fedpriv.worker import Worker, client_class, example_counts, make_client, partition_remarks
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,22 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.config import Config, FaultPlan
+from fedpriv.client.build import client_class, make_client
+from fedpriv.common.errors import OptionError
+from fedpriv.config.constructors import check_own_half, locate
+from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData
-from fedpriv.distillation import DistillationOptions, Distiller
-from fedpriv.distilling_server import Distil, DistillingServer
-from fedpriv.engines import resolve_engine
-from fedpriv.errors import OptionError
-from fedpriv.evaluation import Evaluator
-from fedpriv.models import resolve_model
-from fedpriv.own_methods import check_own_half
-from fedpriv.planning import Plan, make_plan, with_target
-from fedpriv.privacy.mechanisms import why_unbounded
-from fedpriv.server import FederatedStrategy, Population
-from fedpriv.trainer_choice import choose_trainer
-from fedpriv.worker import Worker, client_class, locate, make_client
+from fedpriv.engines.choice import resolve_engine
+from fedpriv.engines.worker import Worker
+from fedpriv.privacy.event_costs import why_unbounded
+from fedpriv.runs.planning import Plan, make_plan, with_target
+from fedpriv.runs.trainer_choice import choose_trainer
+from fedpriv.server.distilling import Distil, DistillingServer
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
+from fedpriv.training.distillation import DistillationOptions, Distiller
+from fedpriv.training.evaluation import Evaluator
+from fedpriv.training.models import resolve_model
 
 
 def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:

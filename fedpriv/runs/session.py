@@ -5,33 +5,31 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.serverapp import Grid
 
-from fedpriv.app import make_apps
-from fedpriv.client_accuracy import PERSONAL, round_figures, summary_figures
-from fedpriv.config import Config
-from fedpriv.errors import RunFailed
-from fedpriv.evaluation import Evaluator, Score
-from fedpriv.operations.monitor import Monitor
-from fedpriv.operations.stopping import stop
-from fedpriv.planned_accounts import PlannedAccounts
-from fedpriv.planning import Plan
-from fedpriv.preparation import make_strategy
-from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.composition import Budget, Verified, compose_clients, threats, verify
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
-from fedpriv.privacy.histories import History, make_history
-from fedpriv.progress import RunProgress
-from fedpriv.records import ATTEMPTS_PER_START, LOCAL_ACCURACY, FloatVector, pack_vector
-from fedpriv.run_folder import Checkpoint, RunFolder, json_number, versions
-from fedpriv.server import BudgetsSpent, Round
-from fedpriv.state import Book, between_rounds, charged
-from fedpriv.worker import Worker, adopt, client_class, make_client, partition_remarks
+from fedpriv.client.build import client_class
+from fedpriv.client.memory import Book, between_rounds, charged
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
+from fedpriv.common.stopping import stop
+from fedpriv.common.versions import versions
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import make_apps
+from fedpriv.engines.worker import Worker, adopt
+from fedpriv.report.client_accuracy import summary_figures
+from fedpriv.report.live.monitor import Monitor
+from fedpriv.report.live.progress import RunProgress
+from fedpriv.runs.accounts import Accounts
+from fedpriv.runs.folder import Checkpoint, RunFolder
+from fedpriv.runs.planned_accounts import PlannedAccounts
+from fedpriv.runs.planning import Plan
+from fedpriv.runs.preparation import make_strategy
+from fedpriv.runs.summary import metrics_row, privacy_figures
+from fedpriv.server.round import BudgetsSpent, Round
+from fedpriv.training.evaluation import Evaluator, Score
 
 
 class Session:
@@ -55,16 +53,10 @@ class Session:
         self.evaluate = Evaluator(worker)
         self.score: Score | None = None
         self.best = checkpoint.run["best"] if checkpoint else None
-        self.ledger_seconds = 0.0
-        self.note: str | None = None
+        self.accounts = Accounts(config, folder)
+        self.note = folder.remark
         self.stopped: set[int] = set()
         self.overdue: set[int] = set()  # clients that have not been heard of since they were asked
-        self.history: dict[int, list[Event]] = defaultdict(list)
-        self.threat = make_client(config).threat
-        self.totals: dict[int, History] = {}
-        # Clients with the same releases are one account: a round's price does not grow with all who ever took part.
-        self.sharing: Counter[History] = Counter()
-        self.distinct: dict[History, tuple[Event, ...]] = {}
         self.attempt = 0
         if resumed:
             self._return_to(checkpoint)
@@ -73,7 +65,7 @@ class Session:
         if deployed:
             self.memories = PlannedAccounts(config, folder.ledger.read().entries)
             self.strategy.on_asking = self._book_the_asked
-        self.strategy.admits = self._admits
+        self.strategy.admits = self.accounts.admits
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
 
@@ -93,7 +85,7 @@ class Session:
             self.attempt = ATTEMPTS_PER_START * self.folder.next_attempt()
             self.folder.metrics.keep(lambda row: row["round"] <= last)
         self.folder.cut_back_snapshots(last)
-        self._remember(self.folder.ledger.read().entries)
+        self.accounts.take_up()
         self.stopped = set(checkpoint.run["stopped"]) if checkpoint else set()
 
     # --- running -----------------------------------------------------------------------------------------
@@ -143,7 +135,7 @@ class Session:
         first = self.checkpoint.round + 1 if self.checkpoint else 1
         memories: Mapping[int, bytes] = self.checkpoint.memories if self.checkpoint else {}
         if self.attempt:  # releases behind the checkpoint have left: ledger and clients' budgets must know them
-            self.memories.collect_entries(sorted(self.memories.memories()), self._book_what_is_new)
+            self.memories.collect_entries(sorted(self.memories.memories()), self.accounts.book_what_is_new)
             behind = [entry for entry in self.folder.ledger.read().entries if entry.round >= first]
             memories = charged(memories, behind)
         self.memories.restore(memories)
@@ -151,7 +143,7 @@ class Session:
         self.theta = theta
         self.setup_seconds = time.perf_counter() - self.began
         stop.check()
-        self.monitor.running(self.config, first - 1, self._epsilon_so_far())
+        self.monitor.running(self.config, first - 1, self.accounts.epsilon_so_far())
         with RunProgress(self.config.strategy.name, self.config.num_rounds, first - 1) as self.progress:
             try:
                 self.strategy.start(
@@ -162,9 +154,9 @@ class Session:
                     first_round=first,
                     on_round=self._end_round,
                 )
-                self.memories.collect_entries(sorted(self.overdue), self._book)
+                self.memories.collect_entries(sorted(self.overdue), self.accounts.book)
             except BudgetsSpent as spent:
-                self.note = str(spent)
+                self.note = "; ".join(filter(None, (self.note, str(spent))))
                 self._collect(self.strategy.current)
                 self.stopped |= set(self.strategy.current.stopped)
             except RunFailed:
@@ -173,14 +165,14 @@ class Session:
                 self._report()
                 raise
             except KeyboardInterrupt:  # what has left in this round is booked; what can be repeated forgets it again
-                self._collect(self.strategy.current, self._book_what_is_new)
+                self._collect(self.strategy.current, self.accounts.book_what_is_new)
                 raise
         self.monitor.finishing()
 
     def _with_faults(self, grid: Grid) -> Grid:
         if not self.config.engine.faults:
             return grid
-        from fedpriv.faults import doubling  # in simulations that plan some
+        from fedpriv.engines.faults import doubling  # in simulations that plan some
 
         return doubling(grid, self.config, client_class(self.config).exchanges)
 
@@ -188,48 +180,16 @@ class Session:
         """Merges the round's ledger entries, also those of clients whose reply was lost; and of earlier rounds, of
         clients that were still at work when these were closed.
         """
-        began = time.perf_counter()
-        entries, current.entries = current.entries, []  # an interruption collects once more
-        if entries:
-            self._book(entries)
-        self.memories.collect_entries(sorted({*current.cohort, *self.overdue}), book or self._book)
+        with self.accounts.timed():
+            entries, current.entries = current.entries, []  # an interruption collects once more
+            if entries:
+                self.accounts.book(entries)
+            self.memories.collect_entries(sorted({*current.cohort, *self.overdue}), book or self.accounts.book)
         self.overdue = (self.overdue | set(current.lost)) - {reply.client for reply in current.replies}
-        self.ledger_seconds += time.perf_counter() - began
 
     def _book_the_asked(self, clients: Sequence[int]) -> None:
         """In a deployment, before the messages go out."""
-        self._book(self.memories.ask(clients, self.strategy.current.number, self.attempt))
-
-    def _book_what_is_new(self, entries: list[Entry]) -> None:
-        """After a crash or an interruption an entry can be in the ledger and still wait in its client's memory."""
-        known = {(entry.client, entry.sequence, entry.attempt) for entry in self.folder.ledger.read().entries}
-        self._book([entry for entry in entries if (entry.client, entry.sequence, entry.attempt) not in known])
-
-    def _book(self, entries: list[Entry]) -> None:
-        self.folder.append_entries(entries)
-        self._remember(entries)
-
-    def _remember(self, entries: Iterable[Entry]) -> None:
-        """For epsilon_so_far, which is of the method's own threat."""
-        entries = [entry for entry in entries if entry.event.threat == self.threat]
-        for entry in entries:
-            self.history[entry.client].append(entry.event)
-        for client in {entry.client for entry in entries}:
-            if (before := self.totals.get(client)) is not None:
-                self.sharing[before] -= 1
-                if not self.sharing[before]:
-                    del self.sharing[before], self.distinct[before]
-            self.totals[client] = now = make_history(self.history[client])
-            self.sharing[now] += 1
-            self.distinct.setdefault(now, tuple(self.history[client]))
-
-    def _admits(self, event: Event) -> bool:
-        """Whether one more release of a trusted server keeps to `privacy.max_epsilon`."""
-        privacy = self.config.privacy
-        if privacy.max_epsilon is None:
-            return True
-        budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).budget_plan()))
-        return budget.admits(self.history[EVERY_CLIENT], [event])
+        self.accounts.book(self.memories.ask(clients, self.strategy.current.number, self.attempt))
 
     def _end_round(self, current: Round) -> None:
         self.monitor.heard()
@@ -242,7 +202,7 @@ class Session:
         self.score = score  # None: what finish() reports belongs to the last round and to no earlier one
         if score:
             self.best = max(score.accuracy, self.best or 0.0)
-        epsilon = self._epsilon_so_far()
+        epsilon = self.accounts.verified().maximum if last else self.accounts.epsilon_so_far()
         row = metrics_row(current, score, epsilon)
         self.folder.metrics.append(row)
         self.monitor.metrics.clients_stopped(len(self.stopped))
@@ -258,15 +218,6 @@ class Session:
 
     def _evaluate(self, theta: FloatVector) -> Score:
         return self.evaluate(self.worker.whole_model(theta))
-
-    def _epsilon_so_far(self) -> float:
-        began = time.perf_counter()
-        delta = self.config.privacy.delta
-        # Without PLD, which costs seconds for sampled Gaussians: an upper bound, so it may end above verified_epsilon.
-        accounts = dict(enumerate(self.distinct.values()))
-        epsilon = compose_clients(accounts, delta, refined=False).maximum if accounts else 0.0
-        self.ledger_seconds += time.perf_counter() - began
-        return epsilon
 
     def _save_checkpoint(self, current: Round) -> None:
         run = {"best": self.best, "stopped": sorted(self.stopped)}
@@ -284,9 +235,17 @@ class Session:
             self.score = self._evaluate(self.theta)
         self._save_model()
         summary = self._summary(self.score)
+        self._settle_last_line(summary["privacy"]["verified_epsilon"])
         self.folder.write_summary(summary)  # from here on the run counts as finished
         self._report()
         return summary
+
+    def _settle_last_line(self, epsilon: float | str) -> None:
+        """A run that budgets ended, or that late entries came to, learns only here which line was its last."""
+        rows = self.folder.metrics.read()
+        if rows and rows[-1]["epsilon_so_far"] != epsilon:
+            self.folder.metrics.replace_last(rows[-1] | {"epsilon_so_far": epsilon})
+            self.monitor.settled(float(epsilon))
 
     def _save_model(self) -> None:
         self.folder.save_model(self.worker.whole_model(self.theta), self.worker.model.layout)
@@ -318,120 +277,16 @@ class Session:
                 **summary_figures(rows),
             },
             "loss": {"final": score.loss},
-            "privacy": self._privacy(),
+            "privacy": privacy_figures(config, self.plan, self.accounts, len(self.stopped)),
             "timing": {
                 "total_s": time.perf_counter() - self.began,
                 "setup_s": self.setup_seconds,
                 "rounds_s": sum(seconds),
                 "median_round_s": statistics.median(seconds) if seconds else 0.0,
-                "ledger_s": self.ledger_seconds,
+                "ledger_s": self.accounts.seconds,
             },
             "traffic": {key: sum(row[key] for row in rows) for key in ("bytes_up", "bytes_down")},
             "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "versions": versions(),
             "note": self.note,
         }
-
-    def _privacy(self) -> dict[str, Any]:
-        """The three figures; the verified one comes from the ledger, as it was written."""
-        began = time.perf_counter()
-        privacy, ledger = self.config.privacy, self.folder.ledger.read()
-        accounts: dict[int, list[Entry]] = defaultdict(list)
-        for entry in ledger.entries:
-            accounts[entry.client].append(entry)
-        if of_all := accounts.pop(EVERY_CLIENT, None):  # whoever released nothing has this account alone
-            accounts = {client: of_all + own for client, own in accounts.items()} | {EVERY_CLIENT: of_all}
-        client = make_client(self.config)
-        idle = self._idle(accounts)
-        found = verify(accounts, privacy.delta, privacy.max_epsilon, client.threat, idle)
-        claim = client.claim(max(self.plan.participations), privacy.delta)
-        self.ledger_seconds += time.perf_counter() - began
-        return {
-            "unit": client.threat.unit,
-            "adjacency": client.threat.adjacency,
-            "observer": client.threat.observer,
-            "delta": privacy.delta,
-            "variant": privacy.variant,
-            "claimed_epsilon": json_number(claim.epsilon) if claim else None,
-            "claimed_scope": claim.scope if claim else None,
-            "claimed_equation": claim.equation if claim else None,
-            "verified_epsilon": json_number(found.maximum),
-            "verified_median": json_number(found.median),
-            "verified_at_claimed_scope": json_number(at_scope(found, claim)) if claim else None,
-            "accountant": found.accountant,
-            "spent_so_far": json_number(found.spent_so_far),
-            "audited_epsilon": None,
-            "audited_confidence": None,
-            "audited_trials": None,
-            "clients_stopped": len(self.stopped),
-            "reasons": [*found.reasons, *client.remarks(), *partition_remarks(self.config)],
-            "others": self._further_threats(accounts, client.threat),
-        }
-
-    def _idle(self, accounts: dict[int, list[Entry]]) -> int:
-        """Clients without an account."""
-        return 0 if EVERY_CLIENT in accounts else self.config.num_clients - sum(client >= 0 for client in accounts)
-
-    def _further_threats(self, accounts: dict[int, list[Entry]], own: Threat) -> list[dict[str, Any]]:
-        """The verified figures under every other threat that the ledger holds."""
-        found = []
-        for threat in threats(accounts):
-            if threat != own:
-                verified = verify(accounts, self.config.privacy.delta, None, threat, self._idle(accounts))
-                found.append(
-                    {
-                        "unit": threat.unit,
-                        "adjacency": threat.adjacency,
-                        "observer": threat.observer,
-                        "delta": self.config.privacy.delta,
-                        "verified_epsilon": json_number(verified.maximum),
-                        "verified_median": json_number(verified.median),
-                        "spent_so_far": json_number(verified.spent_so_far),
-                        "accountant": verified.accountant,
-                        "reasons": list(verified.reasons),
-                    }
-                )
-        return found
-
-
-def at_scope(found: Verified, claim: Claim) -> float:
-    """What is verified at a claim's own scope and delta."""
-    return found.at_scope(claim.scope, claim.delta).epsilon
-
-
-def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str, Any]:
-    """One line of metrics.jsonl."""
-
-    def mean(name: str) -> float | None:
-        values = [reply.diagnostics[name] for reply in current.replies if name in reply.diagnostics]
-        value = float(np.mean(values)) if values else None
-        return value if value is None or np.isfinite(value) else None
-
-    return {
-        "round": current.number,
-        "accuracy": score.accuracy if score else None,
-        "loss": score.loss if score else None,
-        "train_loss": mean("train_loss"),
-        PERSONAL: round_figures(
-            {
-                reply.client: reply.diagnostics[LOCAL_ACCURACY]
-                for reply in current.replies
-                if LOCAL_ACCURACY in reply.diagnostics
-            }
-        ),
-        "participants": len(current.replies),
-        "dropped": len(current.lost),
-        "late": len(current.late),
-        "refused": dict(sorted(current.refused.items())),
-        "stopped": len(current.stopped),
-        "seconds": current.seconds,
-        "timings": current.timings,
-        "bytes_up": current.bytes_up,
-        "bytes_down": current.bytes_down,
-        "update_norm": mean("update_norm"),
-        "clipped_norm": mean("clipped_norm"),
-        "noise_norm": mean("noise_norm"),
-        "epsilon_so_far": json_number(epsilon),
-        "figures": current.figures,
-        "errors": {str(client): text for client, text in sorted(current.errors.items())},
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,17 +15,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.supercore.exit import add_exit_handler
 
-from fedpriv.compose import from_dict, parse, read_config
-from fedpriv.config import Config
-from fedpriv.errors import OptionError, RunFolderError
-from fedpriv.files import locked
-from fedpriv.operations.monitor import Monitor, watched
-from fedpriv.operations.stopping import Stopped, stop
-from fedpriv.planning import make_plan
-from fedpriv.preparation import resolve
-from fedpriv.run_folder import RunFolder
-from fedpriv.session import Session
-from fedpriv.worker import Worker
+from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
+from fedpriv.common.files import locked
+from fedpriv.common.stopping import Stopped, stop
+from fedpriv.config.compose import from_dict, parse, read_config
+from fedpriv.config.schema import Config
+from fedpriv.engines.worker import Worker
+from fedpriv.report.live.monitor import Monitor, watched
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import make_plan
+from fedpriv.runs.preparation import resolve
+from fedpriv.runs.session import Session
 
 
 def start_run(config: Config, path: Path) -> dict[str, Any]:
@@ -37,18 +38,34 @@ def start_run(config: Config, path: Path) -> dict[str, Any]:
     with locked(folder.path):
         folder.refuse_used()  # before any work
         with watched(config, folder.path) as monitor:
-            return _prepare(config, folder, began, monitor).run()
+            return _prepare(config, folder, began, monitor, own_engine=True).run()
 
 
-def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor) -> Session:
-    """Resolves and plans a new run and takes its folder."""
+def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, own_engine: bool = False) -> Session:
+    """Resolves and plans a new run and takes its folder. own_engine: the messages go through `config.engine`."""
+    chosen_here = own_engine and config.engine.name == "auto"
     config, worker, plan = resolve(config, folder.path)
-    folder.begin(config)
+    remark = None
+    if chosen_here and config.engine.name == "ray":
+        config, remark = _with_ray_or_without(config)
+    folder.begin(config, remark)
     if config.operations.report and config.dataset.name != "on_nodes":  # whose labels no server knows
-        from fedpriv.data.picture import draw_label_distribution  # matplotlib: a second that `plan` need not wait
+        from fedpriv.report.label_plot import draw_label_distribution  # matplotlib: a second that `plan` need not wait
 
         draw_label_distribution(worker.data, folder.path / "labels.png")
     return Session(config, folder, worker, plan, began, monitor)
+
+
+def _with_ray_or_without(config: Config) -> tuple[Config, str | None]:
+    """Starts Ray, which ``engine=auto`` chose; where it does not start, the engine that needs nothing, and a remark."""
+    from fedpriv.engines.ray_pool import start_pool
+
+    try:
+        start_pool(config.engine, config.clients_per_round)
+    except RunFailed as failure:
+        engine = config.engine.model_copy(update={"name": "inprocess"})
+        return config.model_copy(update={"engine": engine}), f"engine=auto took inprocess ({failure})"
+    return config, None
 
 
 def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
@@ -70,7 +87,12 @@ def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
 def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, monitor: Monitor) -> Session:
     """An interrupted run at its newest checkpoint."""
     checkpoint, plan = folder.load_checkpoint(config), make_plan(config, worker)
-    return Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
+    session = Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
+    if folder.damaged and checkpoint:
+        words = f"{'; '.join(folder.damaged)}: resumed from round {checkpoint.round}"
+        print(f"fedpriv: {words}", file=sys.stderr, flush=True)
+        session.note = "; ".join(filter(None, (session.note, words)))
+    return session
 
 
 def serve_flwr_run(grid: Grid, context: Context, config: Config) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.experimental.callback import Callback
 
-from fedpriv.cli import DONE, FAILED, FAILURE_FILE, job_ended, shown
+from fedpriv.common.command_line import DONE, FAILED, shown
 
 
 class SweepOutcome(Callback):
@@ -23,3 +23,15 @@ class SweepOutcome(Callback):
             print(f"  {name}: {reason}")
         if finished:
             print(f"compare: python -m fedpriv.report {shown(folder)}", flush=True)
+
+
+#: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
+FAILURE_FILE = "failed.txt"
+
+
+exit_codes: list[int] = []  # of the jobs that ran in this process, and of the sweep as a whole
+
+
+def job_ended(code: int) -> None:
+    """Counts towards the exit code of `_run_hydra`."""
+    exit_codes.append(code)

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedpriv.config import Config
+from fedpriv.client.build import client_class
+from fedpriv.common.errors import OptionError
+from fedpriv.common.versions import code_digest
+from fedpriv.config.schema import Config
 from fedpriv.data import ResampledPartition
 from fedpriv.data.cache import cache_folder, entry
-from fedpriv.errors import OptionError
-from fedpriv.planning import estimate_seconds, schedule, timed
-from fedpriv.run_folder import code_digest
-from fedpriv.training import LocalData, SequentialTrainer
-from fedpriv.worker import Worker, client_class
+from fedpriv.engines.worker import Worker
+from fedpriv.runs.planning import estimate_seconds, schedule, timed
+from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 #: Cohorts below this have nothing to share.
 FEWEST_CLIENTS = 8
@@ -76,7 +77,7 @@ def choose_trainer(config: Config, worker: Worker) -> Choice:
 
 
 def _by_hand(config: Config, worker: Worker) -> bool:
-    from fedpriv.vectorised import Chain
+    from fedpriv.training.stacked_gradients import Chain
 
     return config.engine.precision == "float32" and Chain.of(worker.model.module) is not None
 
@@ -91,7 +92,7 @@ def _why_not(config: Config, worker: Worker) -> str | None:
 
 
 def _model_obstacle(config: Config, worker: Worker) -> str | None:
-    from fedpriv.vectorised import obstacle
+    from fedpriv.training.vectorised import obstacle
 
     return obstacle(worker.model, worker.data.dataset.shape)
 
@@ -142,7 +143,7 @@ def _usual_examples(config: Config, worker: Worker) -> int:
 
 def measure(config: Config, worker: Worker, examples: int) -> float:
     """How many times faster a client's share of the vectorised training is. The model is left as it was."""
-    from fedpriv.vectorised import VectorisedTrainer
+    from fedpriv.training.vectorised import VectorisedTrainer
 
     model, before = worker.model, worker.model.theta.clone()
     together = min(CLIENTS, config.clients_per_round)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from fedpriv.common.messages import SIGMA, FloatVector, Options, Reply
 from fedpriv.mechanisms.noise_decay import next_sigma
-from fedpriv.records import SIGMA, FloatVector, Options, Reply
-from fedpriv.server import FederatedStrategy, Population
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
 
 #: What clients report to the experimenter in simulation.
 CLIENT_FIGURES = ("gradient_norm", "theta_clip")

@@ -1,7 +1,7 @@
 """How the server moves the clip norm C from round to round: one small class per rule, and the server half that uses it.
 
-A rule sees what the clients sent for it (`fedpriv.clip_statistics`) and nothing else; every C that it announces is
-post-processing of that, so nobody needs to be trusted: the client adds the noise (published ADP-FL excepted, which
+A rule sees what the clients sent for it (`fedpriv.client.clip_statistics`) and nothing else; every C that it announces
+is post-processing of that, so nobody needs to be trusted: the client adds the noise (published ADP-FL excepted, which
 trusts a clipping server). Clients accept a C between two public bounds only, so it is kept there.
 
 What the clients measured in a round decides the C of the next one: the statistic travels beside the release. ADP-FL
@@ -18,9 +18,19 @@ from typing import Any
 
 import torch
 
+from fedpriv.common.messages import (
+    CLIP_BIT,
+    CLIP_CHANGE,
+    CLIP_NORM,
+    CLIP_REPORTED_NORM,
+    FloatVector,
+    Options,
+    Reply,
+    Reported,
+)
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
-from fedpriv.records import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Options, Reply, Reported
-from fedpriv.server import FederatedStrategy, Population
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
 
 
 class ClipRule:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedpriv.records import FloatVector, Reply
-from fedpriv.server import FederatedStrategy, Population
+from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
 
 #: Student [d] after distillation from a teacher [d] in a round: distil(teacher, student, round).
 Distil = Callable[[FloatVector, FloatVector, int], FloatVector]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.records import FloatVector, Reply
-from fedpriv.seeds import public_mask
-from fedpriv.selection import unpack_selected
-from fedpriv.server import FederatedStrategy, Population
+from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.common.packing import unpack_selected
+from fedpriv.common.seeds import public_mask
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
 
 #: What clients report to the experimenter in simulation: shares of the coordinates.
 CLIENT_FIGURES = ("share_perturbed", "scheduled_share", "clamped_share")

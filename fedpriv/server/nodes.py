@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedpriv.errors import OptionError, RunFailed
-from fedpriv.records import MalformedMessage, read_identity
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.messages import MalformedMessage, read_identity, refusal_name
 
 #: Seconds between two looks for replies, at most: as Flower's own grids.
 LONGEST_PAUSE = 3.0
@@ -52,15 +53,18 @@ def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, in
     return found
 
 
-def find_partitions(grid: Grid, num_clients: int, timeout: float, known: dict[int, int] | None) -> dict[int, int]:
+def find_partitions(
+    grid: Grid, num_clients: int, timeout: float, known: dict[int, int] | None, refused: Counter[str]
+) -> dict[int, int]:
     """As `ask_partitions` for real machines, of which some are away: whoever is there, after a wait the first time.
 
-    known: what was found earlier; only nodes that are new are asked, and nobody takes another's place.
+    known: what was found earlier; only nodes that are new are asked, and nobody takes another's place. refused: counts
+    the codes of those that answer with one.
     """
     if known is None:
-        return _ask(grid, _wait_for(grid, num_clients, timeout), num_clients, timeout)
+        return _ask(grid, _wait_for(grid, num_clients, timeout), num_clients, timeout, refused)
     new = [node for node in sorted(grid.get_node_ids()) if node not in known.values()]
-    return (_ask(grid, new, num_clients, min(timeout, PATIENCE_LATER)) if new else {}) | known
+    return (_ask(grid, new, num_clients, min(timeout, PATIENCE_LATER), refused) if new else {}) | known
 
 
 def _wait_for(grid: Grid, num_clients: int, timeout: float) -> list[int]:
@@ -72,10 +76,14 @@ def _wait_for(grid: Grid, num_clients: int, timeout: float) -> list[int]:
     return nodes
 
 
-def _ask(grid: Grid, nodes: list[int], num_clients: int, timeout: float) -> dict[int, int]:
+def _ask(
+    grid: Grid, nodes: list[int], num_clients: int, timeout: float, refused: Counter[str] | None = None
+) -> dict[int, int]:
     messages = [Message(RecordDict(), node, "query") for node in nodes]
     found: dict[int, int] = {}
     for answer in grid.send_and_receive(messages, timeout=min(timeout, PATIENCE)):
+        if answer.has_error() and refused is not None:
+            refused[refusal_name(answer.error.code)] += 1
         with suppress(MalformedMessage):  # then nobody has said that number
             if answer.has_content() and (client := read_identity(answer)) < num_clients:
                 found.setdefault(client, answer.metadata.src_node_id)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedpriv.common.messages import CENTRES, RADII, FloatVector, Options, Reply
 from fedpriv.mechanisms.quantisation import decode, in_chunks, unpack
-from fedpriv.one_bit_client import per_layer
-from fedpriv.records import CENTRES, RADII, FloatVector, Options, Reply
-from fedpriv.server import FederatedStrategy, Population
+from fedpriv.server.round import Population
+from fedpriv.server.strategy import FederatedStrategy
+from fedpriv.training.flat_model import per_layer
 
 
 class OneBitServer(FederatedStrategy):

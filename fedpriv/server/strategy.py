@@ -14,10 +14,9 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -25,12 +24,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from fedpriv.errors import FedprivError, RunFailed
-from fedpriv.foreign_grid import as_they_come, ask_partitions, find_partitions
-from fedpriv.models import Exchange
-from fedpriv.privacy.events import Entry, Event
-from fedpriv.records import (
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import (
     EXCHANGE,
+    FIRST_NODE,
     MALFORMED,
     RUN,
     TRAIN,
@@ -51,100 +48,13 @@ from fedpriv.records import (
     train_content,
     unpack_vector,
 )
-from fedpriv.seeds import draw_cohort, generator
+from fedpriv.common.seeds import draw_cohort, generator
+from fedpriv.privacy.events import Event
+from fedpriv.server.nodes import as_they_come, ask_partitions, find_partitions
+from fedpriv.server.round import FORGOTTEN, BudgetsSpent, Population, Replies, Round
 
 #: What one exchange makes of a reply.
 Answer = TypeVar("Answer")
-
-#: In the place of a release that was used.
-FORGOTTEN: FloatVector = np.zeros(0, np.float32)
-
-
-class Replies(Sequence[Reply]):
-    """A round's usable replies in the order of clients.
-
-    One pass reads them as they come; afterwards they are still here, without their releases. Whoever asks for all of
-    them before that pass (``len``, an index, ``list``) has them collected, releases and all.
-    """
-
-    def __init__(self, stream: Iterator[Reply]) -> None:
-        self._stream, self._known = stream, list[Reply]()
-
-    def __iter__(self) -> Iterator[Reply]:
-        yield from self._known
-        for reply in self._stream:
-            self._known.append(replace(reply, release=FORGOTTEN))
-            yield reply
-
-    def __bool__(self) -> bool:
-        if not self._known and (first := next(self._stream, None)) is not None:
-            self._stream = chain((first,), self._stream)
-            return True
-        return bool(self._known)
-
-    def __len__(self) -> int:
-        self._known.extend(self._stream)
-        return len(self._known)
-
-    @overload
-    def __getitem__(self, place: int) -> Reply: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Reply]: ...
-    def __getitem__(self, place: int | slice) -> Reply | list[Reply]:
-        self._known.extend(self._stream)
-        return self._known[place]
-
-
-@dataclass(frozen=True)
-class Population:
-    """The public facts about clients and rounds that a strategy works with.
-
-    exchange: which slices of theta travel in a round; None: all of it, in every round.
-    """
-
-    seed: int
-    num_clients: int
-    clients_per_round: int
-    num_examples: Callable[[int], int]  # declared, public
-    round_timeout: float = 3600.0
-    rng: str = "seeded"  # where a server that adds noise takes it from
-    attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
-    exchange: Callable[[int], Exchange] | None = None
-    layers: tuple[slice, ...] = ()  # of theta, one for each named block
-    clients_asked: int = 0  # above clients_per_round: the round closes at that many usable replies; 0: as many
-    run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
-
-    @property
-    def over_selects(self) -> bool:
-        return self.clients_asked > self.clients_per_round
-
-
-@dataclass
-class Round:
-    """What happened in a round, for the run's record and its checkpoint."""
-
-    number: int
-    theta: FloatVector
-    cohort: list[int] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)  # in the exchange that is going on
-    replies: list[Reply] = field(default_factory=list)  # without their releases
-    errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
-    codes: dict[int, str] = field(default_factory=dict)  # client -> `refusal_name`, or MALFORMED
-    lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
-    stopped: list[int] = field(default_factory=list)  # budget spent
-    late: list[int] = field(default_factory=list)  # of the lost: their replies came when the round was closed
-    refused: Counter[Refused] = field(default_factory=Counter)  # replies by what was wrong with them
-    label: str = ""  # what the messages of the exchange that is going on bear, and their replies
-    bytes_down: int = 0
-    bytes_up: int = 0
-    seconds: float = 0.0
-    timings: dict[str, float] = field(default_factory=dict)  # seconds of the method's own parts of the round
-    entries: list[Entry] = field(default_factory=list)  # what a trusted server itself releases by the new theta
-    figures: dict[str, Any] = field(default_factory=dict)
-
-
-class BudgetsSpent(FedprivError):
-    """Too few clients have budget left: the run ends here, and what it has is kept."""
 
 
 class FederatedStrategy(Strategy):
@@ -181,6 +91,7 @@ class FederatedStrategy(Strategy):
         self.min_replies, self.client_sampling, self.weighting = min_replies, client_sampling, weighting
         self.current = Round(0, np.zeros(0, np.float32))
         self._nodes: dict[int, int] | None = None  # client -> node, on a grid that is not our own
+        self.unnamed: Counter[str] = Counter()  # `refusal_name` of nodes that did not even say which client they are
         #: Called before the replies of a round are used that cannot be repeated bit for bit; session.py sets it.
         self.on_disturbance: Callable[[], None] = lambda: None
         #: Called with the clients of an exchange before they are asked; session.py sets it where it books for them.
@@ -404,7 +315,9 @@ class FederatedStrategy(Strategy):
         if hasattr(grid, "node_of_client"):
             return grid.node_of_client
         if population.run and len(self._nodes or ()) < population.num_clients:
-            self._nodes = find_partitions(grid, population.num_clients, population.round_timeout, self._nodes)
+            self.unnamed.clear()
+            count, wait = population.num_clients, population.round_timeout
+            self._nodes = find_partitions(grid, count, wait, self._nodes, self.unnamed)
         elif self._nodes is None:
             self._nodes = ask_partitions(grid, population.num_clients, population.round_timeout)
         return self._nodes
@@ -504,18 +417,38 @@ class FederatedStrategy(Strategy):
     def _give_up(self, usable: int) -> None:
         current = self.current
         if current.stopped and usable + len(current.stopped) >= self.min_replies:
+            why = "have spent privacy.max_epsilon"
+            if self.population.run:  # real machines: their own budgets and bounds, not this run's
+                why = f"answered {'; '.join(what_to_do({'budget_spent': len(current.stopped)}))}"
             raise BudgetsSpent(
-                f"round {current.number}: {len(current.stopped)} of {len(current.cohort)} clients have spent "
-                f"privacy.max_epsilon, {usable} are left and strategy.server.min_replies={self.min_replies}"
+                f"round {current.number}: {len(current.stopped)} of {len(current.cohort)} clients {why}, "
+                f"{usable} are left and "
+                f"strategy.server.min_replies={self.min_replies}"
             )
+        codes = Counter(current.codes.values()) + self.unnamed
         silent = [client for client in current.lost if client not in current.errors]
         words = [f"client {client}: {reason}" for client, reason in sorted(current.errors.items())[:10]]
         words += [f"client {client}: no reply" for client in silent[:10]]
         raise RunFailed(
             f"round {current.number}: {usable} usable replies of {len(current.cohort)}, "
-            f"strategy.server.min_replies={self.min_replies}; " + "; ".join(words)
+            f"strategy.server.min_replies={self.min_replies}; " + "; ".join([*what_to_do(codes), *words])
         )
 
 
-#: On our own grids node = FIRST_NODE + client (Flower reserves 0 and 1 for itself).
-FIRST_NODE = 2
+#: What whoever runs the server can do about a code, where it is a node's answer.
+REMEDIES = {
+    Refusal.POLICY: "their policies do not allow this run's options",
+    Refusal.LEDGER: "their ledgers are missing, older than their counters, or in use",
+    Refusal.BUNDLE: "they have not approved this app: `fedpriv.node bundle` prints the digest that a policy must name",
+    Refusal.BUDGET_SPENT: "a budget or a bound of their own does not admit the release",
+    Refusal.STALE: "they have answered a later round of this run: go on with its newest checkpoint",
+    Refusal.UNSAFE_NOISE: "this server asked for less noise than the run's options say",
+    Refusal.UNSAFE_CLIP_NORM: "this server announced a clip norm outside the run's bounds",
+}
+
+
+def what_to_do(codes: Mapping[str, int]) -> list[str]:
+    """How many nodes gave each code, the most frequent first, and what it means."""
+    known = {code.name.lower(): words for code, words in REMEDIES.items()}
+    counts = sorted(codes.items(), key=lambda item: -item[1])
+    return [f"{times} x {code} ({known[code]})" for code, times in counts if code in known]

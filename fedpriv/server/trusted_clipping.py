@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.clip_server import ClipRule
-from fedpriv.records import (
+from fedpriv.common.messages import (
     CLIP_BIT,
     CLIP_CHANGE,
     CLIP_NORM,
@@ -26,6 +25,7 @@ from fedpriv.records import (
     Report,
     read_report,
 )
+from fedpriv.server.clip_rules import ClipRule
 
 #: Statistics in the run's record, as they were reported.
 IN_FIGURES = {CLIP_REPORTED_NORM: "reported_norms", CLIP_BIT: "reported_bits", CLIP_CHANGE: "norm_changes"}

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
 
-from fedpriv.compose import CONF, parse
-from fedpriv.config import first_option_error
-from fedpriv.errors import OptionError
-from fedpriv.options import Options
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import CONF, parse
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.options import Options
 from fedpriv.privacy.events import Threat
 
 BOARDS = CONF / "leaderboard"

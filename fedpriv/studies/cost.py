@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from fedpriv.compose import compose
-from fedpriv.config import KNOWN_SETS, Config
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import KNOWN_SETS, Config
 
 PICTURES_PER_EPOCH = 600
 

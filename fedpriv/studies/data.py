@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpriv.common.errors import OptionError
 from fedpriv.data.splits import Split, divide_by_class, write_split
-from fedpriv.errors import OptionError
 
 #: Of torchvision's own layout: the folder that a set's files lie in below dataset.root.
 TORCHVISION = {
@@ -44,8 +44,8 @@ def held_out(where: Sequence[str], dataset: str, pictures: int, seed: int, folde
     train on and ``pictures`` to choose by, the same share of every class. Raises `OptionError` where there are not so
     many.
     """
-    from fedpriv.compose import compose
-    from fedpriv.data import load_dataset
+    from fedpriv.config.compose import compose
+    from fedpriv.data.load import load_dataset
 
     found = load_dataset(compose(where).dataset, 0)
     size = len(found.train.labels)

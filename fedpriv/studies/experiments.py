@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 from fedpriv.studies.cost import client_epochs
 from fedpriv.studies.data import held_out, where
 from fedpriv.studies.jobs import Job

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from fedpriv.files import save_figure
+from fedpriv.common.files import save_figure
 from fedpriv.report.compare import spread
-from fedpriv.report.plots import PALETTE, _figure, _line
+from fedpriv.report.plots import PALETTE, blank_figure, draw_line
 from fedpriv.report.words import figure as in_figures
 from fedpriv.studies.reproduction import Measured
 from fedpriv.studies.results import Estimate, Figure, RunRecord
@@ -30,7 +30,7 @@ def draw_figures(found: Measured, folder: Path) -> list[Figure]:
 
 def _draw(name: str, spec: FigureSpec, found: Measured, folder: Path) -> Figure | None:
     table = found.paper.tables[spec.table]
-    canvas, axes = _figure(spec.title, spec.ylabel, inches=(6.2, 3.6 + 0.2 * len(table.rows)))
+    canvas, axes = blank_figure(spec.title, spec.ylabel, inches=(6.2, 3.6 + 0.2 * len(table.rows)))
     styles = cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
     ends = []
     for row in spec.rows or tuple(table.rows):
@@ -73,7 +73,7 @@ def _band(axes: Axes, points: Sequence[tuple[float, Estimate]], color: str, styl
     x = [place for place, _ in points]
     mean = [cell.mean or 0.0 for _, cell in points]
     std = [cell.std or 0.0 for _, cell in points]
-    _line(axes, x, mean, color, label, style)  # type: ignore[arg-type]
+    draw_line(axes, x, mean, color, label, style)  # type: ignore[arg-type]
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     axes.fill_between(x, low, high, color=color, alpha=0.14, lw=0)
 

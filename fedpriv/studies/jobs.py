@@ -23,13 +23,14 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config import KNOWN_SETS
-from fedpriv.errors import FedprivError, RunFailed, RunFolderError
-from fedpriv.files import write_atomic
-from fedpriv.operations.stopping import stop
-from fedpriv.report.folder import read_run
+from fedpriv.common.command_line import guarded
+from fedpriv.common.errors import FedprivError, RunFailed, RunFolderError
+from fedpriv.common.files import write_atomic
+from fedpriv.common.stopping import stop
+from fedpriv.common.versions import code_digest
+from fedpriv.config.schema import KNOWN_SETS
+from fedpriv.report.reading import read_run
 from fedpriv.report.words import number, pick
-from fedpriv.run_folder import code_digest
 from fedpriv.studies.provenance import here
 from fedpriv.studies.results import RunRecord
 
@@ -92,7 +93,7 @@ def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
     if kind == "dme":
         content: Any = options
     else:
-        from fedpriv.compose import compose
+        from fedpriv.config.compose import compose
 
         config = compose([*options, *_quiet(options)]).to_dict()
         if config["dataset"]["name"] not in KNOWN_SETS:  # which pictures these are, only the folder says
@@ -192,8 +193,8 @@ def _norms(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
 
 
 def _train(job: Job, path: Path) -> dict[str, Any]:
-    from fedpriv.compose import compose
-    from fedpriv.run import resume_run, start_run
+    from fedpriv.config.compose import compose
+    from fedpriv.runs.start import resume_run, start_run
 
     if (path / "summary.json").exists() and pick(read_run(path).summary, "versions", "code") == code_digest():
         return {}
@@ -210,13 +211,13 @@ def _train(job: Job, path: Path) -> dict[str, Any]:
 
 
 def _attack(job: Job, path: Path) -> dict[str, Any]:
-    from fedpriv import attack
+    from fedpriv.attacks.run import attack_run
 
     _train(job, path)
     (name,) = job.extra
     file = path / "attacks" / f"{name}.json"
     file.unlink(missing_ok=True)  # of an earlier call, which this one's failure must not be taken for
-    code = attack.main([f"run={path}", f"attack={name}"])
+    code = guarded(lambda: attack_run(str(path), name, {}))
     stop.check()
     if not file.exists():
         raise RunFailed(f"the attack {name} ended with exit code {code}")
@@ -237,11 +238,11 @@ ENDS = {"": "value", "_low": "low", "_high": "high"}
 
 
 def _plan(job: Job, path: Path) -> dict[str, Any]:
-    from fedpriv.compose import compose
-    from fedpriv.planning import plan_elsewhere
-    from fedpriv.preparation import resolve
+    from fedpriv.common.files import json_number
+    from fedpriv.config.compose import compose
     from fedpriv.report.words import THREAT_KEYS
-    from fedpriv.run_folder import json_number
+    from fedpriv.runs.planning import plan_elsewhere
+    from fedpriv.runs.preparation import resolve
 
     config, _, plan = resolve(compose(job.overrides), None)
     privacy = {key: getattr(plan.threat, key, None) for key in THREAT_KEYS} | {
@@ -279,9 +280,9 @@ def _plan(job: Job, path: Path) -> dict[str, Any]:
 
 
 def _audit(job: Job, path: Path) -> dict[str, Any]:
-    from fedpriv.audit import audit_config
-    from fedpriv.compose import compose
-    from fedpriv.run_folder import json_number
+    from fedpriv.attacks.release_audit import audit_config
+    from fedpriv.common.files import json_number
+    from fedpriv.config.compose import compose
 
     given = dict(option.split("=", 1) for option in job.extra)
     config = compose(job.overrides)
@@ -317,7 +318,7 @@ def _audit(job: Job, path: Path) -> dict[str, Any]:
 
 
 def _dme(job: Job, path: Path) -> dict[str, Any]:
-    from fedpriv.dme import parse_options, table
+    from fedpriv.studies.mean_estimation import parse_options, table
 
     options = parse_options([*job.options, f"seed={job.seed}", f"out={path / 'dme'}"])
     figures: dict[str, Any] = {}

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.errors import OptionError, RunFailed
-from fedpriv.files import locked
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.files import locked
 from fedpriv.privacy.events import Threat
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, number, pick
 from fedpriv.studies import data, ranking
@@ -85,7 +85,7 @@ def prepare(name: str, plan: BoardPlan, pictures: Path, download: bool, folder: 
     """Finds the pictures and writes the tuning split. Raises `OptionError` for a method that cannot be composed, and
     where the pictures are not there.
     """
-    from fedpriv.compose import compose
+    from fedpriv.config.compose import compose
 
     where = data.where(plan.dataset, pictures, download)
     if where is None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-from fedpriv.files import write_atomic
+from fedpriv.common.files import write_atomic
+from fedpriv.common.printing import cell as csv_cell
 from fedpriv.report.words import figure, seconds, size, threat_sentence
 from fedpriv.studies.leaderboard_plot import draw_board
 from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard
@@ -78,6 +79,10 @@ def _board(board: Board) -> Iterator[str]:
         yield "|---|---|---|---|---|---|---|---|"
         yield from (_row(entry, board.trials) for entry in entries)
         yield ""
+        for entry in entries:
+            if entry.superseded:
+                yield f"†: {entry.label}, to be made anew: {entry.superseded}"
+                yield ""
     if any(entry.tied for entry in board.entries):
         yield (
             "=: tied with the first, the 95 % interval of their paired difference holds 0. ±: half width of a method's "
@@ -104,7 +109,7 @@ def _row(entry: Entry, trials: int | None) -> str:
         entry.label,
         entry.paper,
         in_percent(entry.accuracy),
-        figure(entry.verified_epsilon),
+        figure(entry.verified_epsilon) + (" †" if entry.superseded else ""),
         size(entry.bytes_up),
         seconds(entry.seconds.mean),
         chosen,
@@ -135,6 +140,7 @@ COLUMNS = (
     *("board", "unit", "adjacency", "observer", "delta", "target", "rank", "tied", "method", "paper", "idea"),
     *("verified_epsilon", "accuracy", "accuracy_half_width", "seeds", "bytes_up", "bytes_down", "seconds", "chosen"),
     "command",
+    "superseded",
 )
 
 
@@ -150,5 +156,16 @@ def table(results: Leaderboard) -> str:
             who = (entry.rank, entry.tied, entry.method, entry.paper, entry.idea, entry.verified_epsilon)
             accuracy = (entry.accuracy.mean, entry.accuracy.half_width, entry.accuracy.n)
             cost = (entry.bytes_up, entry.bytes_down, entry.seconds.mean)
-            writer.writerow([board.name, *threat, entry.target, *who, *accuracy, *cost, chosen, entry.command])
+            line = (
+                board.name,
+                *threat,
+                entry.target,
+                *who,
+                *accuracy,
+                *cost,
+                chosen,
+                entry.command,
+                entry.superseded or "",
+            )
+            writer.writerow(map(csv_cell, line))
     return text.getvalue()

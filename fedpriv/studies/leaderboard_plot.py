@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from fedpriv.report.plots import FAINT, INK, PALETTE, Picture, _figure, _save
+from fedpriv.report.plots import FAINT, INK, PALETTE, Picture, blank_figure, save_picture
 from fedpriv.report.words import figure as in_figures
 from fedpriv.studies.results import Board
 
@@ -26,7 +26,7 @@ def draw_board(board: Board, folder: Path) -> Picture:
         lines.setdefault(entry.label, []).append(point)
     ideas = {entry.label: entry.idea for entry in board.entries}
     labels = sorted(lines, key=lambda label: (list(STYLES).index(ideas[label]), label))
-    figure, axes = _figure(board.title, "accuracy", inches=(7.4, 4.4))
+    figure, axes = blank_figure(board.title, "accuracy", inches=(7.4, 4.4))
     axes.set_xscale("log")
     looks = zip(labels, cycle(PALETTE), cycle(MARKERS), strict=False)
     for place, (label, color, marker) in enumerate(looks):
@@ -57,4 +57,4 @@ def draw_board(board: Board, folder: Path) -> Picture:
         "Bars: 95 % intervals over seeds; methods at one target are drawn side by side. Solid: plain methods, dashed: "
         "ideas of the papers, dotted: rivals that the papers compare themselves with."
     )
-    return _save(figure, folder, Picture(f"{board.name}.png", alt, caption))
+    return save_picture(figure, folder, Picture(f"{board.name}.png", alt, caption))

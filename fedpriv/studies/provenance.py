@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.run_folder import versions
+from fedpriv.common.versions import versions
 from fedpriv.studies.results import Machine, Provenance, RunRecord
 
 #: Folders and files that decide a result. Documents, tests and results themselves do not.

@@ -22,9 +22,9 @@ from fedpriv.report.plots import (
     SKY,
     VERMILLION,
     Picture,
-    _figure,
-    _log_axis,
-    _save,
+    blank_figure,
+    log_axis,
+    save_picture,
 )
 from fedpriv.report.words import figure as in_figures
 
@@ -58,7 +58,7 @@ class Curve:
 
 def draw_sweep(axis: str, curves: Sequence[Curve], setting: str, folder: Path) -> Picture:
     """Draws error-<axis>.png; logarithmic against epsilon and n. A repaired quantiser is the dashed line."""
-    figure, axes = _figure(f"Error against {WORDS[axis]}", "mean squared error per coordinate", inches=(7.4, 4.2))
+    figure, axes = blank_figure(f"Error against {WORDS[axis]}", "mean squared error per coordinate", inches=(7.4, 4.2))
     families = [curve.name.removesuffix("-repaired") for curve in curves]
     others = cycle([SKY, *PALETTE])
     colours = {family: COLOURS.get(family) or next(others) for family in dict.fromkeys(families)}
@@ -78,7 +78,7 @@ def draw_sweep(axis: str, curves: Sequence[Curve], setting: str, folder: Path) -
     caption = "Points: measured, bars of two standard errors. Lines: closed forms, dashed and hollow where repaired."
     if axis == "group_size":
         caption += " A group of two is the antithetic pair; clients left over form a smaller group."
-    return _save(figure, folder, Picture(f"error-{axis.replace('_', '-')}.png", alt, caption))
+    return save_picture(figure, folder, Picture(f"error-{axis.replace('_', '-')}.png", alt, caption))
 
 
 def _scale(axes: Axes, axis: str, curves: Sequence[Curve]) -> None:
@@ -86,7 +86,7 @@ def _scale(axes: Axes, axis: str, curves: Sequence[Curve]) -> None:
     if axis in ("epsilon", "n"):
         axes.set_xscale("log")
         positive = [error for curve in curves for _, error in curve.line if error > 0]
-        _log_axis(axes, positive or [1.0])
+        log_axis(axes, positive or [1.0])
     else:
         axes.set_ylim(bottom=0)
     if axis == "bits":

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.mechanisms import quantisation
-from fedpriv.privacy import laws
+from fedpriv.mechanisms import laws, quantisation
+from fedpriv.privacy.event_costs import pure_epsilon
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation
-from fedpriv.privacy.mechanisms import pure_epsilon
 
 #: Random numbers of a group's shared stream that are held at a time.
 STREAM = 2**18

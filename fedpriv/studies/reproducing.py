@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fedpriv.files import locked
+from fedpriv.common.files import locked
 from fedpriv.studies.experiments import plan
 from fedpriv.studies.figures import draw_figures
 from fedpriv.studies.jobs import Failure, Job, carry_out_all
@@ -14,7 +14,7 @@ from fedpriv.studies.reproduction import Measured, best_of_searches, evaluate
 from fedpriv.studies.results import RunRecord, write_results
 from fedpriv.studies.spec import Reproduction, Scale
 from fedpriv.studies.study_progress import StudyProgress
-from fedpriv.studies.words import verdict_counts, write_words
+from fedpriv.studies.study_words import verdict_counts, write_words
 
 RUNS = "runs"
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from fedpriv.errors import RunFolderError
-from fedpriv.files import write_atomic
+from fedpriv.common.errors import RunFolderError
+from fedpriv.common.files import write_atomic
 from fedpriv.report.words import number
 
 RESULTS_FILE, RUNS_FILE = "results.json", "runs.jsonl"
@@ -178,7 +178,8 @@ class Entry(Stored):
     """A calibrated method at one target. figures in their units: accuracy in percent, bytes up and down and seconds of
     the whole run; chosen: what the search found; runs: names of its final runs. idea: of a paper, a plain method, or a
     rival that a paper compares itself with. tied: the paired difference to the best at this target may be nothing
-    (95 %). tried: trials of the search that ran.
+    (95 %). tried: trials of the search that ran. superseded: why the entry is to be made anew, where its epsilon is of
+    an account that has been replaced.
     """
 
     method: str
@@ -197,6 +198,7 @@ class Entry(Stored):
     idea: Literal["plain", "paper", "rival"] = "paper"
     tied: bool = False
     tried: int | None = None
+    superseded: str | None = None
 
 
 class Duel(Stored):

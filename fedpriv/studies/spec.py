@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fedpriv.compose import CONF
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import CONF
 
 FOLDER = CONF / "reproduction"
 

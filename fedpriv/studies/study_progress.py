@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedpriv.progress import SECONDS_BETWEEN_LINES
+from fedpriv.report.live.progress import SECONDS_BETWEEN_LINES
 from fedpriv.report.words import number, percent, pick
 from fedpriv.studies.jobs import Failure, Job
 from fedpriv.studies.results import RunRecord

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.files import write_atomic
+from fedpriv.common.files import write_atomic
+from fedpriv.common.printing import cell as csv_cell
 from fedpriv.report.words import figure, seconds
 from fedpriv.studies.results import Cell, Claim, Ordering, PaperResults, Provenance, Table
 from fedpriv.studies.verdicts import shown
@@ -44,7 +45,8 @@ def write_table(table: Table, file: Path) -> None:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 found = cell.measured
                 numbers = (found.mean, found.std, found.half_width, found.n) if found else (None, None, None, 0)
-                writer.writerow([row.label, column, *numbers, cell.reported, cell.missing])
+                line = (row.label, column, *numbers, cell.reported, cell.missing)
+                writer.writerow(map(csv_cell, line))
 
 
 def page(results: PaperResults) -> str:

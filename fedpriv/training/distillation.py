@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.data import normalise
-from fedpriv.mechanisms.distillation import distillation_loss
-from fedpriv.records import FloatVector
-from fedpriv.seeds import generator
-from fedpriv.worker import Worker
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.seeds import generator
+from fedpriv.data.load import normalise
+from fedpriv.mechanisms.distillation_loss import distillation_loss
+from fedpriv.training.evaluation import Loaded
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class DistillationOptions:
 class Distiller:
     """Trains a student towards a teacher on the public auxiliary pictures; their labels are not looked at."""
 
-    def __init__(self, worker: Worker, options: DistillationOptions) -> None:
+    def __init__(self, worker: Loaded, options: DistillationOptions) -> None:
         data = worker.data
         rows, pictures = np.sort(data.auxiliary), data.dataset.test
         self.worker, self.options = worker, options

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.data import normalise
-from fedpriv.records import FloatVector
-from fedpriv.worker import Worker
+from fedpriv.common.messages import FloatVector
+from fedpriv.config.schema import Config
+from fedpriv.data import FederatedData
+from fedpriv.data.load import normalise
+from fedpriv.training.flat_model import FlatModel
+
+
+class Loaded(Protocol):
+    """What a process keeps loaded of a configuration."""
+
+    config: Config
+
+    @property
+    def data(self) -> FederatedData: ...
+
+    @property
+    def model(self) -> FlatModel: ...
 
 
 @dataclass(frozen=True)
@@ -26,7 +41,7 @@ class Evaluator:
     normalised once.
     """
 
-    def __init__(self, worker: Worker, auxiliary: bool = False) -> None:
+    def __init__(self, worker: Loaded, auxiliary: bool = False) -> None:
         self.worker = worker
         data = worker.data
         pictures, rows = data.dataset.test, np.sort(data.auxiliary if auxiliary else data.test)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedpriv.data import Pictures, scale_and_shift
-from fedpriv.training import LocalData
+from fedpriv.data import Pictures
+from fedpriv.data.load import scale_and_shift
+from fedpriv.training.sequential import LocalData
 
 #: Of the memory that is free when they are loaded: four workers on one GPU leave a third of it for training.
 SHARE = 0.25
@@ -31,6 +32,6 @@ class Resident:
         self._scale, self._shift = (torch.from_numpy(values).to(device) for values in scale_and_shift(mean, std))
 
     def chosen(self, rows: np.ndarray) -> LocalData:
-        """The pictures of these rows (int64 [b]), normalised as `fedpriv.data.normalise` does."""
+        """The pictures of these rows (int64 [b]), normalised as `fedpriv.data.load.normalise` does."""
         index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.images.device)
         return LocalData(self.images[index].float().mul_(self._scale).sub_(self._shift), self.labels[index])

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.config import LocalConfig
-from fedpriv.mechanisms.per_example import ClippedSum, PerExampleGradients
-from fedpriv.models import FlatModel
+from fedpriv.config.schema import LocalConfig
+from fedpriv.mechanisms.per_example import ClippedSum, PerExampleGradients, block_for
+from fedpriv.training.flat_model import FlatModel
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class SequentialTrainer:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
         device = self.model.theta.device
         if self._per_example is None:
-            self._per_example = PerExampleGradients(self.model.module)
+            self._per_example = PerExampleGradients(self.model.module, block=block_for(self.config.batch_size))
             self._per_example.settle(data.images.shape[1:], device)
         self.model.load(theta.to(device))
         self.model.module.train()

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.client import Client, Site
-from fedpriv.config import LocalConfig
-from fedpriv.models import FlatModel
-from fedpriv.records import ATTEMPT, ROUND
-from fedpriv.state import read_memory
-from fedpriv.training import LocalData, LocalResult, SequentialTrainer
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Site
+from fedpriv.client.memory import read_memory
+from fedpriv.common.messages import ATTEMPT, ROUND
+from fedpriv.config.schema import LocalConfig
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
 
 NEVER_EMPTY = LocalConfig(epochs=1, batch_size=8, lr=0.2, momentum=0.0, sampler="poisson")
 

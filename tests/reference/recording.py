@@ -8,16 +8,16 @@ import numpy as np
 from conftest import SMALL
 from flwr.app import Message
 
-from fedpriv.app import make_apps
-from fedpriv.compose import compose
-from fedpriv.config import Config
+from fedpriv.client.memory import ContextStore, read_memory
+from fedpriv.common.messages import pack_vector, unpack_vector
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.preparation import make_strategy, resolve
-from fedpriv.records import pack_vector, unpack_vector
-from fedpriv.server import Round
-from fedpriv.state import ContextStore, read_memory
-from fedpriv.worker import adopt
+from fedpriv.engines.worker import adopt
+from fedpriv.runs.preparation import make_strategy, resolve
+from fedpriv.server.round import Round
 
 
 class RecordingGrid(InProcessGrid):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pythonjsonlogger.json import JsonFormatter
 
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 
 Format = Literal["plain", "json"]
 
@@ -27,7 +27,7 @@ class EventLog:
     """
 
     def __init__(self, handler: logging.Handler | None, run: str | None, level: str = "info") -> None:
-        self._logger = logging.Logger("fedpriv.operations", level.upper())
+        self._logger = logging.Logger("fedpriv.report.live", level.upper())
         self._handler, self._run = handler, run
         self._adopted: list[logging.Logger] = []
         if handler is not None:

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config import Config
-from fedpriv.errors import OptionError
-from fedpriv.operations.logs import EventLog, configure_logging
-from fedpriv.operations.metrics import RunMetrics
-from fedpriv.operations.serving import MetricsServer, serve_metrics
-from fedpriv.operations.stopping import signal_of
-from fedpriv.records import MALFORMED
-from fedpriv.tracking.backends import State
-from fedpriv.tracking.tracker import Tracker
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import MALFORMED
+from fedpriv.common.stopping import signal_of
+from fedpriv.config.schema import Config
+from fedpriv.report.live.logs import EventLog, configure_logging
+from fedpriv.report.live.prometheus import RunMetrics
+from fedpriv.report.live.serving import MetricsServer, serve_metrics
+from fedpriv.report.live.tracking.backends import State
+from fedpriv.report.live.tracking.tracker import Tracker
 
 #: Seconds beyond `engine.round_timeout` after which a silent run counts as stuck: the exchange must end at that time,
 #: and aggregation and evaluation follow.
@@ -89,6 +89,10 @@ class Monitor:
         )
         self._tracker.round(row)
         self.heard()
+
+    def settled(self, epsilon: float) -> None:
+        """What the whole run has spent, where that is other than was said after its last round."""
+        self.metrics.settled(epsilon)
 
     def checkpoint(self, number: int) -> None:
         self._log.event("checkpoint_written", round=number)

@@ -13,7 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 
 #: (whether all is well, one line for a person)
 Health = Callable[[], tuple[bool, str]]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
-from fedpriv.errors import OptionError, RunFolderError
-from fedpriv.site.wording import PAPERS
+from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.studies.results import (
     RESULTS_FILE,
     Figure,
@@ -19,6 +18,7 @@ from fedpriv.studies.results import (
     Study,
     read_results,
 )
+from fedpriv.studies.site.wording import PAPERS
 
 LEADERBOARD = "leaderboard"
 PNG = b"\x89PNG\r\n\x1a\n"

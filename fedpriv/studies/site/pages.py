@@ -13,11 +13,12 @@ from urllib.parse import quote
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedpriv.report.words import figure, size, threat_sentence, threat_table
-from fedpriv.site import charts
-from fedpriv.site.run_pages import run_context, run_row
-from fedpriv.site.sources import LEADERBOARD, Results, Source, figures
-from fedpriv.site.templates import STYLE, TEMPLATES
-from fedpriv.site.wording import (
+from fedpriv.studies.results import Board, Cell, Entry, Estimate, Figure, Leaderboard, PaperResults, Table
+from fedpriv.studies.site import charts
+from fedpriv.studies.site.inputs import LEADERBOARD, Results, Source, figures
+from fedpriv.studies.site.run_pages import run_context, run_row
+from fedpriv.studies.site.templates import STYLE, TEMPLATES
+from fedpriv.studies.site.wording import (
     BADGES,
     LIST,
     commits,
@@ -33,8 +34,7 @@ from fedpriv.site.wording import (
     slug,
     sortable,
 )
-from fedpriv.studies.results import Board, Cell, Entry, Estimate, Figure, Leaderboard, PaperResults, Table
-from fedpriv.studies.words import HOW_DECIDED
+from fedpriv.studies.study_words import HOW_DECIDED
 
 STYLE_FILE = "style.css"
 

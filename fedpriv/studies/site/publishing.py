@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpriv.errors import OptionError
+from fedpriv.common.errors import OptionError
 
 #: In every site that we made, and in nothing else.
 MARKER = ".fedpriv-site"

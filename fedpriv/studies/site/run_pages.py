@@ -23,9 +23,9 @@ from fedpriv.report.words import (
     three_figures,
     untrained_layers,
 )
-from fedpriv.site.charts import accuracy_chart, loss_chart, norm_chart
-from fedpriv.site.wording import KINDS, commit, elapsed, value_in_words
 from fedpriv.studies.results import RunRecord
+from fedpriv.studies.site.charts import accuracy_chart, loss_chart, norm_chart
+from fedpriv.studies.site.wording import KINDS, commit, elapsed, value_in_words
 
 #: (key of the summary, what stands before and after its value), behind method and data
 FACTS = (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from fedpriv.config import TrackingConfig
-from fedpriv.tracking.figures import Figures, Texts
+from fedpriv.config.options import TrackingConfig
+from fedpriv.report.live.tracking.tracked_figures import Figures, Texts
 
 State = Literal["finished", "stopped", "failed"]
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedpriv.client_accuracy import PERSONAL
-from fedpriv.config import Config
+from fedpriv.config.schema import Config
+from fedpriv.report.client_accuracy import PERSONAL
 
 Figures = dict[str, float]
 Texts = dict[str, str]

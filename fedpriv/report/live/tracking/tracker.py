@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config import Config, TrackingConfig
-from fedpriv.errors import OptionError
-from fedpriv.files import JsonLines, write_atomic
-from fedpriv.tracking.backends import PACKAGES, Backend, RunFacts, State, make_backend
-from fedpriv.tracking.figures import Texts, of_round, of_summary, options
+from fedpriv.common.errors import OptionError
+from fedpriv.common.files import JsonLines, write_atomic
+from fedpriv.config.options import TrackingConfig
+from fedpriv.config.schema import Config
+from fedpriv.report.live.tracking.backends import PACKAGES, Backend, RunFacts, State, make_backend
+from fedpriv.report.live.tracking.tracked_figures import Texts, of_round, of_summary, options
 
 #: In a run's folder: kind -> the id of the run there.
 IDS = "tracking.json"

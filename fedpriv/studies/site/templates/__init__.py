@@ -3,13 +3,13 @@ type for them.
 """
 
 from fedpriv.report.templates import SUMMARY
-from fedpriv.site.templates.base import BASE, PARTS
-from fedpriv.site.templates.home import HOME
-from fedpriv.site.templates.leaderboard import LEADERBOARD
-from fedpriv.site.templates.paper import PAPER
-from fedpriv.site.templates.runs import RUN, RUNS
-from fedpriv.site.templates.script import FILTER, SORT
-from fedpriv.site.templates.style import STYLE
+from fedpriv.studies.site.templates.base import BASE, PARTS
+from fedpriv.studies.site.templates.home import HOME
+from fedpriv.studies.site.templates.leaderboard import LEADERBOARD
+from fedpriv.studies.site.templates.paper import PAPER
+from fedpriv.studies.site.templates.runs import RUN, RUNS
+from fedpriv.studies.site.templates.script import FILTER, SORT
+from fedpriv.studies.site.templates.style import STYLE
 
 __all__ = ["STYLE", "TEMPLATES"]
 

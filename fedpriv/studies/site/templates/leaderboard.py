@@ -80,7 +80,8 @@ their paired difference holds 0.</p>
 <td data-sort="{{ entry.accuracy|sortable }}"><b class="figure">{{ entry.accuracy|measured }}</b>
 <span class="soft">({{ entry.accuracy.n }})</span>{{ row.strip }}
 {{ parts.run_links(row.links, root) }}</td>
-<td data-sort="{{ entry.verified_epsilon }}" class="figure">{{ entry.verified_epsilon|figure }}</td>
+<td data-sort="{{ entry.verified_epsilon }}" class="figure">{{ entry.verified_epsilon|figure }}
+{%- if entry.superseded %}<span title="to be made anew: {{ entry.superseded }}">†</span>{% endif %}</td>
 <td data-sort="{{ entry.bytes_up }}" class="figure">{{ entry.bytes_up|size }}</td>
 <td data-sort="{{ entry.bytes_down }}" class="figure">{{ entry.bytes_down|size }}</td>
 <td data-sort="{{ entry.seconds|sortable }}" class="figure">{{ entry.seconds|duration }}</td>
@@ -92,6 +93,9 @@ their paired difference holds 0.</p>
 {% endfor %}
 {% if board.trials and entry.tried is not none and entry.tried < board.trials %}
 <span class="soft">of {{ entry.tried }} of {{ board.trials }} trials: the others failed</span>
+{% endif %}
+{% if entry.superseded %}
+<span class="soft">†: to be made anew: {{ entry.superseded }}</span>
 {% endif %}
 <details><summary>command</summary><pre tabindex="0">{{ entry.command }}</pre></details></td>
 </tr>

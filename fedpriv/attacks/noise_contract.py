@@ -1,0 +1,281 @@
+"""What every release must keep to, checked on real messages of rounds in which all clients hold the same data.
+
+The clients' own `fit`, keys, clipping and quantisation, and the adapter that makes messages of it, run as they are;
+only the pictures are chosen here. Clients that hold the same data and have the same state differ by their noise keys
+alone, so that whatever does not vary between them has no noise. With the same keys and other data, releases differ by
+what the data moved alone, so that its length can be held against the ledger's own multiplier.
+
+Every check returns its findings in words, an empty list where there are none. Shapes: k clients, n numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from numpy.typing import NDArray
+
+from fedpriv.client.build import client_class, example_counts, make_client
+from fedpriv.client.selecting import SelectingClient
+from fedpriv.common.messages import ARRAYS, DIAGNOSTICS, METRICS, NUM_EXAMPLES, pack_vector, unpack_array
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import make_apps
+from fedpriv.engines.grid import client_of
+from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.engines.worker import Worker, adopt
+from fedpriv.privacy.events import Entry, Gaussian, NoBound, PoissonGaussian
+from fedpriv.runs.preparation import make_strategy
+from fedpriv.server.round import BudgetsSpent
+from fedpriv.training.sequential import LocalData
+
+Floats = NDArray[np.float64]
+
+#: Below this share of its record's median standard deviation a number counts as one with too little noise.
+LEAST_SPREAD = 0.4
+#: Clients or rounds whose noises agree more than this share the noise.
+MOST_CORRELATION = 0.5
+#: Relative error of a standard deviation over all numbers of eight clients, and of the noise's grid.
+TOLERANCE = 0.08
+#: Value of pixels whose picture contributes nothing: its gradient is no number.
+BROKEN = math.nan
+
+
+class TwinWorker(Worker):
+    """A worker whose clients all hold the same pictures: row 0 is (``value``, ``label``), every other row is
+    (``other``, label); all pixels of a picture have one value. A picture of NaN contributes nothing. Which rows were
+    asked for is kept.
+    """
+
+    def __init__(self, config: Config, value: float, label: int, other: float | None = None) -> None:
+        super().__init__(config)
+        self.value, self.label, self.other = value, label, value if other is None else other
+        self.drawn: list[tuple[int, NDArray[np.int64]]] = []
+
+    def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
+        rows = np.arange(1) if chosen is None else chosen
+        if chosen is not None:
+            self.drawn.append((client, rows))
+        images = torch.full((len(rows), *self.data.dataset.shape), self.other)
+        images[torch.from_numpy(rows == 0)] = self.value
+        return LocalData(images, torch.full((len(rows),), self.label))
+
+
+@dataclass
+class Heard:
+    """What left. rounds: of each exchange of each round, numbers by name, float64 [k, n], NaN where nothing is sent;
+    surplus: names of records and metrics that have no business in a message outside simulation.
+    """
+
+    config: Config
+    clients: list[int] = field(default_factory=list)
+    rounds: list[dict[str, Floats]] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    surplus: set[str] = field(default_factory=set)
+    drawn: list[tuple[int, NDArray[np.int64]]] = field(default_factory=list)
+    examples: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def leaks(self) -> list[str]:
+        """Reasons by which the ledger itself prices a release as without a bound."""
+        return sorted({entry.event.reason for entry in self.entries if isinstance(entry.event, NoBound)})
+
+    def releases(self) -> list[Floats]:
+        """The vectors [k, d] of every round."""
+        return [numbers[ARRAYS] for numbers in self.rounds if ARRAYS in numbers]
+
+
+class _Ear(InProcessGrid):
+    """Hands on every message and keeps the numbers of its reply."""
+
+    def __init__(self, config: Config, app: Any, heard: Heard, decode: Callable[..., Any] | None, hides: bool) -> None:
+        super().__init__(config, app)
+        self.heard, self.decode, self.hides = heard, decode, hides
+        self.statistic_names = set(make_client(config).statistic_names)
+
+    def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
+        found: list[dict[str, Floats]] = []
+        for message, reply in zip(messages, super().deliver(messages, deadline), strict=False):
+            if reply.has_content():
+                found.append(self._numbers(client_of(message), reply))
+                if client_of(message) not in self.heard.clients:
+                    self.heard.clients.append(client_of(message))
+            yield reply
+        names = found[0].keys() if found else ()
+        self.heard.rounds.append({name: np.stack([numbers[name] for numbers in found]) for name in names})
+
+    def _numbers(self, client: int, reply: Message) -> dict[str, Floats]:
+        found: dict[str, Floats] = {}
+        for name, record in reply.content.items():
+            if isinstance(record, ArrayRecord) and name == ARRAYS:
+                vector = unpack_array(reply.content)
+                values = np.asarray(vector if self.decode is None else self.decode(client, vector), np.float64)
+                found[name] = np.where(values == 0, np.nan, values) if self.hides else values
+            elif isinstance(record, ConfigRecord):  # keys and sealed seeds: each as a whole
+                for key, blob in record.items():
+                    digest = hashlib.sha256(repr(blob).encode()).digest()
+                    found[f"{name}.{key}"] = np.array([int.from_bytes(digest[:6])], np.float64)
+            elif isinstance(record, MetricRecord) and name != DIAGNOSTICS:
+                for key, value in record.items():
+                    if key == NUM_EXAMPLES:
+                        continue
+                    found[f"{name}.{key}"] = np.atleast_1d(np.asarray(value, np.float64))
+                    if name == METRICS and key not in self.statistic_names:
+                        self.heard.surplus.add(f"{name}.{key}")
+            if name == DIAGNOSTICS:
+                self.heard.surplus.add(name)
+        return found
+
+
+def listen(config: Config, value: float = 1.0, label: int = 0, other: float | None = None, flat: bool = False) -> Heard:
+    """Runs all rounds of ``config`` in this process with clients that hold the same pictures (`TwinWorker`).
+
+    flat: start from parameters 0, where a linear model's gradient is never saturated.
+    """
+    engine = config.engine.model_copy(update={"name": "inprocess", "device": "cpu", "faults": ()})
+    config = config.model_copy(update={"engine": engine, "run_dir": None})
+    worker = TwinWorker(config, value, label, other)
+    adopt(config, worker)
+    strategy = make_strategy(config, worker)
+    hides = issubclass(client_class(config), SelectingClient)
+    heard = Heard(config, drawn=worker.drawn, examples=example_counts(config))
+    grid = _Ear(config, make_apps(config)[1], heard, strategy.decode, hides)
+    theta = worker.initial_parameters()
+    with suppress(BudgetsSpent):
+        strategy.start(grid, pack_vector(theta * (not flat)), config.num_rounds)
+    heard.entries = grid.collect_entries(range(config.num_clients))
+    return heard
+
+
+# --- checks ----------------------------------------------------------------------------------------------
+
+
+def bare_numbers(heard: Heard) -> list[str]:
+    """Numbers that do not vary between the clients, or much less than the others of their record do.
+
+    A number that fewer than two clients sent is not judged, and its spread only where sixteen did.
+    """
+    found = []
+    for place, numbers in enumerate(heard.rounds):
+        for name, values in numbers.items():
+            sent = (~np.isnan(values)).sum(0)
+            low, high = (bound(values, axis=0, initial=-start, where=~np.isnan(values)) for bound, start in _ENDS)
+            for index in np.flatnonzero((sent >= 2) & (low == high)):
+                found.append(f"exchange {place}, {name}[{index}] of {values.shape[1]} is the same under every key")
+            judged = sent >= 16
+            if judged.sum() < 3:
+                continue
+            spread = np.nanstd(values[:, judged], axis=0)
+            for index in np.flatnonzero(spread < LEAST_SPREAD * np.median(spread)):
+                found.append(f"exchange {place}, {name}: number {index} of those sent has too little noise")
+    return found
+
+
+_ENDS: tuple[tuple[Any, float], ...] = ((np.min, -math.inf), (np.max, math.inf))
+
+
+def shared_noise(heard: Heard) -> list[str]:
+    """Clients whose noise in a round agrees; and, for a method without state, rounds in which a client's noise does."""
+    noises = [_noise(values) for values in heard.releases()]
+    found = []
+    for place, noise in enumerate(noises):
+        together = noise @ noise.T
+        np.fill_diagonal(together, 0.0)
+        if together.max(initial=0.0) > MOST_CORRELATION:
+            one, two = np.unravel_index(together.argmax(), together.shape)
+            found.append(f"round {place + 1}: clients {heard.clients[one]} and {heard.clients[two]} share their noise")
+    if client_class(heard.config).State is None:
+        for late in range(len(noises)):
+            for early in range(late):
+                if abs((noises[early] * noises[late]).sum(1).mean()) > MOST_CORRELATION:
+                    found.append(f"rounds {early + 1} and {late + 1} share their noise")
+    return found
+
+
+def _spread(values: Floats) -> float:
+    """Standard deviation of what differs between clients, of numbers that two or more sent."""
+    sent = (~np.isnan(values)).sum(0)
+    values, sent = values[:, sent >= 2], sent[sent >= 2]
+    return float(np.sqrt(np.nansum((values - np.nanmean(values, axis=0)) ** 2) / (sent - 1).sum()))
+
+
+def _noise(values: Floats) -> Floats:
+    """What of releases [k, d] differs between clients, each row of length 1."""
+    means = np.nansum(values, axis=0) / np.maximum(1, (~np.isnan(values)).sum(0))
+    centred = np.nan_to_num(values - means)
+    return centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-300)
+
+
+def differences(one: Heard, other: Heard) -> list[str]:
+    """Numbers in which two recordings differ that ought to be the same bit for bit."""
+    if len(one.rounds) != len(other.rounds):
+        return [f"{len(one.rounds)} and {len(other.rounds)} exchanges"]
+    return [
+        f"exchange {place}, {name} is not determined by the noise key and the data"
+        for place, (first, second) in enumerate(zip(one.rounds, other.rounds, strict=True))
+        for name in {*first, *second}
+        if name not in first or name not in second or not np.array_equal(first[name], second[name], equal_nan=True)
+    ]
+
+
+def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]:
+    """Data of (pixel value, label) whose releases under the same keys are further apart, in units of the noise's own
+    standard deviation, than the ledger's multiplier allows; and data under which there is no noise.
+
+    For additive Gaussian noise in the first round. Example-level methods: the picture beside others without gradient,
+    against none. One of the pictures should be `BROKEN`: it moves nothing, and must have the same noise.
+    """
+    by_example = client_class(config).threat.unit == "example" and client_class(config).clips_examples
+    base = listen(config, BROKEN, 0, BROKEN, flat=True)
+    events = [e.event for e in base.entries if e.client == base.clients[0] and e.round == 1]
+    events = [event for event in events if event.threat == client_class(config).threat]
+    if not all(isinstance(event, Gaussian | PoissonGaussian) for event in events):
+        raise ValueError(f"{config.strategy.name}: not all noise is Gaussian")
+    allowed = math.sqrt(sum(1 / event.multiplier**2 for event in events))  # type: ignore[attr-defined]
+    found, releases = [], [("broken data", base.releases()[0])]
+    for value, label in pictures:
+        name = f"pixels of {value:g}, label {label}"
+        releases.append((name, listen(config, value, label, BROKEN, flat=True).releases()[0]))
+    spreads = [_spread(release) for _, release in releases]
+    typical = float(np.median(spreads))
+    for (name, _), spread in zip(releases, spreads, strict=True):
+        if not abs(spread / typical - 1) < TOLERANCE:
+            found.append(f"{name}: noise of {spread:.3g}, elsewhere {typical:.3g}")
+    for index, (name, release) in enumerate(releases):
+        for against, baseline in releases[: 1 if by_example else index]:
+            moved = float(np.linalg.norm(np.nan_to_num(release - baseline), axis=1).max()) / typical
+            if not moved <= allowed * (1 + TOLERANCE):
+                words = f"{moved:.3g} standard deviations apart, the ledger counts on {allowed:.3g}"
+                found.append(f"{name} and {against}: {words}")
+    return found
+
+
+def wrong_batches(heard: Heard) -> list[str]:
+    """Where the batches drawn are no Poisson samples at the rate that the ledger counts on, by five standard errors."""
+    rates = {e.client: e.event.sampling_rate for e in heard.entries if isinstance(e.event, PoissonGaussian)}
+    examples = {client: int(heard.examples[client]) for client in rates}
+    expected = np.array([examples[client] * rates[client] for client, _ in heard.drawn])
+    spread = np.array([1 - rates[client] for client, _ in heard.drawn]) * expected
+    scores = (np.array([len(rows) for _, rows in heard.drawn]) - expected) / np.sqrt(spread)
+    found, draws = [], len(scores)
+    if abs(scores.mean()) > 5 / math.sqrt(draws):
+        found.append(f"batches are {scores.mean():+.2f} standard deviations from the size that the ledger counts on")
+    if abs(scores.var(ddof=1) - 1) > 5 * math.sqrt(2 / draws):
+        found.append(f"the variance of batch sizes is {scores.var(ddof=1):.2f} of that of Poisson samples")
+    for client, rate in rates.items():
+        own = [rows for number, rows in heard.drawn if number == client]
+        times = np.bincount(np.concatenate(own), minlength=examples[client])
+        if abs(times - len(own) * rate).max() > 5 * math.sqrt(len(own) * rate) + 5:
+            found.append(f"client {client} draws some examples more often than others")
+    return found
+
+
+def surplus(heard: Heard) -> list[str]:
+    """What leaves beside releases, statistics with a price, and the declared count."""
+    return [f"{name} leaves" for name in sorted(heard.surplus)]

@@ -1,0 +1,120 @@
+"""Membership inference against a finished run, and what is kept of it in the run's folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from fedpriv.common.command_line import DONE
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.files import locked, write_atomic
+from fedpriv.config.compose import read_config
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.options import AttackConfig
+from fedpriv.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.experiment import Experiment
+
+
+#: Options of a run that say nothing to this command.
+OF_RUNS = ("keep_snapshots", "snapshot_every")
+
+
+def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
+    """The run's options with the command's; `OptionError` for a value out of range."""
+    try:
+        return AttackConfig.model_validate(options.model_dump() | dict(changes))
+    except ValidationError as error:
+        raise first_option_error(error, prefix=("attack",)) from None
+
+
+def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
+    """Attacks the model of a finished run. Raises `OptionError`, `RunFolderError`, and `RunFailed` where controls
+    fail."""
+    config = read_config(run)
+    config = config.model_copy(update={"attack": changed(config.attack, changes)})
+
+    from fedpriv.attacks.experiment import Experiment, attack_names  # torch and flwr: seconds
+    from fedpriv.common.errors import RunFolderError
+
+    names = attack_names(attack)
+    folder = RunFolder(Path(run))
+    with locked(folder.path):
+        experiment = Experiment(folder, config, _progress)
+        _print_setting(experiment)
+        records = {}
+        for name in names:
+            try:
+                experiment.check(name)
+            except RunFolderError as error:
+                if attack != "all":
+                    raise
+                print(f"{name}: left out. {error}", flush=True)
+                continue
+            records[name] = _attack(experiment, name)
+            _keep(folder, records[name])
+    _print(list(records.values()))
+    _report(folder)
+    print(f"written into {folder.path / 'summary.json'} and report.html")
+    failed = [f"{name} is not shown: {kept['reason']}" for name, kept in records.items() if not kept["shown"]]
+    if failed:
+        raise RunFailed(". ".join(failed))
+    return DONE
+
+
+def _attack(experiment: Experiment, name: str) -> dict[str, Any]:
+    from fedpriv.attacks.attack_records import guarantee, record
+
+    summary = experiment.folder.read_summary() or {}
+    return record(experiment, experiment.run(name), guarantee(summary.get("privacy") or {}))
+
+
+def _keep(folder: RunFolder, kept: Mapping[str, Any]) -> None:
+    from fedpriv.attacks.attack_records import short
+
+    (folder.path / "attacks").mkdir(exist_ok=True)
+    write_atomic(folder.path / "attacks" / f"{kept['attack']}.json", json.dumps(kept, indent=1, allow_nan=False) + "\n")
+    summary = folder.read_summary() or {}
+    summary["attacks"] = summary.get("attacks", {}) | {kept["attack"]: short(kept)}
+    folder.write_summary(summary)
+
+
+def _report(folder: RunFolder) -> None:
+    from fedpriv.report.attacks import draw_attacks
+    from fedpriv.report.page import write_report
+
+    draw_attacks(folder.path)
+    write_report(folder.path)
+
+
+def _progress(what: str, ready: int, of: int) -> None:
+    print(f"{what}: {ready} of {of} models trained", file=sys.stderr, flush=True)
+
+
+def _print_setting(experiment: Experiment) -> None:
+    targets, config = experiment.targets, experiment.config
+    print(
+        f"{config.strategy.name} ({config.privacy.variant}) on {config.dataset.name}, trained on "
+        f"{experiment.trained_on} pictures; {len(targets.evaluated.members)} members and as many non-members are "
+        f"evaluated, the attacker knows {len(targets.known.members)} of each, {len(targets.spare)} pictures are left "
+        "for shadow models",
+        flush=True,
+    )
+
+
+def _print(records: Sequence[Mapping[str, Any]]) -> None:
+    from fedpriv.attacks.attack_records import HEADER, row
+    from fedpriv.report.attacks import control_in_words
+    from fedpriv.report.tables import plain_table
+
+    print("\n".join(plain_table(HEADER, [row(kept) for kept in records])))
+    for kept in records:
+        print(f"{kept['attack']}: {kept.get('verdict') or 'not shown'}")
+        for control in kept["controls"].values():
+            print(f"  {control_in_words(control)}")

@@ -1,0 +1,1 @@
+"""One participation of a client, and the families of client halves."""

@@ -1,0 +1,102 @@
+"""The client half that a configuration names, and the public numbers that its guarantee depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpriv.client.base import Client
+from fedpriv.client.contract import PublicFacts, Site
+from fedpriv.common.errors import OptionError
+from fedpriv.config.checks import check_example_level, check_min_replies
+from fedpriv.config.constructors import check_own_half, locate
+from fedpriv.config.methods import METHODS
+from fedpriv.config.schema import Config
+from fedpriv.data.load import load_federated
+from fedpriv.training.flat_model import layout_of
+from fedpriv.training.models import build_model, resolve_model
+
+
+def client_class(config: Config) -> type[Client]:
+    """The client half of the configured method."""
+    found = locate(config.strategy.client.get("_target_", ""), "strategy.client._target_")
+    if not issubclass(found, Client):
+        raise OptionError(
+            "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"
+        )
+    return found
+
+
+def make_client(config: Config, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
+    """The method's client with its options; without a site it can be planned and audited.
+
+    examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's).
+    """
+    kind, options = client_class(config), config.client_options() | changes
+    check_own_client(config, kind)
+    if kind.threat.unit == "example" and config.partition.name == "resampled":
+        words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
+        raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
+    if kind.needs_facts:
+        smallest = int(example_counts(config).min())
+        options["facts"] = PublicFacts(
+            smallest if examples is None else examples,
+            smallest,
+            config.local.batch_size,
+            config.num_rounds,
+            config.clients_per_round,
+            num_parameters(config) if kind.needs_layout else 0,
+            config.num_clients,
+        )
+    try:
+        return kind(variant=config.privacy.variant, site=site, **options)
+    except TypeError as error:  # a user's own method whose constructor hands on what it must not
+        raise OptionError("strategy.client", str(options), str(error)) from None
+
+
+_sizes: dict[str, int] = {}
+
+
+def num_parameters(config: Config) -> int:
+    """How many parameters the configured model has: public, and the same in every process. Asked for with every
+    message to a client, so the data are loaded for it once.
+    """
+    keeps_layers = client_class(config).keeps_layers
+    key = repr((config.dataset.model_dump_json(), config.model.model_dump_json(), keeps_layers))
+    if key not in _sizes:
+        dataset = load_federated(config).dataset
+        model = resolve_model(config.model, dataset.shape, keeps_layers)
+        _sizes[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0)).num_parameters
+    return _sizes[key]
+
+
+def partition_remarks(config: Config) -> tuple[str, ...]:
+    """What a reader must know of who holds what, in sentences for the report."""
+    if config.partition.name != "resampled":
+        return ()
+    return (
+        "partition=resampled: clients draw from the same pictures, so a picture is held by several of them; what is "
+        "said of one client's data is not said of one picture",
+    )
+
+
+_counts: dict[str, np.ndarray] = {}
+
+
+def example_counts(config: Config) -> np.ndarray:
+    """How many pictures each client trains on (int64 [N]): public, and the same in every process."""
+    parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
+    key = repr(parts)
+    if key not in _counts:
+        _counts[key] = load_federated(config).partition.num_train
+    return _counts[key]
+
+
+def check_own_client(config: Config, kind: type[Client]) -> None:
+    """As `check_own_half`, and what the analyses of the shared bases rest on."""
+    check_own_half(config, "client", kind)
+    if config.strategy.name not in METHODS:
+        check_min_replies(config)
+        if kind.clips_examples:
+            check_example_level(config)

@@ -1,0 +1,157 @@
+"""What a client half is given and what it gives: requests, public facts, charges, releases, and its own refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from fedpriv.client.memory import Answer, ClientMemory, MemoryStore
+from fedpriv.common.errors import FedprivError
+from fedpriv.common.messages import ATTEMPT, ROUND, place
+from fedpriv.privacy.events import Event
+from fedpriv.training.flat_model import Layout
+from fedpriv.training.sequential import LocalData, SequentialTrainer
+
+if TYPE_CHECKING:
+    from fedpriv.client.key_agreement import Identity
+
+
+class BudgetSpent(FedprivError):
+    """The next release would take the client over `privacy.max_epsilon`; nothing was released."""
+
+
+class StaleRequest(FedprivError):
+    """A request for a round before the last answered one: its noise may have been used; nothing was released."""
+
+
+class UnsafeNoise(FedprivError):
+    """The server asked for less noise than the client's guarantee counts on; nothing was released."""
+
+
+class UnsafeClipNorm(FedprivError):
+    """The server announced a clip norm outside the public bounds; nothing was released."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks for: which round, which attempt at it, and what the method's server half added."""
+
+    round: int
+    attempt: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What is known of a client and its run before the run: num_examples is the client's own declared count,
+    smallest the least of all clients; batch_size is expected, not drawn.
+    """
+
+    num_examples: int
+    smallest: int
+    batch_size: int
+    num_rounds: int
+    clients_per_round: int
+    num_parameters: int = 0  # of the part of the model that travels; where the client `needs_layout`
+    num_clients: int = 0
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one release costs.
+
+    event: the bound fixed before the run. realised: what this release really cost, where it is something else.
+    adaptive: the event's parameter was chosen from earlier outputs (a guarantee only under a filter).
+    """
+
+    event: Event
+    realised: Event | None = None
+    adaptive: bool = False
+
+
+@dataclass(frozen=True)
+class Release:
+    """What leaves the client (value [..., d], and numbers [...] beside it by name), the state it keeps, and figures
+    for the experimenter.
+
+    local: the client's own model [d] after training, which stays with it; None where a release has none.
+    """
+
+    value: Tensor
+    state: Any = None
+    figures: dict[str, float] = field(default_factory=dict)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    local: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """After local training. sent: what of the update is up for release [d_up]; local: the client's own model [d]."""
+
+    sent: Tensor
+    local: Tensor
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Two sequences of updates that one client's data could cause, one number per participation: the length along a
+    fixed direction, in units of the clip norm, in world 0 and in world 1.
+    """
+
+    name: str
+    world0: tuple[float, ...]
+    world1: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client's own machine, real or simulated: its data, its memory, its source of randomness.
+
+    layout, initial: of the whole model, and its common parameters theta^0 [d]; needed by clients that keep layers.
+    test: figures of a model [d] on the client's own test pictures; None where it has none, and outside simulation.
+    """
+
+    client: int
+    num_examples: int  # declared once, public
+    load_data: Callable[..., LocalData]  # all of it, or these rows of it (int64 [b])
+    trainer: SequentialTrainer
+    store: MemoryStore
+    seed: int
+    rng: str  # seeded | secure
+    delta: float
+    max_epsilon: float | None
+    layout: Layout | None = None
+    initial: Tensor | None = None
+    test: Callable[[Tensor], dict[str, float]] | None = None
+    identity: Identity | None = None  # in a deployment, where clients agree on keys
+    run_id: int = 0  # Flower's, which a simulation leaves at 0: its runs are to be the same on every engine
+    guard: Callable[[Sequence[Charge]], None] | None = None  # the node's policy; raises where these may not leave
+
+
+def read_request(config: dict[str, Any]) -> Request:
+    """What the adapter hands to `fit`: round, attempt, and what the method's server half added."""
+    options = {key: value for key, value in config.items() if key not in (ROUND, ATTEMPT)}
+    return Request(int(config[ROUND]), int(config[ATTEMPT]), options)
+
+
+def arrays_of(answer: Answer) -> list[np.ndarray]:
+    """``[release]``, or ``[release, statistics]``."""
+    parts = (answer.release, answer.statistics)
+    return [part.numpy() for part in parts if part is not None]
+
+
+def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
+    """The stored answer for the very request that it answered; None for a newer request. Raises `StaleRequest`."""
+    answer = memory.answer
+    if answer is None or place(request.round, request.attempt) > place(answer.round, answer.attempt):
+        return None
+    if (request.round, request.attempt) != (answer.round, answer.attempt):
+        raise StaleRequest(
+            f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
+        )
+    return answer

@@ -1,0 +1,1 @@
+"""What every room may name, and what knows none of them."""

@@ -1,0 +1,45 @@
+"""SHA256SUMS: a folder's files and their digests, as `sha256sum -c SHA256SUMS` reads them.
+
+A changed byte in a file of numbers is numbers too: nothing but a digest tells that a model is another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.common.files import open_regular, write_atomic
+
+SUMS = "SHA256SUMS"
+#: What a finished run's model is.
+MODEL_FILES = ("model.safetensors", "classes.json")
+_LINE = re.compile(r"([0-9a-f]{64})  ([^/\n]+)\n")
+
+
+def write_sums(folder: Path, names: Sequence[str]) -> None:
+    """Writes the digests of these files as they are on the disk now. Raises OSError."""
+    write_atomic(folder / SUMS, "".join(f"{_digest(folder / name)}  {name}\n" for name in names))
+
+
+def damage(folder: Path, names: Sequence[str]) -> str | None:
+    """What is wrong with a folder whose SHA256SUMS must hold exactly these files, in words; None: nothing is."""
+    try:
+        with open_regular(folder / SUMS) as file:
+            text = file.read().decode("ascii")
+        lines = [_LINE.fullmatch(line) for line in text.splitlines(keepends=True)]
+        known = {line[2]: line[1] for line in lines if line}
+        if len(known) != len(lines) or known.keys() != set(names):
+            return f"{SUMS} does not list {', '.join(names)}"
+        changed = [name for name in names if _digest(folder / name) != known[name]]
+    except OSError as error:
+        return f"{Path(str(error.filename)).name}: {error.strerror}"
+    except ValueError:
+        return f"{SUMS} is not text"
+    return f"{', '.join(changed)}: not the bytes that {SUMS} names" if changed else None
+
+
+def _digest(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

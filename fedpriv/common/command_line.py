@@ -1,0 +1,80 @@
+"""Parts of every command: exit codes, errors as one line, ``option=value`` arguments."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fedpriv.common.errors import FedprivError, OptionError, RunFailed
+from fedpriv.common.stopping import signal_of
+
+DONE, FAILED, MISTAKE = 0, 1, 2
+
+
+#: What a signal ended: so much more than its number (130, 143).
+SIGNALLED = 128
+
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Runs ``work`` and turns what a user can mend into one line and an exit code."""
+    code, message = outcome(work)
+    if message:
+        print(f"fedpriv: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def outcome(work: Callable[[], int]) -> tuple[int, str]:
+    """(exit code, what to tell the user) of ``work``; what nobody but a developer can mend is raised."""
+    try:
+        return work(), ""
+    except RunFailed as error:
+        return FAILED, str(error)
+    except FedprivError as error:
+        return MISTAKE, str(error)
+    except KeyboardInterrupt as interruption:
+        return SIGNALLED + signal_of(interruption), str(interruption) or how_it_stopped(interruption)
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            return FAILED, f"{error.filename or 'a file'}: {error.strerror}"
+        if error.errno in WRONG_PATH and error.filename:
+            return MISTAKE, f"{error.filename}: {error.strerror}"
+        raise
+
+
+def how_it_stopped(interruption: KeyboardInterrupt) -> str:
+    signum = signal_of(interruption)
+    return "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
+
+
+def command_options(
+    arguments: Sequence[str], known: Mapping[str, str | None], command: str, may_be_empty: Sequence[str] = ()
+) -> dict[str, str]:
+    """``option=value`` arguments of a command over its defaults (None: must be given). Raises `OptionError`."""
+    options = {**known, **dict(argument.partition("=")[::2] for argument in arguments)}
+    if unknown := sorted(set(options) - set(known)):
+        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(known) or 'none'}")
+    if missing := [name for name, value in options.items() if not value and name not in may_be_empty]:
+        raise OptionError(missing[0], "", f"is missing; `python -m {command} --help` shows how it is called")
+    return {name: str(value) for name, value in options.items()}
+
+
+def whole_number(options: dict[str, str], name: str, least: int, most: int) -> int:
+    """An option of a command that is a whole number. Raises `OptionError`."""
+    if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
+        raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
+    return int(options[name])
+
+
+def shown(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -1,0 +1,305 @@
+"""From a composed configuration to a `Config`: its schema, its method's schemas, and what options require of one
+another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.methods import (
+    METHODS,
+    ClippingClientOptions,
+    ExampleLevelClientOptions,
+    GradientOptions,
+    OneBitOptions,
+)
+from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
+
+
+def validate(raw: dict[str, Any]) -> Config:
+    """Checks a composed configuration (plain dictionaries and values).
+
+    Raises `OptionError` naming the option, the value and what is allowed.
+    """
+    try:
+        config = Config.model_validate(_freeze_lists(raw))
+        _check_method(config)
+    except ValidationError as error:
+        raise first_option_error(error) from None
+    _check_across_options(config)
+    return config
+
+
+#: Options whose values are lists.
+LISTS = (("engine", "faults"), ("dataset", "classes"), ("dataset", "examples"))
+
+
+def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
+    """YAML and JSON know no tuples; the schema does."""
+    for group, name in LISTS:
+        options = raw.get(group)
+        if isinstance(options, dict) and isinstance(options.get(name), list):
+            raw = {**raw, group: {**options, name: tuple(options[name])}}
+    engine = raw.get("engine")
+    if not isinstance(engine, dict):
+        return raw
+    faults = engine.get("faults")
+    if isinstance(faults, dict) and isinstance(faults.get("kinds"), list):
+        faults = {**faults, "kinds": tuple(faults["kinds"])}
+    return {**raw, "engine": {**engine, "faults": () if faults is None else faults}}
+
+
+def _check_method(config: Config) -> None:
+    """The options of both halves against their schema. A method of the user's own has a name of its own; its options
+    are checked when its halves are loaded (`fedpriv.config.constructors`).
+    """
+    package, _, rest = str(config.strategy.server.get("_target_", "")).partition(".")
+    file = rest.partition(".")[0]
+    if package == "strategies" and file in METHODS and config.strategy.name != file:
+        words = f"this is the method {file}: choose it by strategy={file}"
+        raise OptionError("strategy.name", config.strategy.name, words)
+    if config.strategy.name not in METHODS:
+        return
+    # The client half first: what the server half repeats of it is the user's mistake there.
+    halves = zip(("client", "server"), reversed(METHODS[config.strategy.name]), strict=True)
+    for half, schema in halves:
+        options = config.server_options() if half == "server" else config.client_options()
+        try:
+            schema.model_validate(options)
+        except ValidationError as error:
+            raise first_option_error(error, prefix=("strategy", half)) from None
+    check_halves(config)
+
+
+def _check_across_options(config: Config) -> None:
+    if config.clients_per_round > config.num_clients:
+        raise OptionError(
+            "clients_per_round", config.clients_per_round, f"at most num_clients={config.num_clients} is allowed"
+        )
+    min_replies = config.strategy.server.get("min_replies", 1)
+    if min_replies > config.clients_per_round:
+        raise OptionError(
+            "strategy.server.min_replies",
+            min_replies,
+            f"at most clients_per_round={config.clients_per_round} is allowed",
+        )
+    target, limit = config.privacy.target_epsilon, config.privacy.max_epsilon
+    if target is not None and limit is not None and target > limit:
+        raise OptionError("privacy.target_epsilon", target, f"at most privacy.max_epsilon={limit} is allowed")
+    if target is None and config.privacy.target_observer is not None:
+        words = "says against whom privacy.target_epsilon is met, which is null: null"
+        raise OptionError("privacy.target_observer", config.privacy.target_observer, words)
+    if config.engine.name != "ray" and config.engine.address is not None:
+        raise OptionError("engine.address", config.engine.address, "only engine=ray joins a cluster; otherwise null")
+    _check_faults(config)
+    if config.dataset.name == "on_nodes":
+        _check_declared(config)
+    _check_over_selection(config)
+    if config.dataset.name in KNOWN_SETS and config.dataset.split is None:
+        examples, classes = KNOWN_SETS[config.dataset.name]
+        wanted = config.dataset.train_examples or examples
+        if wanted > examples:
+            words = f"{config.dataset.name} has {examples} training pictures"
+            raise OptionError("dataset.train_examples", wanted, words)
+        _check_partition(config, wanted, classes)
+
+
+def _check_declared(config: Config) -> None:
+    """What everybody in a deployment knows of the data."""
+    dataset = config.dataset
+    if len(set(dataset.classes)) < 2 or len(set(dataset.classes)) < len(dataset.classes):
+        raise OptionError("dataset.classes", list(dataset.classes), "at least 2 different names of class folders")
+    if len(dataset.examples) != config.num_clients or min(dataset.examples) < 1:
+        words = f"one number of at least 1 for each of num_clients={config.num_clients} clients"
+        raise OptionError("dataset.examples", list(dataset.examples), words)
+    if dataset.size is None:
+        raise OptionError("dataset.size", "null", "on_nodes: all machines must know the side length of a picture")
+    if config.partition.name != "iid":
+        words = "on_nodes: nobody divides the pictures, every node has its own; leave it at iid"
+        raise OptionError("partition", config.partition.name, words)
+    if config.engine.faults:
+        raise OptionError("engine.faults", "...", "faults are planned in simulation only")
+
+
+def _check_faults(config: Config) -> None:
+    """A planned fault that can never happen is a mistake of the plan, and one outside simulation is a danger."""
+    if config.engine.faults and config.privacy.rng != "seeded":
+        words = "faults are planned in simulations alone: seeded, or engine.faults=[]"
+        raise OptionError("privacy.rng", config.privacy.rng, words)
+    if isinstance(config.engine.faults, FaultPlan):
+        return
+    for number, fault in enumerate(config.engine.faults):
+        limits = {"client": config.num_clients - 1, "round": config.num_rounds}
+        for name, limit in limits.items():
+            if getattr(fault, name) > limit:
+                raise OptionError(
+                    f"engine.faults.{number}.{name}", getattr(fault, name), f"at most {limit}, or it never happens"
+                )
+
+
+def _check_over_selection(config: Config) -> None:
+    """Who is among the first K is no random sample of the clients, and no guarantee may count on one."""
+    if config.over_selection > 1 and config.strategy.server.get("client_sampling", "fixed") == "poisson":
+        words = "a round that closes at the first replies is no Poisson sample (strategy.server.client_sampling): 1"
+        raise OptionError("over_selection", config.over_selection, words)
+    if config.over_selection > 1 and config.clients_asked == config.clients_per_round:
+        words = f"num_clients={config.num_clients} leaves nobody else to ask beside clients_per_round: 1"
+        raise OptionError("over_selection", config.over_selection, words)
+
+
+def _check_partition(config: Config, examples: int, classes: int) -> None:
+    if isinstance(config.partition, ResampledPartition):
+        check_resampled(config.partition, examples)
+    elif config.num_clients > examples:
+        raise OptionError(
+            "num_clients", config.num_clients, f"{config.dataset.name} has {examples} training pictures, one per client"
+        )
+    if isinstance(config.partition, PathologicalPartition) and config.partition.classes_per_client > classes:
+        raise OptionError(
+            "partition.classes_per_client",
+            config.partition.classes_per_client,
+            f"{config.dataset.name} has {classes} classes",
+        )
+
+
+def check_resampled(partition: ResampledPartition, examples: int) -> None:
+    """A client draws its pictures without replacement."""
+    if partition.examples_per_client > examples:
+        words = f"there are {examples} training pictures to draw from"
+        raise OptionError("partition.examples_per_client", partition.examples_per_client, words)
+
+
+def check_halves(config: Config) -> None:
+    """What no single option can show. Raises `OptionError`."""
+    client = METHODS[config.strategy.name][1]
+    check_min_replies(config)
+    if issubclass(client, ExampleLevelClientOptions):
+        check_example_level(config)
+    if issubclass(client, OneBitOptions):
+        _check_one_bit(config)
+    if issubclass(client, GradientOptions):
+        _check_gradient(config)
+    if issubclass(client, ClippingClientOptions):
+        _check_clipping(config)
+
+
+def check_min_replies(config: Config) -> None:
+    """A guarantee that counts on min_replies noises is only true if the server keeps to it."""
+    client, least = config.client_options(), config.server_options().get("min_replies", 1)
+    if "min_replies" in client and client["min_replies"] != least:
+        allowed = f"must be strategy.server.min_replies={least}"
+        raise OptionError("strategy.client.min_replies", client["min_replies"], allowed)
+    if client.get("colluders", 0) >= least and client.get("colluders", 0) > 0:
+        allowed = f"must be less than strategy.server.min_replies={least}"
+        raise OptionError("strategy.client.colluders", client["colluders"], allowed)
+    weighting = config.server_options().get("weighting")
+    if client.get("weighting", weighting) != weighting:
+        allowed = f"must be strategy.server.weighting={weighting}"
+        raise OptionError("strategy.client.weighting", client["weighting"], allowed)
+
+
+def _check_one_bit(config: Config) -> None:
+    """Both halves quantise alike, and a group fits into a round."""
+    server, client = config.server_options(), config.client_options()
+    for name in ("epsilon", "encode", "radius", "bits", "group_size"):
+        if server.get(name) != client.get(name):
+            raise OptionError(
+                f"strategy.server.{name}", server.get(name), f"must be strategy.client.{name}={client.get(name)}"
+            )
+    size = client.get("group_size", 2)
+    if size > max(2, config.clients_per_round):
+        words = f"at most clients_per_round={config.clients_per_round} is allowed"
+        raise OptionError("strategy.client.group_size", size, words)
+    shuffle_delta = client.get("shuffle_delta", 0.0)
+    if client.get("shuffle") and shuffle_delta >= config.privacy.delta:
+        raise OptionError(
+            "strategy.client.shuffle_delta", shuffle_delta, f"must be less than privacy.delta={config.privacy.delta}"
+        )
+
+
+def _check_gradient(config: Config) -> None:
+    """Both halves agree, the accumulated gradient is what the step says, and published options stay published."""
+    server, client = config.server_options(), config.client_options()
+    for name in sorted(client.keys() & server.keys()):
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
+    if config.local.momentum:
+        words = f"{config.strategy.name} sums the gradients of plain SGD: 0"
+        raise OptionError("local.momentum", config.local.momentum, words)
+    bound = client.get("score_bound")
+    if bound is not None and bound > client["clip_norm"]:
+        words = f"at most strategy.client.clip_norm={client['clip_norm']}"
+        raise OptionError("strategy.client.score_bound", bound, words)
+    if client.get("form") == "central" and server["client_sampling"] != "poisson":
+        words = "the guarantee of form=central holds for Poisson samples of clients: poisson"
+        raise OptionError("strategy.server.client_sampling", server["client_sampling"], words)
+    if client.get("form") == "central" and server["min_replies"] != 1:
+        words = "with form=central nobody must learn how many were drawn, so no round ends the run: 1"
+        raise OptionError("strategy.server.min_replies", server["min_replies"], words)
+    if server.get("rounds", config.num_rounds) != config.num_rounds:
+        raise OptionError("strategy.server.rounds", server["rounds"], f"must be num_rounds={config.num_rounds}")
+    if client.get("loss_weights") and client["loss_share"] + client["selection_share"] >= 1:
+        words = f"with selection_share={client['selection_share']} it must leave something to the values"
+        raise OptionError("strategy.client.loss_share", client["loss_share"], words)
+    _check_published(config)
+
+
+def _check_published(config: Config) -> None:
+    """What has no repaired form is refused rather than ignored."""
+    client = config.client_options()
+    if config.privacy.variant != "published":
+        for name, usual in (("noise", "gaussian"), ("sensitivity", "clip"), ("epsilon_split", None)):
+            if client.get(name, usual) != usual:
+                words = "has no privacy bound: privacy.variant=published, or " + str(usual or "null")
+                raise OptionError(f"strategy.client.{name}", client[name], words)
+        return
+    split = client.get("epsilon_split")
+    if split is None:
+        return
+    sound = isinstance(split, list) and len(split) == 3
+    if not sound or not all(isinstance(part, int | float) and part > 0 for part in split):
+        raise OptionError("strategy.client.epsilon_split", split, "must be three positive numbers, [eps1, eps2, eps3]")
+    if abs(sum(split) - client["epsilon"]) > 1e-9 * client["epsilon"]:
+        words = f"must sum to strategy.client.epsilon={client['epsilon']}, the sum is {sum(split):g}"
+        raise OptionError("strategy.client.epsilon_split", split, words)
+
+
+def _check_clipping(config: Config) -> None:
+    """Both halves follow the same rule, and the first C lies between its bounds."""
+    server, client = config.server_options(), config.client_options()
+    if server["clip_norm"] != client["clip_norm"]:
+        allowed = f"must be strategy.client.clip_norm={client['clip_norm']}"
+        raise OptionError("strategy.server.clip_norm", server["clip_norm"], allowed)
+    for name in ("clipping", "window", "floor", "norm_bound"):
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={server[name]}")
+    if server.get("allocation") != client.get("allocation"):
+        allowed = f"must be strategy.client.allocation={client['allocation']}"
+        raise OptionError("strategy.server.allocation", server["allocation"], allowed)
+    least, first, most = client["floor"], client["clip_norm"], client["norm_bound"]
+    if client["clipping"] != "fixed" and not least <= first <= most:
+        raise OptionError(
+            "strategy.client.clip_norm", first, f"must be from strategy.server.floor={least} to norm_bound={most}"
+        )
+
+
+def check_example_level(config: Config) -> None:
+    """What the analysis of noisy steps rests on, and local options that they have no use for."""
+    name, local = config.strategy.name, config.local
+    if local.sampler != "poisson":
+        raise OptionError("local.sampler", local.sampler, f"{name}'s analysis holds for Poisson batches: poisson")
+    if local.momentum:
+        raise OptionError("local.momentum", local.momentum, f"{name} has an optimizer of its own: 0")
+    if local.epochs != 1:
+        raise OptionError("local.epochs", local.epochs, f"{name} takes strategy.client.local_steps noisy steps: 1")
+    if local.steps is not None:
+        raise OptionError("local.steps", local.steps, f"{name} takes strategy.client.local_steps noisy steps: null")
+    if config.client_options().get("clipping") == "median" and config.privacy.variant != "published":
+        raise OptionError(
+            "strategy.client.clipping",
+            "median",
+            "has no privacy bound: privacy.variant=published, or clipping=adaptive",
+        )

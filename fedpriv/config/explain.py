@@ -1,0 +1,67 @@
+"""pydantic's errors in the words of a user: the option, its value, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedpriv.common.errors import OptionError
+
+
+def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> OptionError:
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"] if not _is_union_tag(part, first["loc"])]
+    option = ".".join([*prefix, *path]) or "configuration"
+    return OptionError(option, _shown(first), _allowed(first))
+
+
+def _is_union_tag(part: Any, path: Iterable[Any]) -> bool:
+    """pydantic puts the partition's name between ``partition`` and the key, and the form of faults behind them."""
+    path = list(path)
+    if part in ("list", "plan"):
+        return path[:2] == ["engine", "faults"]
+    return len(path) > 1 and path[0] == "partition" and path.index(part) == 1 and part == path[1] and len(path) > 2
+
+
+def _shown(error: Any) -> Any:
+    """The value as the user wrote it."""
+    value = error["input"]
+    if error["type"] == "missing":
+        return ""
+    if error["type"] == "union_tag_invalid":
+        return value.get("name")
+    return "null" if value is None else value
+
+
+def _allowed(error: Any) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return "there is no such option here"
+    if kind == "missing":
+        return "the option has no value"
+    if kind == "literal_error":
+        return f"allowed: {context['expected'].replace(chr(39), '')}"
+    if kind == "union_tag_invalid":
+        return f"allowed: {context['expected_tags'].replace(chr(39), '')}"
+    for name, words in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
+        if name in context:
+            return f"must be {words} {context[name]:g}" if context[name] < 1e6 else f"must be {words} {context[name]}"
+    return _IN_WORDS.get(kind) or str(error["msg"]).replace("Input should be", "must be")
+
+
+#: pydantic's kinds of error in the words of a user; the others speak for themselves.
+_IN_WORDS = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be a text",
+    "tuple_type": "must be a list",
+    "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
+    "dict_type": "must be a mapping, {option: value, ...}",
+    "model_type": "must be a mapping, {option: value, ...}",
+    "model_attributes_type": "must be a mapping, {option: value, ...}",
+}

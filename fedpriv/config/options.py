@@ -1,0 +1,98 @@
+"""The base of every schema of options, and the groups that decide nothing of a run's result."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fedpriv.common.errors import OptionError
+
+
+class Options(BaseModel):
+    """A group of options: unknown keys are refused, values are never converted silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class AttackConfig(Options):
+    """What a run keeps for `python -m fedpriv.attack`, and that command's own options."""
+
+    keep_snapshots: bool = Field(
+        default=False, description="keep global models of rounds, for attack=confidence_series"
+    )
+    snapshot_every: int = Field(default=5, ge=1, description="keep the global model every n rounds")
+    members: int = Field(default=2000, ge=20, description="evaluated members at most, and as many non-members")
+    known_share: float = Field(
+        default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose pictures it knows"
+    )
+    shadows: int = Field(default=16, ge=2, description="lira: shadow models")
+    control_models: int = Field(default=10, ge=1, description="overfitted models of the positive control")
+    control_examples: int = Field(default=60, ge=40, description="pictures that each of these is trained on")
+    control_epochs: int = Field(default=300, ge=10, description="epochs of each of these")
+    workers: int | None = Field(
+        default=None, ge=1, description="processes that train shadow models (null: half of the cores)"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31, description="draws targets and shadow models")
+
+
+class OperationsConfig(Options):
+    """What whoever runs the tool sees of it, and how it stops. Decides nothing of the result."""
+
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="serve /metrics, /healthz and /readyz here (null: no; 0: a free port)"
+    )
+    metrics_address: str = Field(default="127.0.0.1", min_length=1, description="address that these are served on")
+    log_format: Literal["plain", "json"] | None = Field(
+        default=None, description="events as lines of text or of JSON (null: progress only)"
+    )
+    log_file: str | None = Field(default=None, min_length=1, description="append these lines here (null: to stderr)")
+    log_level: Literal["info", "warning", "error"] = Field(default="info", description="least level of these lines")
+    stop_grace: float = Field(
+        default=20.0,
+        ge=0,
+        description="seconds that the first SIGTERM or Ctrl-C leaves a round to end; then a checkpoint is written, "
+        "also where checkpoint.every=0",
+    )
+    report: bool = Field(default=True, description="write report.html and its pictures at the end")
+
+
+#: Tools that can show a run.
+TrackingKind = Literal["tensorboard", "mlflow", "wandb"]
+
+
+class TrackingConfig(Options):
+    """Which tools show a run beside its own report. Decides nothing of the result."""
+
+    kinds: tuple[TrackingKind, ...] = Field(
+        default=(), description=f"track the run with these: {', '.join(get_args(TrackingKind))}"
+    )
+    folder: str | None = Field(
+        default=None, min_length=1, description="where their files go (null: tracking/ in the run's folder)"
+    )
+    experiment: str = Field(default="fedpriv", min_length=1, description="mlflow's experiment, wandb's project")
+    run_name: str | None = Field(
+        default=None, min_length=1, description="the run's name there (null: its folder's name)"
+    )
+    mlflow_address: str | None = Field(
+        default=None, min_length=1, description="mlflow: address of a server (null: files, no network)"
+    )
+    wandb_mode: Literal["offline", "online"] = Field(
+        default="offline", description="wandb: files for `wandb sync`, or its server"
+    )
+
+    @field_validator("kinds", mode="before")
+    @classmethod
+    def _one_or_several(cls, kinds: Any) -> Any:
+        """A list, one name, or names with commas between them (the host's environment)."""
+        if isinstance(kinds, str):
+            kinds = [name.strip() for name in kinds.split(",") if name.strip()]
+        return tuple(dict.fromkeys(kinds)) if isinstance(kinds, list | tuple) else () if kinds is None else kinds
+
+    @field_validator("run_name", mode="after")
+    @classmethod
+    def _no_path(cls, name: str | None) -> str | None:
+        """It becomes the name of a folder."""
+        if name is not None and "/" in name:
+            raise OptionError("tracking.run_name", name, "must be a name without slashes")
+        return name

@@ -1,0 +1,128 @@
+"""The project's and the user's own source files that a run uses, found from its configuration.
+
+They are the import closure of what runs every method and of the modules that the configuration names, read from the
+files' import statements. So it is the same in every process, whatever has been imported there, and a file that the run
+does not use is not in it. Python itself and installed packages are not followed: their versions are recorded.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from fedpriv.config.schema import Config
+
+PROJECT = ("fedpriv", "strategies", "clients")
+
+#: What runs any method, on any engine.
+ALWAYS = ("fedpriv.runs.start", "fedpriv.app", "fedpriv.engines.ray_pool")
+
+#: Modules that make tables, pages and pictures of runs, follow them or start them, and decide nothing of a result.
+READERS = ("fedpriv.report", "fedpriv.cli")
+
+#: At most so many files are named in an error.
+NAMED = 5
+
+
+def source_files(config: Config) -> dict[str, str]:
+    """Name (``clients/fedcad.py``) -> the first 16 digits of the file's SHA-256, in order of names.
+
+    As this process first saw them: what it has imported does not change with a file.
+    """
+    named = [str(half.get("_target_", "")) for half in (config.strategy.server, config.strategy.client)]
+    named += [group.path for group in (config.dataset, config.model) if group.path is not None]
+    return dict(_digests(tuple(sorted(path.rpartition(".")[0] for path in named))))
+
+
+def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """In words, which files are others than they were; empty where none is."""
+    words = [f"{name} is gone" for name in then if name not in now]
+    words += [f"{name} is new" for name in now if name not in then]
+    words += [f"{name} has changed" for name in then if name in now and then[name] != now[name]]
+    more = [f"and {len(words) - NAMED} more"] if len(words) > NAMED else []
+    return ", ".join([*sorted(words)[:NAMED], *more])
+
+
+@lru_cache(maxsize=64)
+def _digests(named: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    found: dict[str, str] = {}
+    waiting, seen = [*ALWAYS, *named], set[str]()
+    while waiting:
+        module = waiting.pop()
+        if module in seen or any(module == reader or module.startswith(f"{reader}.") for reader in READERS):
+            continue
+        seen.add(module)
+        if (path := _file(module)) is None:
+            continue
+        content, is_package = path.read_bytes(), path.name == "__init__.py"
+        parts = [*module.split("."), *(["__init__"] if is_package else [])]
+        found["/".join(parts) + path.suffix] = hashlib.sha256(content).hexdigest()[:16]
+        waiting += _imports(content, module, is_package)
+        waiting += [module.rpartition(".")[0]] if "." in module else []
+    return tuple(sorted(found.items()))
+
+
+def _imports(content: bytes, module: str, is_package: bool) -> Iterator[str]:
+    """What may be modules among the names that a file imports, at its top or later; not for type checking alone."""
+    try:
+        waiting: list[ast.AST] = [ast.parse(content)]
+    except (SyntaxError, ValueError):  # whoever imports it says so
+        return
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")[: None if is_package and node.level == 1 else is_package - node.level or None]
+            origin = ".".join([*(parents if node.level else []), *([node.module] if node.module else [])])
+            yield origin
+            yield from (f"{origin}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+            waiting += node.orelse
+        elif isinstance(node, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def _file(module: str) -> Path | None:
+    """The file of a module of the project or of the user's; None for what is installed, or for no module at all."""
+    top, *rest = module.split(".")
+    spec = _spec(top)
+    if spec is None:
+        return None
+    path, folders = spec.origin, [*(spec.submodule_search_locations or ())]
+    for part in rest:
+        inside = [Path(folder) / part for folder in folders]
+        files = [file for place in inside for file in (place / "__init__.py", place.with_suffix(".py"))]
+        path = next((str(file) for file in files if file.is_file()), None)
+        folders = [str(place) for place in inside if place.is_dir()]
+        if path is None and not folders:
+            return None
+    return Path(path) if path is not None and Path(path).is_file() else None
+
+
+@lru_cache(maxsize=1024)
+def _spec(top: str) -> ModuleSpec | None:
+    """Where a top-level module lies, if it is the project's or the user's. Imports nothing."""
+    if not top or top in sys.stdlib_module_names:
+        return None
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or top in PROJECT:
+        return spec
+    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
+    places = [spec.origin, *(spec.submodule_search_locations or ())]
+    outside = any(place and Path(place).is_relative_to(folder) for place in places for folder in installed)
+    return None if outside else spec

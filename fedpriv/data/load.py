@@ -1,0 +1,122 @@
+"""Pictures: read, cached, normalised, and divided among clients.
+
+>>> data = load_federated(config)
+>>> rows = data.train_indices(client=3)
+>>> images = normalise(data.dataset.train.images[rows], data.dataset.mean, data.dataset.std)
+
+Heavy libraries (torch, torchvision, scikit-learn, datasets) are imported where they are needed and nowhere
+else: what is in the cache is found again within milliseconds, by every worker of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpriv.common.errors import DataError
+from fedpriv.config.schema import Config, DatasetConfig
+from fedpriv.data.cache import cache_folder, load_arrays
+from fedpriv.data.partition import partition_clients, split_test_set
+from fedpriv.data.sources import find_source
+from fedpriv.data.splits import check_split, chosen_examples, read_split
+from fedpriv.data.types import Dataset, FederatedData, Pictures
+
+if TYPE_CHECKING:
+    import torch
+
+
+#: name -> (mean, standard deviation) per channel as everybody uses them. Public facts of public sets.
+NORMALISATION = {
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion_mnist": ((0.2860,), (0.3530,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
+
+def load_dataset(config: DatasetConfig, seed: int) -> Dataset:
+    """The data set of the configuration, from the cache where it has been decoded before.
+
+    `seed` decides the training and test pictures of own pictures and sets of the hub that are not divided already.
+    Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
+    """
+    arrays = load_arrays(find_source(config, seed), cache_folder(config))
+    channels = arrays.images.shape[1]
+    # Constants and never the mean of the pictures at hand: those are private, and a statistic of theirs
+    # inside every model would be a release that no ledger knows of.
+    mean, std = NORMALISATION.get(config.name, ((0.5,) * channels, (0.5,) * channels))
+    train, test = slice(None, arrays.num_train), slice(arrays.num_train, None)
+    return Dataset(
+        name=config.hub_name or config.name,
+        train=Pictures(arrays.images[train], arrays.labels[train]),
+        test=Pictures(arrays.images[test], arrays.labels[test]),
+        classes=arrays.classes,
+        mean=mean,
+        std=std,
+    )
+
+
+def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
+    """The data set divided among the clients, with `auxiliary` public pictures cut from its test set.
+
+    Raises `OptionError` with the numbers where the division is impossible, and what `load_dataset` raises.
+    """
+    options = config.dataset
+    if options.name == "on_nodes":
+        from fedpriv.data.on_nodes import load_on_nodes  # deployments only
+
+        return load_on_nodes(config, auxiliary)
+    if options.split is None:
+        dataset = load_dataset(options, config.seed)
+        rows = chosen_examples(len(dataset.train), options.train_examples, config.seed)
+        tested = np.arange(len(dataset.test))
+    else:
+        split = read_split(options.split)
+        dataset = load_pool(options, split.seed)
+        check_split(options.split, split, len(dataset.train))
+        rows, tested = split.train, split.test
+    public, reported = split_test_set(len(tested), auxiliary, config.seed)
+    partition = partition_clients(
+        dataset.train.labels[rows], config.partition, config.num_clients, config.seed, cache_folder(options)
+    )
+    return FederatedData(dataset, partition.among(rows), auxiliary=tested[public], test=tested[reported])
+
+
+def check_declared(config: Config, client: int, data: FederatedData) -> None:
+    """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
+    found, declared = len(data.dataset.train), data.num_examples(client)
+    if found != declared:
+        raise DataError(f"{config.dataset.root}: {found} pictures, declared were {declared}; declare the new number")
+
+
+def load_pool(config: DatasetConfig, seed: int) -> Dataset:
+    """All pictures, the training pictures first, as training and as test pictures: for a split of one's own."""
+    arrays = load_arrays(find_source(config, seed), cache_folder(config))
+    own = load_dataset(config, seed)
+    pictures = Pictures(arrays.images, arrays.labels)
+    return replace(own, train=pictures, test=pictures)
+
+
+def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """(images / 255 - mean) / std, channel by channel: uint8 [n, c, h, w] -> float32 [n, c, h, w].
+
+    In numpy because one conversion and two passes in place take half the time of torch's on one thread, and
+    do not depend on the number of threads.
+    """
+    import torch  # here and not above: finding and dividing the data needs no torch, and it takes seconds
+
+    scale, shift = scale_and_shift(mean, std)
+    pixels = images.astype(np.float32)
+    pixels *= scale
+    pixels -= shift
+    return torch.from_numpy(pixels)
+
+
+def scale_and_shift(mean: Sequence[float], std: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """(a, b), float32 [c, 1, 1]: a normalised picture is a * pixel - b."""
+    scale = 1 / (255 * np.asarray(std, dtype=np.float64))
+    shift = np.asarray(mean, dtype=np.float64) / np.asarray(std, dtype=np.float64)
+    return tuple(values.astype(np.float32).reshape(-1, 1, 1) for values in (scale, shift))  # type: ignore[return-value]

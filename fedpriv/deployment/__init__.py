@@ -1,0 +1,1 @@
+"""What a real node allows and remembers."""

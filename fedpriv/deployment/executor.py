@@ -1,0 +1,188 @@
+"""The process that a node's ClientApps are forked from: what takes ten seconds to import is imported once.
+
+flwr 1.41 starts a new ``flwr-clientapp`` for every message, under ``--isolation process`` too: its SuperExec asks the
+SuperNode for tasks, and an executor starts a process for each. This is that SuperExec with another executor, which
+forks itself. The parent imports Flower and the libraries of an app, and nothing of any app; so a message has a process
+of its own still, which reads policy, ledger and bundle anew and takes what it knows with it when it ends.
+
+Whoever reaches the SuperNode's own service and knows the secret gets a node's messages: it is made for one SuperNode.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedpriv.common.errors import RunFailed
+
+if TYPE_CHECKING:  # Flower takes seconds to import: `end_with` comes before them
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+
+#: What an approved app imports before it can answer a message. One that is missing here costs time, and nothing else.
+LIBRARIES = (
+    "flwr.clientapp",
+    "flwr.supernode.runtime.run_clientapp",
+    "hydra",
+    "numpy",
+    "omegaconf",
+    "PIL.Image",
+    "pydantic",
+    "safetensors.torch",
+    "torch",
+    "yaml",
+)
+#: Modules of the app: a bundle brings its own.
+APP = ("fedpriv", "strategies", "clients")
+#: Seconds between two questions for a task.
+POLL = "0.2"
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Forks:
+    """Flower's executor protocol: starts each ClientApp as a fork of this process."""
+
+    def get_eligible_capacity(
+        self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
+    ) -> tuple[set[TaskType], set[str]]:
+        """A node answers messages: of all kinds of task, ClientApps alone."""
+        from flwr.supercore.constant import TaskType
+
+        return {TaskType.CLIENT_APP}, set()
+
+    def wait_for_capacity(self, task_type: TaskType | None = None, **given: Any) -> None:
+        """A SuperNode hands out one message at a time."""
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        from flwr.supercore.constant import TaskType
+        from flwr.supercore.superexec.executor import LaunchResult
+
+        if spec.task_type != TaskType.CLIENT_APP:
+            return LaunchResult.failed(f"{spec.task_type}: a node runs ClientApps alone")
+        parent = os.getpid()
+        if os.fork() == 0:
+            _answer(spec, parent)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Buries processes that have ended."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+
+    def close(self) -> None:
+        """What is left ends with this process."""
+
+
+def _answer(spec: ExecutionSpec, parent: int) -> NoReturn:
+    """One message, in a process that has just been forked for it."""
+    status = 1
+    try:
+        end_with(parent)
+        _forget_the_parent()
+        from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+        run_clientapp(spec.runtime_api_address, spec.token, spec.insecure, runtime_dependency_install=False)
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # nothing of the parent's is to be cleaned up twice
+
+
+def _forget_the_parent() -> None:
+    """What a new interpreter would not have: the parent's signals, exit handlers and modules, its random state."""
+    from flwr.supercore.exit.exit_handler import registered_exit_handlers
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    registered_exit_handlers.clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] in APP]:
+        del sys.modules[name]
+    import numpy as np
+
+    np.random.seed()  # noqa: NPY002 - the global one too; Python seeds its own anew, torch's is the same everywhere
+    sys.argv = ["flwr-clientapp"]
+
+
+def end_with(parent: int) -> None:
+    """From here on this process is killed as soon as ``parent``, which started it, has ended in whatever way.
+
+    A look at whether the process id still exists, as Flower takes it, goes on for ever where nobody buries the dead.
+    """
+    if sys.platform != "linux":
+        from flwr.supercore.app_utils import start_parent_process_monitor
+
+        start_parent_process_monitor(parent)
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:  # it ended before that
+        os._exit(1)
+
+
+@contextmanager
+def client_processes(port: int) -> Iterator[list[str]]:
+    """Starts this module beside a SuperNode of this process, whose service gets ``port``; gives the SuperNode's
+    arguments. Either ends with the other: without it a node would take messages and never answer.
+
+    Raises `RunFailed` where it was the first to end.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedpriv-node-") as folder:
+        secret = Path(folder) / "secret"
+        secret.touch(0o600)
+        secret.write_bytes(secrets.token_bytes(32))
+        command = [sys.executable, "-m", __name__, str(port), str(os.getpid()), str(secret)]
+        process = subprocess.Popen(command, start_new_session=True)  # Ctrl-C is for the node, which ends it
+        leaving, ended_first = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            process.wait()
+            if not leaving.is_set():
+                ended_first.set()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+        finally:
+            leaving.set()
+            process.terminate()
+            if ended_first.is_set():
+                words = f"the process that answers messages ended with {process.returncode}"
+                raise RunFailed(f"{words}: nothing would be answered any more")
+
+
+def main(port: str, parent: str, secret: str) -> None:
+    end_with(int(parent))
+    from flwr.supercore.superexec import run_superexec as flower
+
+    key = Path(secret).read_bytes()
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # forks share these pages
+    os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", POLL)
+    flower.get_executor = lambda *given, **named: Forks()  # the whole difference
+    flower.run_superexec(f"127.0.0.1:{port}", insecure=True, superexec_auth_secret=key)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,222 @@
+"""The running account of a data folder's ledger: a message costs the same however many have left before it.
+
+    DATA/.fedpriv/account.sqlite   how often each price was paid, and which of them in which round of which run
+
+It is a cache and decides nothing by itself. `Tie` says which ledger it is the sum of: the length and the digest that
+the counter outside the folder vouches for, and the very file (inode, size, times of its last change) whose bytes were
+held against that digest. Where anything differs, or cannot be read, there is no account: the ledger is read from its
+first line, and the account is written anew.
+
+What a crash can leave: an account that is older than the counter (it is written behind it, in one transaction), so it
+is tied to nothing. What a copy put back can be: an older account or ledger (the counter knows), or the ledger alone
+(another inode, or a time of change that nobody can set). Whoever writes into the folder on purpose is its owner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedpriv.common.errors import LedgerRefused
+from fedpriv.deployment.policy import Accounting, Booked, Spent
+from fedpriv.privacy.event_json import entry_from_json, entry_to_json
+from fedpriv.privacy.events import Threat
+
+log = logging.getLogger("fedpriv")
+
+FORMAT = 1
+TABLES = """
+CREATE TABLE tie (content TEXT NOT NULL);
+CREATE TABLE prices (id INTEGER PRIMARY KEY, price TEXT UNIQUE NOT NULL, times INTEGER NOT NULL);
+CREATE TABLE rounds (run TEXT NOT NULL, round INTEGER NOT NULL, price INTEGER NOT NULL);
+CREATE INDEX place ON rounds (run, round);
+"""
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A ledger at one moment. chain: SHA-256 of the chain before the last line, followed by that line."""
+
+    ledger: str
+    size: int
+    chain: str
+    file: tuple[int, ...] = ()
+
+    def followed_by(self, line: bytes) -> Tie:
+        """With one line more, in a file that has not been looked at."""
+        chain = hashlib.sha256(self.chain.encode() + line).hexdigest()
+        return Tie(self.ledger, self.size + len(line), chain)
+
+    def at(self, path: Path) -> Tie:
+        """With the file that holds it now. Raises OSError."""
+        found = os.stat(path)
+        return replace(self, file=(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+@dataclass
+class Balance:
+    """What a ledger's lines come to. declaration: the newest; last: time of the last release; entries: their number."""
+
+    declaration: dict[str, Any] = field(default_factory=dict)
+    accounting: Accounting | None = None
+    spent: Spent = field(default_factory=Spent)
+    last: float | None = None
+    entries: int = 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more line. Raises `LedgerRefused` for one that cannot be read."""
+        if "examples" in row:
+            self.declaration = {name: row[name] for name in ("examples", "classes", "size", "channels")}
+        if "accountant" in row:
+            self.accounting = Accounting(row["accountant"], dict(row["orders"]))
+        if "entries" in row:
+            self.spent.add(read_booked(row))
+            self.last = float(row["time"])
+            self.entries += len(row["entries"])
+
+
+class RunningAccount:
+    """One data folder's account. Every method ends its work with the file; none raises what SQLite raises."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, tie: Tie) -> Balance | None:
+        """What it comes to, if it is the account of exactly that ledger and that file."""
+        try:
+            with self._opened() as database:
+                return self._balance(database, tie)
+        except (sqlite3.Error, OSError, LedgerRefused, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def of_round(self, run: str, server_round: int) -> list[Booked] | None:
+        """What left in one round of a run; None where it cannot be read. Only after `read` under the same lock."""
+        ask = "SELECT prices.price FROM prices JOIN rounds ON prices.id = rounds.price WHERE run = ? AND round = ?"
+        try:
+            with self._opened() as database:
+                return [read_booked(json.loads(text)) for (text,) in database.execute(ask, (run, server_round))]
+        except (sqlite3.Error, OSError, LedgerRefused, ValueError):
+            return None
+
+    def follow(self, before: Tie, rows: Sequence[dict[str, Any]], after: Tie, balance: Balance) -> bool:
+        """Adds lines to the account of the ledger ``before``; False where it is not of that. balance: with them."""
+        try:
+            with self._opened() as database, database:
+                if (kept := _tied(database)) is None or kept["tie"] != _as_json(before):
+                    return False
+                self._write(database, rows, after, balance)
+                return True
+        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def rebuild(self, rows: Sequence[dict[str, Any]], tie: Tie, balance: Balance) -> None:
+        """A new account of all these lines; none where it cannot be written."""
+        try:
+            for end in ("", "-journal", "-wal", "-shm"):
+                self.path.with_name(self.path.name + end).unlink(missing_ok=True)
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            with self._opened() as database, database:
+                database.executescript(TABLES)
+                self._write(database, rows, tie, balance)
+        except (sqlite3.Error, OSError) as error:
+            log.warning("%s cannot be written (%s): every message reads the whole ledger", self.path, error)
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        if not self.path.is_file():
+            raise OSError(f"{self.path}: there is no account")
+        with closing(sqlite3.connect(self.path, timeout=1.0)) as database:
+            database.execute("PRAGMA synchronous=FULL")  # a power cut leaves the account before or after, no mixture
+            yield database
+
+    def _balance(self, database: sqlite3.Connection, tie: Tie) -> Balance | None:
+        kept = _tied(database)
+        if kept is None or kept["format"] != FORMAT or kept["tie"] != _as_json(tie):
+            return None
+        prices = database.execute("SELECT price, times FROM prices ORDER BY id").fetchall()
+        if kept["prices"] != _digest(prices):
+            return None
+        spent = Spent()
+        for price, times in prices:
+            spent.add(read_booked(json.loads(price)), times)
+        accounting = None if kept["accounting"] is None else Accounting(*kept["accounting"])
+        return Balance(kept["declaration"], accounting, spent, kept["last"], kept["entries"])
+
+    def _write(self, database: sqlite3.Connection, rows: Sequence[dict[str, Any]], tie: Tie, balance: Balance) -> None:
+        for row in rows:
+            if not row.get("entries"):
+                if "entries" in row:
+                    _count(database, _price(row))
+                continue
+            place = (row["run"], row["entries"][0]["round"], _count(database, _price(row)))
+            database.execute("INSERT INTO rounds VALUES (?, ?, ?)", place)
+        fixed = balance.accounting
+        kept = {
+            "format": FORMAT,
+            "tie": _as_json(tie),
+            "prices": _digest(database.execute("SELECT price, times FROM prices ORDER BY id").fetchall()),
+            "declaration": balance.declaration,
+            "accounting": None if fixed is None else [fixed.accountant, dict(fixed.orders)],
+            "last": balance.last,
+            "entries": balance.entries,
+        }
+        database.execute("DELETE FROM tie")
+        database.execute("INSERT INTO tie VALUES (?)", (json.dumps(kept),))
+
+
+def _tied(database: sqlite3.Connection) -> dict[str, Any] | None:
+    found = database.execute("SELECT content FROM tie").fetchall()
+    return json.loads(found[0][0]) if len(found) == 1 else None
+
+
+def _as_json(tie: Tie) -> list[Any]:
+    return [tie.ledger, tie.size, tie.chain, list(tie.file)]
+
+
+def _digest(prices: Sequence[tuple[str, int]]) -> str:
+    return hashlib.sha256(json.dumps(prices).encode()).hexdigest()
+
+
+def _count(database: sqlite3.Connection, price: str) -> int:
+    """Counts a price once more; returns its number."""
+    say = "INSERT INTO prices (price, times) VALUES (?, 1) ON CONFLICT (price) DO UPDATE SET times = times + 1"
+    database.execute(say, (price,))
+    (number,) = database.execute("SELECT id FROM prices WHERE price = ?", (price,)).fetchone()
+    return int(number)
+
+
+def _price(row: dict[str, Any]) -> str:
+    """A line without what says when and for whom: equal texts are equal prices."""
+    booked = read_booked(row).anywhere
+    return json.dumps(booked_to_json(booked), sort_keys=True)
+
+
+# --- lines of a ledger -------------------------------------------------------------------------------------------
+
+
+def booked_to_json(booked: Booked) -> dict[str, Any]:
+    """The part of a ledger's line that has a price."""
+    return {
+        "own": [booked.own.unit, booked.own.adjacency, booked.own.observer],
+        "shares_secrets": booked.shares_secrets,
+        "entries": [entry_to_json(entry) for entry in booked.entries],
+    }
+
+
+def read_booked(row: dict[str, Any]) -> Booked:
+    """Inverse of `booked_to_json`. Raises `LedgerRefused`."""
+    try:
+        entries = tuple(entry_from_json(entry) for entry in row["entries"])
+        return Booked(entries, Threat(*row["own"]), bool(row["shares_secrets"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerRefused(f"a line of the ledger cannot be read ({error}): what was spent is not known") from None

@@ -1,0 +1,293 @@
+"""The gate before Flower's SuperLink: who reaches what, and how much memory a request may take before it is known.
+
+Two listeners lead to one application. Every machine may reach the public one, and on it nothing but the nodes' API and
+`HEALTH`. The control listener is bound to a loopback address and reaches everything, for processes of the SuperLink's
+own user. Which of the two a request came by is read from its socket, and whose process is at the other end is asked of
+the kernel; no header is looked at.
+
+Flower 1.41 reads and parses a request before it asks who sent it. On the public listener its signature is therefore
+verified here first, as `flwr.superlink.routers.fleet.node_auth` does, so that of an unknown sender no body is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import ipaddress
+import logging
+import os
+import socket
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: What other machines may ask for: messages to and from registered nodes, and whether anybody is there.
+FOR_NODES, HEALTH = "/v1/fleet/", "/health"
+#: A body up to this size waits for no other (bytes): heartbeats go on while updates are received.
+SMALL_BODY = 64 * 1024
+#: Seconds that a registered node may take for one body, and anybody for the head of a request.
+BODY_SECONDS, HEAD_SECONDS = 120.0, 10.0
+#: Most bytes of a request's head.
+HEAD_BYTES = 64 * 1024
+#: Where Linux lists this network namespace's connections.
+TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+ESTABLISHED = "01"
+#: Seconds between two remarks on connections that were turned away.
+REMARK_SECONDS = 60.0
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger("uvicorn.error")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of the public listener.
+
+    body: most bytes of one request; bodies: how many larger than `SMALL_BODY` are in memory at once; connections: how
+    many are open at once.
+    """
+
+    body: int
+    bodies: int
+    connections: int
+
+
+class Refused(Exception):
+    """What a request is answered with instead: an HTTP status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Gate:
+    """ASGI application in front of ``app``.
+
+    control: address and port of the control listener. is_registered: whether a node has this public key (PEM); called
+    in another thread.
+    """
+
+    def __init__(
+        self, app: Application, control: tuple[str, int], limits: Limits, is_registered: Callable[[bytes], bool]
+    ) -> None:
+        self.app, self.control, self.limits, self.is_registered = app, control, limits, is_registered
+        self._bodies = asyncio.Semaphore(limits.bodies)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or by_control_listener(scope, self.control):
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1008})
+        try:
+            if scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD"):
+                return await self.app(scope, receive, send)
+            if not scope["path"].startswith(FOR_NODES):
+                raise Refused(403)
+            headers = _headers(scope)
+            if not await asyncio.to_thread(_is_signed, headers, self.is_registered):
+                raise Refused(401)
+            await self._pass_on(scope, receive, send, self._size(headers))
+        except Refused as refused:
+            # Without "close" the server would go on reading what it throws away.
+            answer = [(b"content-length", b"0"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": refused.status, "headers": answer})
+            await send({"type": "http.response.body"})
+
+    def _size(self, headers: dict[str, str]) -> int:
+        """Most bytes that this request's body will have, by its header. Raises `Refused`."""
+        length = headers.get("content-length")
+        if length is None:
+            return self.limits.body
+        if not length.isascii() or not length.isdigit():
+            raise Refused(400)
+        if len(length) > 18 or int(length) > self.limits.body:
+            raise Refused(413)
+        return int(length)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
+        if size <= SMALL_BODY:
+            await self._answer(scope, receive, send, size)
+        else:
+            async with self._bodies:
+                await self._answer(scope, receive, send, size)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
+        try:
+            body = await asyncio.wait_for(_read(receive, size), BODY_SECONDS)
+        except TimeoutError:
+            raise Refused(408) from None
+        if body is not None:
+            await self.app(scope, _with_body(body, receive), send)
+
+
+def by_control_listener(scope: Scope, control: tuple[str, int]) -> bool:
+    """Whether the connection ends at the control listener, and begins on this machine.
+
+    The second is a matter of course with a loopback address, unless the kernel was told to route packets for it
+    (net.ipv4.conf.*.route_localnet).
+    """
+    server, client = scope.get("server"), scope.get("client")
+    if not server or not client or (server[0], server[1]) != control:
+        return False
+    try:
+        return ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """Number of the user whose process holds the client's end of an IPv4 connection within this network namespace.
+
+    None where the connection is not open, or its other end is elsewhere: the kernel calls a connection that is being
+    closed root's.
+    """
+
+    def row(ip: str, port: int, mapped: str) -> str:
+        return f"{mapped}{int.from_bytes(socket.inet_aton(ip), sys.byteorder):08X}:{port:04X}"
+
+    in_ipv6 = "0000000000000000" + ("FFFF0000" if sys.byteorder == "little" else "0000FFFF")
+    for table, mapped in zip(TABLES, ("", in_ipv6), strict=True):
+        wanted = [row(*client, mapped), row(*server, mapped), ESTABLISHED]
+        lines = table.read_text().splitlines() if table.exists() else []
+        for fields in map(str.split, lines):
+            if fields[1:4] == wanted:
+                return int(fields[7])
+    return None
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """By lower-case name. Raises `Refused` where one of those that count is given twice."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1")
+        if key in found and key in (*_SIGNED, "content-length"):
+            raise Refused(400)
+        found[key] = value.decode("latin-1")
+    return found
+
+
+_SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER)
+
+
+def _is_signed(headers: dict[str, str], is_registered: Callable[[bytes], bool]) -> bool:
+    """Whether a registered node signed a time of day that is near. Flower compares its node id with the body's."""
+    try:
+        key, signature = (b64decode(headers[name], validate=True) for name in _SIGNED[:2])
+        timestamp = headers[TIMESTAMP_HEADER]
+        age = (now() - datetime.fromisoformat(timestamp)).total_seconds()
+        if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE or not is_registered(key):
+            return False
+        return verify_signature(bytes_to_public_key(key), timestamp.encode("ascii"), signature)
+    except (KeyError, ValueError, TypeError, OverflowError, binascii.Error):
+        return False
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    """A request's body; None where its sender has gone. Raises `Refused` behind the first byte too many."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise Refused(413)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """`receive` of a request whose body is there already."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
+
+
+class Connection(H11Protocol):
+    """uvicorn's HTTP/1.1, h11 rather than httptools because it bounds a request's head (`HEAD_BYTES`).
+
+    The control listener keeps no connection but those of the SuperLink's own user (Linux; elsewhere of this machine's
+    users). On the public one there are no more than ``most`` at once, ``public`` being those that are open, and one on
+    which the head of a request takes longer than `HEAD_SECONDS` is closed.
+    """
+
+    def __init__(
+        self, *arguments: Any, control: tuple[str, int], public: set[asyncio.Protocol], most: int, **more: Any
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self._control, self._public, self._most = control, public, most
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.server == self._control:
+            user = user_of(self.client, self.server) if self.client and TABLES[0].exists() else os.geteuid()
+            if user != os.geteuid():
+                _remark(f"control is for the user with number {os.geteuid()}; a connection of {user} was closed")
+                transport.abort()
+            return
+        if len(self._public) >= self._most:
+            _remark(f"max_connections={self._most} are open; further ones are closed at once")
+            transport.abort()
+            return
+        self._public.add(self)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._public.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return  # of a request that was refused
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def _watch(self) -> None:
+        """A deadline while no request is being answered."""
+        if self not in self._public:
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            if self._deadline is None:
+                self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        elif self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+_last_remark = -REMARK_SECONDS
+
+
+def _remark(words: str) -> None:
+    global _last_remark
+    if time.monotonic() - _last_remark >= REMARK_SECONDS:
+        _last_remark = time.monotonic()
+        logger.warning("%s", words)

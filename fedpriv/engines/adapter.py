@@ -1,0 +1,215 @@
+"""The adapter between messages and NumPyClient calls.
+
+The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
+catches every exception, attaches diagnostics in simulation only, and lets planned faults happen there.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedpriv.client.base import Client
+from fedpriv.client.contract import BudgetSpent, Charge, StaleRequest, UnsafeClipNorm, UnsafeNoise
+from fedpriv.client.memory import ContextStore, FileStore, MemoryStore
+from fedpriv.common.errors import LedgerRefused, OptionError, PolicyRefused
+from fedpriv.common.messages import (
+    ATTEMPT,
+    EXCHANGE,
+    ROUND,
+    STATISTICS,
+    TRAIN,
+    Instructions,
+    MalformedMessage,
+    Refusal,
+    blobs_content,
+    identity_content,
+    read_instructions,
+    refusal,
+    reply_content,
+    shown,
+    statistics_content,
+    unpack_vector,
+)
+from fedpriv.config.schema import Config
+from fedpriv.engines.worker import memory_folder, worker_for
+
+if TYPE_CHECKING:
+    from fedpriv.client.key_agreement import Identity
+    from fedpriv.deployment.gate import Node
+
+
+log = logging.getLogger("fedpriv")
+
+
+#: What leaves a client for each kind of exception; for all others `Refusal.FAILED`.
+CODES: dict[type[Exception], Refusal] = {
+    BudgetSpent: Refusal.BUDGET_SPENT,
+    StaleRequest: Refusal.STALE,
+    UnsafeNoise: Refusal.UNSAFE_NOISE,
+    UnsafeClipNorm: Refusal.UNSAFE_CLIP_NORM,
+    PolicyRefused: Refusal.POLICY,
+    LedgerRefused: Refusal.LEDGER,
+}
+
+
+Serve = Callable[[Grid, Context], None]
+
+
+def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
+    """A ClientApp whose messages reach the configured method's client half."""
+    app = ClientApp()
+
+    @app.query()
+    def identify(message: Message, context: Context) -> Message:
+        try:
+            return Message(identity_content(_partition(context)), reply_to=message)
+        except (KeyError, ValueError):  # node-config names no client; its text stays at home
+            return refusal(Refusal.FAILED, message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return _guarded(_train, config_of, message, context)
+
+    return app
+
+
+def make_apps(config: Config, serve: Serve | None = None) -> tuple[ServerApp, ClientApp]:
+    """Both halves for one configuration. ``serve`` is what the ServerApp does with its grid (session.py gives it)."""
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        if serve is None:
+            raise RuntimeError("this process runs clients only")
+        serve(grid, context)
+
+    return server, make_client_app(lambda _: config)
+
+
+def _guarded(
+    handle: Callable[[Config, Message, Context], Message],
+    config_of: Callable[[Context], Config],
+    message: Message,
+    context: Context,
+) -> Message:
+    """A client that raises becomes one error reply. Its text travels in simulation only, where the experimenter owns
+    both sides; otherwise a code from a fixed list leaves, and the text goes to the client's own log.
+    """
+    simulation, node = False, None
+    try:
+        node = _node(context)
+        config = config_of(context)
+        simulation = node is None and config.privacy.rng == "seeded"
+        return handle(config, message, context)
+    except Exception as error:
+        code = next((code for kind, code in CODES.items() if isinstance(error, kind)), Refusal.FAILED)
+        words = str(error) if code != Refusal.FAILED else f"{type(error).__name__}: {error}"
+        if code == Refusal.FAILED:
+            log.debug("client %s: %s", context.node_config.get("partition-id"), traceback.format_exc())
+        if node is not None:
+            node.note(code, words)
+        return refusal(code, message, words if simulation else None)
+
+
+def _train(config: Config, message: Message, context: Context) -> Message:
+    instructions = read_instructions(message.content)
+    exchange = str(instructions.options.get(EXCHANGE, TRAIN))
+    node = _node(context)
+    if node is not None:
+        with node.answering(config, instructions) as gate:
+            numpy_client = _client(gate.config, context, gate, gate.check)
+            gate.admit(numpy_client)
+            reply = _answer(gate.config, message, numpy_client, instructions, exchange, simulation=False)
+            gate.require_booked(exchange, instructions.round, instructions.attempt)
+            return reply
+    if config.dataset.name == "on_nodes":
+        raise PolicyRefused("node-config names no policy: this machine answers simulations only")
+
+    def answer(asked: Instructions, change: Callable[[Client], None]) -> Message:
+        numpy_client = _client(config, context, _store(config, context))
+        change(numpy_client)
+        return _answer(config, message, numpy_client, asked, exchange, config.privacy.rng == "seeded")
+
+    if not config.engine.faults:
+        return answer(instructions, lambda client: None)
+    from fedpriv.engines.faults import with_faults  # in simulations that plan some
+
+    return with_faults(config, _partition(context), exchange, message, instructions, answer)
+
+
+def _client(
+    config: Config,
+    context: Context,
+    store: MemoryStore,
+    guard: Callable[[Sequence[Charge]], None] | None = None,
+) -> Client:
+    identity, run_id = _identity(config, context)
+    return worker_for(config).client(_partition(context), store, identity, run_id, guard)
+
+
+def _answer(
+    config: Config, message: Message, client: Client, instructions: Instructions, exchange: str, simulation: bool
+) -> Message:
+    """The reply of a client's half to one exchange of a round; in simulation with diagnostics beside its release."""
+    if exchange not in client.exchanges:
+        raise MalformedMessage(f"{config.strategy.name} has no exchange {shown(exchange)}")
+    parameters = []
+    if exchange == client.trains_in:
+        down = client.exchange(worker_for(config).model.layout, instructions.round).down
+        parameters = [unpack_vector(message.content, down.stop - down.start)]
+    call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
+    answer, num_examples, diagnostics = client.fit(parameters, call)
+    names = client.statistic_names
+    if exchange == STATISTICS:
+        return Message(statistics_content(dict(zip(names, answer[0].tolist(), strict=True))), reply_to=message)
+    if exchange != TRAIN:
+        return Message(blobs_content(exchange, [array.tobytes() for array in answer]), reply_to=message)
+    release, *beside = answer
+    statistics = dict(zip(names, beside[0].tolist(), strict=True)) if beside else {}
+    content = reply_content(release, num_examples, diagnostics if simulation else None, statistics)
+    return Message(content, reply_to=message)
+
+
+def _node(context: Context) -> Node | None:
+    """This machine in a deployment; None in a simulation. Whoever names a policy or a data folder means it."""
+    if not {"policy", "data"} & context.node_config.keys():
+        return None
+    from fedpriv.deployment.gate import Node  # the accountants: seconds that a simulation need not wait
+
+    return Node.of(context)
+
+
+def _partition(context: Context) -> int:
+    return int(context.node_config["partition-id"])
+
+
+def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
+    """(the client's long-lived key and its peers', Flower's run id), if its own machine names both files in
+    node-config, whatever the run says. A simulation has neither: its runs are to be the same on every engine.
+
+    Raises `OptionError` where only one file is named: nobody meant to go without the other.
+    """
+    names = ("identity-key", "peer-keys")
+    paths = [context.node_config.get(name) for name in names]
+    if paths == [None, None]:
+        return None, 0 if config.privacy.rng == "seeded" else context.run_id
+    if None in paths:
+        missing, given = names if paths[0] is None else reversed(names)
+        raise OptionError(f"node-config {missing}", "", f"must be given with {given}")
+    from fedpriv.client.key_agreement import read_identity  # cryptography: only where it is needed
+
+    return read_identity(*(Path(str(path)) for path in paths)), context.run_id
+
+
+def _store(config: Config, context: Context) -> MemoryStore:
+    if config.engine.name == "flower":
+        return FileStore(memory_folder(config), _partition(context))
+    return ContextStore(context)

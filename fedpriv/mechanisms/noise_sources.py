@@ -1,0 +1,138 @@
+"""Where noise comes from: seeded ones for repeatable runs, secure ones for deployments; the register of used keys."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedpriv.mechanisms.noise import NoiseSource, Shape, as_size, check_trials
+
+
+class SeededNoise(NoiseSource):
+    """Repeatable noise for simulations, addressed by a key of ints and strings.
+
+    The project's keys are (seed, client, round, attempt, purpose).
+
+    The key is encoded without collisions and hashed to the generator's whole state. `torch.Generator.manual_seed` is
+    not enough: it keeps the low 32 bits of a seed, so among 100,000 keys one pair would share its noise.
+    """
+
+    def __init__(self, *key: int | str) -> None:
+        encoded = encode_key(*key)
+        for registry in tuple(_registries):
+            registry.record(encoded, key)
+        self._encoded = encoded
+        self._integers: np.random.Generator | None = None
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        """Made when it is first drawn from: many sources never are, and it costs as much as all else of a key."""
+        return _mersenne_twister(self._encoded)
+
+    def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
+        """Gaussians [shape], float32; torch's reach 5.8 standard deviations at most, which simulations can bear."""
+        draws = torch.randn(as_size(shape), generator=self._generator, dtype=torch.float32)
+        return draws if std == 1.0 else draws.mul_(std)
+
+    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
+        """`normal`, which has no grid that its low bits would have to hide."""
+        return self.normal(shape, std).double()
+
+    def uniform(self, shape: Shape) -> torch.Tensor:
+        return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)
+
+    def _laplace(self, shape: Shape) -> torch.Tensor:
+        """A random sign on an exponential: one draw instead of four, which protects nobody here."""
+        u = self.uniform(shape).sub_(0.5)
+        return u.abs().mul_(-2).log1p_().mul_(u.sign_()).neg_()
+
+    def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
+        """numpy's sampler, a stream of its own under the same key: torch has none that is exact to the last unit.
+
+        Up to 2^62 trials.
+        """
+        check_trials(trials, 2**62)
+        if self._integers is None:
+            digest = hashlib.shake_256(self._encoded + b"binomial").digest(32)
+            self._integers = np.random.default_rng(int.from_bytes(digest, "little"))
+        return torch.from_numpy(self._integers.binomial(trials, 0.5, as_size(shape)))
+
+
+def noise_source(rng: Literal["seeded", "secure"], *key: int | str) -> NoiseSource:
+    """The source that `privacy.rng` names; the key addresses seeded noise and is ignored by secure noise."""
+    if rng == "seeded":
+        return SeededNoise(*key)
+    if rng == "secure":
+        from fedpriv.mechanisms.secure_noise import SecureNoise  # cryptography is loaded only where it is needed
+
+        return SecureNoise()
+    raise ValueError(f"rng must be seeded or secure, got {rng!r}")
+
+
+def encode_key(*key: int | str) -> bytes:
+    """Bytes that differ for any two different keys: each part carries its type and its length.
+
+    Raises TypeError for anything but ints and strings (numpy's integers count as ints, booleans do not).
+    """
+    parts = []
+    for part in key:
+        if isinstance(part, str):
+            tag, data = b"s", part.encode()
+        elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
+            tag, data = b"i", int(part).to_bytes(int(part).bit_length() // 8 + 1, "big", signed=True)
+        else:
+            raise TypeError(f"a noise key is made of ints and strings, got {part!r} in {key!r}")
+        parts.append(tag + len(data).to_bytes(8, "big") + data)
+    if not parts:
+        raise TypeError("a noise key must not be empty")
+    return b"".join(parts)
+
+
+class KeyRegistry:
+    """Context manager that records the key of every `SeededNoise` made while it is active, in any thread.
+
+    A key that is used twice raises `ValueError` at the second use: two updates under the same noise give away their
+    difference. Empty at the start of every `with` block; `keys` lists what was used.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[int | str, ...]] = []
+        self._seen: set[bytes] = set()
+        self._lock = threading.Lock()
+
+    def record(self, encoded: bytes, key: tuple[int | str, ...]) -> None:
+        with self._lock:
+            if encoded in self._seen:
+                raise ValueError(f"noise key used twice: {key!r}")
+            self._seen.add(encoded)
+            self.keys.append(key)
+
+    def __enter__(self) -> KeyRegistry:
+        self.keys.clear()
+        self._seen.clear()
+        _registries.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _registries.remove(self)
+
+
+_registries: list[KeyRegistry] = []
+
+
+def _mersenne_twister(key: bytes) -> torch.Generator:
+    """A torch generator whose 624 state words are SHAKE-256 of the key (19,937 bits, not manual_seed's 32)."""
+    state = _FRESH_STATE.copy()
+    state[3:627] = np.frombuffer(hashlib.shake_256(key).digest(4 * 624), "<u4")
+    generator = torch.Generator()
+    generator.set_state(torch.from_numpy(state.view(np.uint8)))
+    return generator
+
+
+# torch's own layout (THGeneratorState): seed, flags, position, then one 64-bit slot per 32-bit word. Tested.
+_FRESH_STATE = torch.Generator().manual_seed(0).get_state().numpy().view(np.uint64).copy()

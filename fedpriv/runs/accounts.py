@@ -1,0 +1,124 @@
+"""What a run's releases cost: its ledger, the epsilon of every round, and the verdict at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from fedpriv.client.build import make_client
+from fedpriv.config.schema import Config
+from fedpriv.privacy.composition import Budget, Verified, compose_clients, threats, verify
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
+from fedpriv.privacy.histories import History, make_history
+from fedpriv.runs.folder import RunFolder
+
+
+class Accounts:
+    """The ledger of a run's folder and what follows from it.
+
+    threat: the method's own. seconds: spent on ledger and composition so far.
+    """
+
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        self.config, self.folder = config, folder
+        self.threat, self.seconds = make_client(config).threat, 0.0
+        self._events: dict[int, list[Event]] = defaultdict(list)  # of the method's own threat, by client
+        self._totals: dict[int, History] = {}
+        # Clients with the same releases are one account: a round's price does not grow with all who ever took part.
+        self._sharing: Counter[History] = Counter()
+        self._distinct: dict[History, tuple[Event, ...]] = {}
+        self._verdict: Verified | None = None  # on the ledger as it is; None: not known, or no longer
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Adds the time of its block to ``seconds``."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    # --- booking -----------------------------------------------------------------------------------------
+
+    def book(self, entries: list[Entry]) -> None:
+        """Appends entries to the ledger."""
+        self.folder.append_entries(entries)
+        self._remember(entries)
+
+    def book_what_is_new(self, entries: list[Entry]) -> None:
+        """After a crash or an interruption an entry can be in the ledger and still wait in its client's memory."""
+        known = {(entry.client, entry.sequence, entry.attempt) for entry in self.entries()}
+        self.book([entry for entry in entries if (entry.client, entry.sequence, entry.attempt) not in known])
+
+    def entries(self) -> list[Entry]:
+        """The ledger as it was written."""
+        return list(self.folder.ledger.read().entries)
+
+    def take_up(self) -> None:
+        """The entries that a resumed run finds in its ledger."""
+        self._remember(self.entries())
+
+    def _remember(self, entries: Iterable[Entry]) -> None:
+        entries = [entry for entry in entries if entry.event.threat == self.threat]
+        if entries:
+            self._verdict = None
+        for entry in entries:
+            self._events[entry.client].append(entry.event)
+        for client in {entry.client for entry in entries}:
+            if (before := self._totals.get(client)) is not None:
+                self._sharing[before] -= 1
+                if not self._sharing[before]:
+                    del self._sharing[before], self._distinct[before]
+            self._totals[client] = now = make_history(self._events[client])
+            self._sharing[now] += 1
+            self._distinct.setdefault(now, tuple(self._events[client]))
+
+    # --- what it comes to --------------------------------------------------------------------------------
+
+    def admits(self, event: Event) -> bool:
+        """Whether one more release of a trusted server keeps to `privacy.max_epsilon`."""
+        privacy = self.config.privacy
+        if privacy.max_epsilon is None:
+            return True
+        budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).budget_plan()))
+        return budget.admits(self._events[EVERY_CLIENT], [event])
+
+    def epsilon_so_far(self) -> float:
+        """Without PLD, which would cost up to half a second a round for sampled Gaussians: an upper bound. The last
+        line of metrics.jsonl has verified_epsilon in its place.
+        """
+        with self.timed():
+            accounts = dict(enumerate(self._distinct.values()))
+            delta = self.config.privacy.delta
+            return compose_clients(accounts, delta, refined=False).maximum if accounts else 0.0
+
+    def verified(self) -> Verified:
+        """The verdict on the ledger as it is, under the method's own threat."""
+        if self._verdict is None:
+            with self.timed():
+                accounts, privacy = self._by_client(), self.config.privacy
+                idle = self._idle(accounts)
+                self._verdict = verify(accounts, privacy.delta, privacy.max_epsilon, self.threat, idle)
+        return self._verdict
+
+    def under_further_threats(self) -> dict[Threat, Verified]:
+        """The verdicts under every other threat that the ledger holds."""
+        with self.timed():
+            accounts, delta = self._by_client(), self.config.privacy.delta
+            others = [threat for threat in threats(accounts) if threat != self.threat]
+            return {threat: verify(accounts, delta, None, threat, self._idle(accounts)) for threat in others}
+
+    def _by_client(self) -> dict[int, list[Entry]]:
+        """Client -> all that the ledger charges it with."""
+        accounts: dict[int, list[Entry]] = defaultdict(list)
+        for entry in self.entries():
+            accounts[entry.client].append(entry)
+        if of_all := accounts.pop(EVERY_CLIENT, None):  # whoever released nothing has this account alone
+            accounts = {client: of_all + own for client, own in accounts.items()} | {EVERY_CLIENT: of_all}
+        return accounts
+
+    def _idle(self, accounts: Mapping[int, list[Entry]]) -> int:
+        """Clients without an account."""
+        return 0 if EVERY_CLIENT in accounts else self.config.num_clients - sum(client >= 0 for client in accounts)

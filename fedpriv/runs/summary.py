@@ -1,0 +1,101 @@
+"""One round's row of metrics.jsonl, and the privacy figures of summary.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpriv.client.build import make_client, partition_remarks
+from fedpriv.common.files import json_number
+from fedpriv.common.messages import LOCAL_ACCURACY
+from fedpriv.config.schema import Config
+from fedpriv.privacy.claimed import Claim
+from fedpriv.privacy.composition import Verified
+from fedpriv.report.client_accuracy import PERSONAL, round_figures
+from fedpriv.runs.accounts import Accounts
+from fedpriv.runs.planning import Plan
+from fedpriv.server.round import Round
+from fedpriv.training.evaluation import Score
+
+
+def at_scope(found: Verified, claim: Claim) -> float:
+    """What is verified at a claim's own scope and delta."""
+    return found.at_scope(claim.scope, claim.delta).epsilon
+
+
+def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int) -> dict[str, Any]:
+    """Claimed and verified epsilon, and room for the audited one; the verified one comes from the ledger, as it was
+    written. stopped: clients whose budget is spent.
+    """
+    privacy, client, found = config.privacy, make_client(config), accounts.verified()
+    with accounts.timed():
+        claim = client.claim(max(plan.participations), privacy.delta)
+    return {
+        **vars(client.threat),
+        "delta": privacy.delta,
+        "variant": privacy.variant,
+        "claimed_epsilon": json_number(claim.epsilon) if claim else None,
+        "claimed_scope": claim.scope if claim else None,
+        "claimed_equation": claim.equation if claim else None,
+        "verified_epsilon": json_number(found.maximum),
+        "verified_median": json_number(found.median),
+        "verified_at_claimed_scope": json_number(at_scope(found, claim)) if claim else None,
+        "accountant": found.accountant,
+        "spent_so_far": json_number(found.spent_so_far),
+        "audited_epsilon": None,
+        "audited_confidence": None,
+        "audited_trials": None,
+        "clients_stopped": stopped,
+        "reasons": [*found.reasons, *client.remarks(), *partition_remarks(config)],
+        "others": [
+            {
+                **vars(threat),
+                "delta": privacy.delta,
+                "verified_epsilon": json_number(verified.maximum),
+                "verified_median": json_number(verified.median),
+                "spent_so_far": json_number(verified.spent_so_far),
+                "accountant": verified.accountant,
+                "reasons": list(verified.reasons),
+            }
+            for threat, verified in accounts.under_further_threats().items()
+        ],
+    }
+
+
+def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str, Any]:
+    """One line of metrics.jsonl."""
+
+    def mean(name: str) -> float | None:
+        values = [reply.diagnostics[name] for reply in current.replies if name in reply.diagnostics]
+        value = float(np.mean(values)) if values else None
+        return value if value is None or np.isfinite(value) else None
+
+    return {
+        "round": current.number,
+        "accuracy": score.accuracy if score else None,
+        "loss": score.loss if score else None,
+        "train_loss": mean("train_loss"),
+        PERSONAL: round_figures(
+            {
+                reply.client: reply.diagnostics[LOCAL_ACCURACY]
+                for reply in current.replies
+                if LOCAL_ACCURACY in reply.diagnostics
+            }
+        ),
+        "participants": len(current.replies),
+        "dropped": len(current.lost),
+        "late": len(current.late),
+        "refused": dict(sorted(current.refused.items())),
+        "stopped": len(current.stopped),
+        "seconds": current.seconds,
+        "timings": current.timings,
+        "bytes_up": current.bytes_up,
+        "bytes_down": current.bytes_down,
+        "update_norm": mean("update_norm"),
+        "clipped_norm": mean("clipped_norm"),
+        "noise_norm": mean("noise_norm"),
+        "epsilon_so_far": json_number(epsilon),
+        "figures": current.figures,
+        "errors": {str(client): text for client, text in sorted(current.errors.items())},
+    }

@@ -1,0 +1,1 @@
+"""Rounds, and the families of server halves."""

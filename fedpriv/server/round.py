@@ -1,0 +1,106 @@
+"""One round as the server sees it: who is asked, what came back, what it became."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, overload
+
+import numpy as np
+
+from fedpriv.common.errors import FedprivError
+from fedpriv.common.messages import FloatVector, Refused, Reply
+from fedpriv.privacy.events import Entry
+from fedpriv.training.flat_model import Exchange
+
+#: In the place of a release that was used.
+FORGOTTEN: FloatVector = np.zeros(0, np.float32)
+
+
+class Replies(Sequence[Reply]):
+    """A round's usable replies in the order of clients.
+
+    One pass reads them as they come; afterwards they are still here, without their releases. Whoever asks for all of
+    them before that pass (``len``, an index, ``list``) has them collected, releases and all.
+    """
+
+    def __init__(self, stream: Iterator[Reply]) -> None:
+        self._stream, self._known = stream, list[Reply]()
+
+    def __iter__(self) -> Iterator[Reply]:
+        yield from self._known
+        for reply in self._stream:
+            self._known.append(replace(reply, release=FORGOTTEN))
+            yield reply
+
+    def __bool__(self) -> bool:
+        if not self._known and (first := next(self._stream, None)) is not None:
+            self._stream = chain((first,), self._stream)
+            return True
+        return bool(self._known)
+
+    def __len__(self) -> int:
+        self._known.extend(self._stream)
+        return len(self._known)
+
+    @overload
+    def __getitem__(self, place: int) -> Reply: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Reply]: ...
+    def __getitem__(self, place: int | slice) -> Reply | list[Reply]:
+        self._known.extend(self._stream)
+        return self._known[place]
+
+
+@dataclass(frozen=True)
+class Population:
+    """The public facts about clients and rounds that a strategy works with.
+
+    exchange: which slices of theta travel in a round; None: all of it, in every round.
+    """
+
+    seed: int
+    num_clients: int
+    clients_per_round: int
+    num_examples: Callable[[int], int]  # declared, public
+    round_timeout: float = 3600.0
+    rng: str = "seeded"  # where a server that adds noise takes it from
+    attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
+    exchange: Callable[[int], Exchange] | None = None
+    layers: tuple[slice, ...] = ()  # of theta, one for each named block
+    clients_asked: int = 0  # above clients_per_round: the round closes at that many usable replies; 0: as many
+    run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
+
+    @property
+    def over_selects(self) -> bool:
+        return self.clients_asked > self.clients_per_round
+
+
+@dataclass
+class Round:
+    """What happened in a round, for the run's record and its checkpoint."""
+
+    number: int
+    theta: FloatVector
+    cohort: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)  # in the exchange that is going on
+    replies: list[Reply] = field(default_factory=list)  # without their releases
+    errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
+    codes: dict[int, str] = field(default_factory=dict)  # client -> `refusal_name`, or MALFORMED
+    lost: list[int] = field(default_factory=list)  # no reply, or one that was refused
+    stopped: list[int] = field(default_factory=list)  # budget spent
+    late: list[int] = field(default_factory=list)  # of the lost: their replies came when the round was closed
+    refused: Counter[Refused] = field(default_factory=Counter)  # replies by what was wrong with them
+    label: str = ""  # what the messages of the exchange that is going on bear, and their replies
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    timings: dict[str, float] = field(default_factory=dict)  # seconds of the method's own parts of the round
+    entries: list[Entry] = field(default_factory=list)  # what a trusted server itself releases by the new theta
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class BudgetsSpent(FedprivError):
+    """Too few clients have budget left: the run ends here, and what it has is kept."""

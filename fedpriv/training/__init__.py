@@ -1,0 +1,1 @@
+"""A model as one flat vector, and local training of it."""

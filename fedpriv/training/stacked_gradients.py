@@ -1,0 +1,188 @@
+"""Gradients of many models at once: layer by layer where every layer is known, else by torch.func."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedpriv.mechanisms.per_example import clip_factors
+
+#: Agreement asked of a model's gradients under vmap with its own before they are trusted.
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A gradient [c, ...] as it is."""
+
+    value: Tensor
+
+    def add_to(self, target: Tensor, alpha: float, beta: float) -> None:
+        """target = beta * target + alpha * gradient."""
+        if beta != 1.0:
+            target.mul_(beta)
+        target.add_(self.value, alpha=alpha)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A weight's gradient [c, o, i]: sum over examples of outputs' gradients [c, b, o] times inputs [c, b, i]."""
+
+    outputs: Tensor
+    inputs: Tensor
+
+    def add_to(self, target: Tensor, alpha: float, beta: float) -> None:
+        target.baddbmm_(self.outputs.mT, self.inputs, beta=beta, alpha=alpha)
+
+
+class Chain:
+    """Flatten, then Linear layers with ReLU between them: the models `linear` and `mlp`, and custom ones like them."""
+
+    def __init__(self, layers: Sequence[tuple[bool, bool]]) -> None:
+        self.layers = layers  # (has a bias, is followed by ReLU)
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Chain | None:
+        """None for any other model."""
+        flat = list(_leaves(module))
+        linear = [layer for layer in flat if isinstance(layer, nn.Linear)]
+        # What a hook does, or a weight that comes twice, only the module itself knows.
+        if any(_hooked(part) for part in module.modules()) or len(set(linear)) < len(linear):
+            return None
+        if not flat or type(flat[0]) is not nn.Flatten or (flat[0].start_dim, flat[0].end_dim) != (1, -1):
+            return None
+        layers: list[tuple[bool, bool]] = []
+        for layer in flat[1:]:
+            if type(layer) is nn.Linear:
+                layers.append((layer.bias is not None, False))
+            elif type(layer) is nn.ReLU and layers:
+                layers[-1] = (layers[-1][0], True)
+            elif type(layer) is not nn.Identity:
+                return None
+        return cls(layers) if layers and not layers[-1][1] else None
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Pictures as `gradients` takes them."""
+        return images.flatten(1)
+
+    def gradients(
+        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, list[_Product | Whole]]:
+        """(weighted losses [c], each parameter's gradient) of pictures [c, b, i] with labels and weights [c, b]."""
+        inputs, logits = self._forward(thetas, images)
+        losses, slope = _cross_entropy(logits, labels)
+        slopes = self._backward(thetas, inputs, slope.mul_(weights.unsqueeze(-1)))
+        found: list[_Product | Whole] = []
+        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+            found.append(_Product(outputs, own))
+            if bias:
+                found.append(Whole(outputs.sum(1)))
+        return (losses * weights).sum(1), found
+
+    def clipped(
+        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, real: Tensor, bounds: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(sums of clipped per-example gradients float64 [c, d], norms float64 [c, b], sums of losses [c]); ``real``
+        [c, b] is False for padding, ``bounds`` float64 [c]. As `PerExampleGradients`: a broken example contributes
+        nothing; norms and sums are float64, for the reasons given there (2).
+        """
+        inputs, logits = self._forward(thetas, images)
+        losses, slope = _cross_entropy(logits, labels)
+        slopes = self._backward(thetas, inputs, slope)
+        norms = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
+        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+            norms += _squares(outputs) * (_squares(own) + bias)
+        norms.sqrt_()
+        factors = clip_factors(norms, bounds.unsqueeze(1)).masked_fill_(~real, 0.0).unsqueeze(-1)
+        broken = ~torch.isfinite(norms)
+        if broken.any():
+            losses = losses.masked_fill(broken, 0.0)
+            slopes = [outputs.masked_fill(broken.unsqueeze(-1), 0.0) for outputs in slopes]
+            inputs = [own.masked_fill(broken.unsqueeze(-1), 0.0) for own in inputs]
+        parts = []
+        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+            weighted = outputs.double() * factors
+            parts.append(torch.bmm(weighted.mT, own.double()).flatten(1))
+            if bias:
+                parts.append(weighted.sum(1))
+        return torch.cat(parts, dim=1), norms, losses.masked_fill(~real, 0.0).sum(1)
+
+    def _forward(self, thetas: Sequence[Tensor], images: Tensor) -> tuple[list[Tensor], Tensor]:
+        """(every layer's inputs [c, b, i], logits [c, b, classes])."""
+        inputs, values, place = [], images, 0
+        for bias, relu in self.layers:
+            inputs.append(values)
+            weight = thetas[place].mT
+            values = torch.baddbmm(thetas[place + 1].unsqueeze(1), values, weight) if bias else values @ weight
+            place += 1 + bias
+            if relu:
+                values = values.relu_()
+        return inputs, values
+
+    def _backward(self, thetas: Sequence[Tensor], inputs: Sequence[Tensor], slope: Tensor) -> list[Tensor]:
+        """Gradients of every layer's outputs [c, b, o] from that of the logits."""
+        found, place = [slope], len(thetas)
+        for number in reversed(range(1, len(self.layers))):
+            place -= 1 + self.layers[number][0]
+            slope = torch.bmm(slope, thetas[place])
+            if self.layers[number - 1][1]:
+                slope.mul_(inputs[number] > 0)
+            found.append(slope)
+        return found[::-1]
+
+
+class Mapped:
+    """Any model that `torch.func.vmap` can handle."""
+
+    def __init__(self, module: nn.Module) -> None:
+        names = [name for name, _ in module.named_parameters()]
+
+        def loss(thetas: list[Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+            logits = torch.func.functional_call(module, dict(zip(names, thetas, strict=True)), (images,))
+            total = (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
+            return total, total.detach()
+
+        self._gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
+
+    def prepared(self, images: Tensor) -> Tensor:
+        return images
+
+    def gradients(
+        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, list[Whole]]:
+        """As `Chain.gradients`, of pictures [c, b, channels, height, width]."""
+        found, losses = self._gradients(list(thetas), images, labels, weights)
+        return losses, [Whole(gradient) for gradient in found]
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of nested `nn.Sequential`s in the order in which they are applied."""
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _leaves(child)
+    else:
+        yield module
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether somebody's hook sees or changes what goes through a module."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in hooks)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses [c, b] and their gradients by the logits [c, b, classes]."""
+    log_shares = functional.log_softmax(logits, dim=-1)
+    place = labels.unsqueeze(-1)
+    losses = -log_shares.gather(-1, place).squeeze(-1)
+    slope = log_shares.exp_()
+    return losses, slope.scatter_add_(-1, place, torch.full_like(losses, -1.0).unsqueeze(-1))
+
+
+def _squares(x: Tensor) -> Tensor:
+    """Squared norms (float64 [c, b]) of vectors [c, b, ...]."""
+    return torch.linalg.vector_norm(x.double(), dim=-1).square()

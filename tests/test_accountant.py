@@ -1,0 +1,167 @@
+"""How a ledger's releases are added up is fixed before the first of them, whatever a policy says later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployed import POLICY, Machines, asker
+
+from fedpriv.common.errors import LedgerRefused
+from fedpriv.common.messages import Refusal
+from fedpriv.deployment.data_ledger import DataLedger, Declared
+from fedpriv.deployment.policy import Accounting, Booked, Policy, Spent, read_policy
+from fedpriv.privacy.composition import Budget, compose
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, Gaussian, RandomisedResponse
+
+GAUSSIAN = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
+BITS = RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.1, dimension=10)
+CLIENT = "client, replace-one, server, delta 1e-05"
+
+
+def booked(event: Event) -> Booked:
+    return Booked((Entry(1, 0, 0, 0, event),), CLIENT_TO_SERVER)
+
+
+def changed(network: Machines, **entries: Any) -> Policy:
+    """Node 0's policy with other entries."""
+    network.write_policy(0, POLICY | entries)
+    return read_policy(network.policy(0))
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Machines:
+    return Machines(tmp_path, 1)
+
+
+def head(network: Machines) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((network.data(0) / ".fedpriv/ledger.jsonl").read_text().splitlines()[0])
+    return found
+
+
+def test_it_is_in_the_ledgers_head(network: Machines, tmp_path: Path) -> None:
+    assert head(network)["accountant"] == "gaussian" and head(network)["orders"] == {}
+    renyi = Machines(tmp_path / "renyi", 1, POLICY | {"accountant": "renyi", "order": 6.0})
+    assert head(renyi)["accountant"] == "renyi" and head(renyi)["orders"] == {CLIENT: 6.0}
+
+
+def test_another_one_is_refused_after_a_release_and_before_it(network: Machines) -> None:
+    ask = asker(network, network.overrides())
+    assert not ask(1).has_error()
+    for entries in ({"accountant": "renyi"}, {"accountant": "renyi", "order": 6.0}):
+        changed(network, **entries)
+        assert ask(2).error.code == Refusal.LEDGER
+        assert network.booked(0) == 1
+    changed(network)
+    assert not ask(2).has_error()
+
+
+def test_run_refuses_it_at_its_start(network: Machines, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(network, accountant="renyi")
+    options = ("superlink=127.0.0.1:1", f"credentials={network.folder}", "client=0")
+    assert network.command("run", 0, *options) == 2
+    assert "accountant=renyi: the ledger adds up by gaussian" in capsys.readouterr().err
+
+
+def test_an_order_is_fixed_with_it(tmp_path: Path) -> None:
+    """null is an order too: it depends on max_epsilon, which may change; the order may not."""
+    budget = {"unit": "client", "delta": 1e-5}
+    small, large = ({"accountant": "renyi", "budgets": [budget | {"max_epsilon": most}]} for most in (2.0, 200.0))
+    network = Machines(tmp_path, 1, POLICY | small)
+    first = network.ledger(0)
+    with first.held():
+        fixed = first.settle(read_policy(network.policy(0)))
+    raised = changed(network, **large)
+    other = raised.accounting(None, Spent()).orders[CLIENT]
+    assert other != fixed.orders[CLIENT], "or this test shows nothing"
+    with network.ledger(0).held() as ledger:
+        assert ledger.settle(raised) == fixed
+        assert raised._filter(raised.budgets[0], fixed).fixed_order() == fixed.orders[CLIENT]
+        with pytest.raises(LedgerRefused, match="order=64: the ledger has fixed"):
+            ledger.settle(changed(network, order=64.0, **large))
+        assert ledger.settle(changed(network, order=fixed.orders[CLIENT], **large)) == fixed
+
+
+def test_a_new_budget_gets_its_order_once(tmp_path: Path) -> None:
+    network = Machines(tmp_path, 1, POLICY | {"accountant": "renyi"})
+    example = {"unit": "example", "adjacency": "add-or-remove-one", "delta": 1e-6, "max_epsilon": 2.0}
+    found = []
+    for most in (2.0, 300.0):
+        policy = changed(network, accountant="renyi", budgets=[*POLICY["budgets"], example | {"max_epsilon": most}])
+        with network.ledger(0).held() as ledger:
+            found.append(ledger.settle(policy))
+    assert found[0] == found[1] and len(found[0].orders) == 2
+    with network.ledger(0).held(thorough=True) as ledger:
+        assert ledger.settle(policy) == found[0]
+
+
+# --- ledgers that name none --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("released", "renyi", "kept"),
+    [([], False, "gaussian"), ([], True, "renyi"), ([GAUSSIAN], False, "gaussian"), ([GAUSSIAN, BITS], True, "renyi")],
+)
+def test_a_ledger_without_one_takes_what_admitted_all_its_releases(
+    released: list[Event], renyi: bool, kept: str, tmp_path: Path
+) -> None:
+    ledger, policies = _nameless(tmp_path, released)
+    with ledger.held():
+        assert ledger.settle(policies[renyi]).accountant == kept
+    assert json.loads((ledger.folder / "ledger.jsonl").read_text().splitlines()[-1])["accountant"] == kept
+    with ledger.held(thorough=True), pytest.raises(LedgerRefused, match="accountant="):
+        ledger.settle(policies[not renyi])
+
+
+@pytest.mark.parametrize(("released", "renyi"), [([GAUSSIAN], True), ([BITS], False), ([GAUSSIAN, BITS], False)])
+def test_a_ledger_without_one_refuses_a_choice_after_outputs(
+    released: list[Event], renyi: bool, tmp_path: Path
+) -> None:
+    ledger, policies = _nameless(tmp_path, released)
+    before = (ledger.folder / "ledger.jsonl").read_bytes()
+    with ledger.held(), pytest.raises(LedgerRefused, match="accountant="):
+        ledger.settle(policies[renyi])
+    assert (ledger.folder / "ledger.jsonl").read_bytes() == before
+
+
+def _nameless(folder: Path, released: list[Event]) -> tuple[DataLedger, list[Policy]]:
+    (folder / "data").mkdir()
+    ledger = DataLedger.create(folder / "data", folder / "kept" / "counter.json", Declared(12, ("a", "b"), 8, 1))
+    for event in released:
+        with ledger.held():
+            ledger.append(booked(event), "run")
+            ledger.confirm()
+    network = Machines(folder / "machines", 1)
+    return ledger, [changed(network), changed(network, accountant="renyi")]
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2, 0.3])
+def test_the_filter_of_gaussians_is_the_larger_one(delta: float) -> None:
+    """The rule for Gaussians alone: whatever a Renyi filter admitted, at any order, the exact filter admits."""
+    for most in (0.1, 1.0, 8.0, 100.0):
+        for order in (1.1, 2.0, 6.0, 31.0, 64.0, "gaussian"):
+            renyi = Budget(most, delta, rule="rdp", order=order)  # type: ignore[arg-type]
+            for multiplier in (0.3, 1.0, 5.0, 40.0):
+                low, high = 0, 2**22
+                while high - low > 1:  # the most that the Renyi filter admits
+                    middle = (low + high) // 2
+                    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=multiplier, count=middle)
+                    low, high = (middle, high) if renyi.admits([], [event]) else (low, middle)
+                if low:
+                    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=multiplier, count=low)
+                    assert Budget(most, delta, rule="gaussian").admits([], [event])
+                    assert compose([event], delta).epsilon <= most * (1 + 1e-9)
+
+
+def test_the_fixed_order_is_the_filters(network: Machines) -> None:
+    """Of all releases, whatever their kinds."""
+    policy = changed(network, accountant="renyi")
+    fixed = policy.accounting(None, Spent())
+    by_null, by_number = policy._filter(policy.budgets[0]), policy._filter(policy.budgets[0], fixed)
+    for events in ([GAUSSIAN] * 3, [BITS] * 30, [GAUSSIAN, BITS]):
+        assert by_null._order(by_null._renyi_limits(5e-6), events) == by_number._order(
+            by_number._renyi_limits(5e-6), events
+        )
+    assert fixed == Accounting("renyi", {CLIENT: by_null.fixed_order()})

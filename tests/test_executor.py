@@ -1,0 +1,157 @@
+"""A node's warm process: every message has a process of its own, and none of them outlives the node."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec
+from flwr.supercore.superexec.executor.types import LaunchResultStatus
+from flwr.supernode.runtime import run_clientapp as flower
+
+from deploy.rehearsal import free_ports
+from fedpriv.deployment.executor import Forks
+
+#: A node without a SuperNode: what `client_processes` starts finds nobody to ask, and goes on asking.
+NODE = """
+import sys, time
+from fedpriv.deployment import executor
+with executor.client_processes(int(sys.argv[1])):
+    print("started", flush=True)
+    time.sleep(3600)
+"""
+
+
+def spec(kind: TaskType = TaskType.CLIENT_APP) -> ExecutionSpec:
+    return ExecutionSpec(kind, "127.0.0.1:9", "token", True, None, False, None, False, 1)
+
+
+def state(pid: int) -> str:
+    """Of a process, as /proc has it: Z of one that has ended and is not buried, an empty text of none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def wait_until(done: Callable[[], Any]) -> Any:
+    """What ``done`` says, once it says something; pytest's own limit ends it otherwise."""
+    while not (found := done()):
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def node() -> Iterator[subprocess.Popen[str]]:
+    """A process inside `client_processes`."""
+    (port,) = free_ports(1)
+    started = subprocess.Popen(
+        [sys.executable, "-c", NODE, str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None and started.stdout.readline() == "started\n"
+    yield started
+    started.kill()
+    started.communicate()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+def test_a_killed_node_leaves_no_process_behind(node: subprocess.Popen[str], stopped: bool) -> None:
+    """Nobody waits for the killed node meanwhile: its process id is still there, as in a container without an init."""
+    (warm,) = wait_until(lambda: children(node.pid))
+    if stopped:  # where a signal handler or a thread of its own would not come to act
+        assert node.stderr is not None
+        wait_until(lambda: "attempt failed" in node.stderr.readline())  # it asks for tasks
+        os.kill(warm, signal.SIGSTOP)
+    os.kill(node.pid, signal.SIGKILL)
+    wait_until(lambda: state(node.pid) == "Z")
+    wait_until(lambda: state(warm) in ("", "Z"))
+
+
+@pytest.mark.timeout(300)
+def test_a_node_ends_with_its_warm_process(node: subprocess.Popen[str]) -> None:
+    (warm,) = wait_until(lambda: children(node.pid))
+    os.kill(warm, signal.SIGKILL)
+    wait_until(lambda: node.poll() is not None)
+    assert node.returncode != 0
+
+
+def forked(work: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit status of a message's process that does ``work``."""
+    monkeypatch.setattr(flower, "run_clientapp", work)
+    before = set(children(os.getpid()))
+    result = Forks().launch(spec())
+    assert result.status == LaunchResultStatus.ACCEPTED
+    (pid,) = set(children(os.getpid())) - before
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_message_knows_nothing_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither modules of an app nor what they hold, nor random numbers, nor this process's signal handlers."""
+    import fedpriv.app  # what a bundle brings itself
+
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    signal.signal(signal.SIGTERM, lambda *given: None)
+    try:
+        for name in ("one", "two"):
+
+            def work(*given: object, name: str = name, **named: object) -> None:
+                seen = {
+                    "pid": os.getpid(),
+                    "modules": [module for module in sys.modules if module.startswith(("fedpriv", "clients"))],
+                    "random": [random.random(), np.random.random()],  # noqa: NPY002
+                    "handler": str(signal.getsignal(signal.SIGTERM)),
+                }
+                (tmp_path / name).write_text(json.dumps(seen))
+
+            assert forked(work, monkeypatch) == 0
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one", "two"))
+    assert one["pid"] != two["pid"] and one["modules"] == two["modules"] == []
+    assert not set(one["random"]) & set(two["random"])
+    assert one["handler"] == str(signal.SIG_DFL)
+    assert sys.modules["fedpriv.app"] is fedpriv.app
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of an app"), SystemExit(1), KeyboardInterrupt()], ids=repr)
+def test_a_message_that_fails_ends_its_own_process_alone(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object, **named: object) -> None:
+        raise error
+
+    assert forked(fail, monkeypatch) == 1
+
+
+def test_a_node_runs_client_apps_alone() -> None:
+    before = children(os.getpid())
+    assert Forks().get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
+    for kind in set(TaskType) - {TaskType.CLIENT_APP}:
+        assert Forks().launch(spec(kind)).status == LaunchResultStatus.FAILED
+    assert children(os.getpid()) == before
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_process_whose_parent_is_gone_does_not_begin(alive: bool) -> None:
+    """Between a start and the first line of a program its parent may have ended."""
+    parent = os.getpid() if alive else 1
+    code = f"from fedpriv.deployment.executor import end_with; end_with({parent}); print('begun')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout == "begun\n") == alive

@@ -1,0 +1,82 @@
+"""The table of floors, and who imports what. Read with ast, so imports in functions and for type checking count too.
+
+``tests/test_imports.py`` holds the code to the table, ``tools/architecture.py`` draws it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("fedpriv", "strategies", "clients")
+
+#: Room -> floor. A room may import rooms of lower floors only; rooms on one floor are strangers.
+FLOORS = {
+    "common": 1,
+    "config": 2,
+    "mechanisms": 2,
+    "privacy": 3,
+    "data": 3,
+    "training": 4,
+    "report": 4,
+    "client": 5,
+    "server": 5,
+    "deployment": 6,
+    "engines": 7,
+    "runs": 8,
+    "attacks": 9,
+    "studies": 10,
+}
+#: Files that can be run, or where Flower comes in. No room imports one.
+DOORS = {
+    *("__main__", "cli", "app", "attack", "audit", "predict", "new", "papers", "dme", "reproduce", "leaderboard"),
+    *("site", "node", "superlink", "credentials"),
+}
+#: What the two halves of a paper may import of the project.
+FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "common"}
+FOR_STRATEGIES = {"server", "mechanisms", "privacy", "common"}
+
+
+def imported(text: str, module: str) -> Iterator[str]:
+    """Dotted names that a file imports, relative ones resolved: ``from a import b`` is a.b."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parent = ".".join(module.split(".")[: -node.level]) + "." if node.level else ""
+            origin = (parent + (node.module or "")).strip(".")
+            yield from (f"{origin}.{name.name}" for name in node.names)
+
+
+def under(name: str, *prefixes: str) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def sources() -> dict[str, Path]:
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+
+
+def room_of(name: str) -> str | None:
+    """The room of a dotted name; None for doors, the package itself and everything from elsewhere."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "fedpriv" and len(parts) > 1 and parts[1] in FLOORS else None
+
+
+def module_graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """module -> modules of the project that it imports. A package that a longer name runs through is no arrow."""
+    graph: dict[str, set[str]] = {}
+    for module, text in texts.items():
+        graph[module] = set()
+        for name in imported(text, module):
+            while name and name not in texts:
+                name = name.rpartition(".")[0]
+            if name and name != module:
+                graph[module].add(name)
+    return graph
+
+
+def read_all() -> dict[str, str]:
+    return {module: file.read_text(encoding="utf-8") for module, file in sorted(sources().items())}
