@@ -48,8 +48,8 @@ site: install ## the site of docs/results in site/; ARGS="results=FOLDER out=FOL
 
 stress: install ## what `make test` samples, at length: a million damaged messages, a million found by coverage, 1,000 kills
 	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 FEDPRIV_KILLS=1000 $(PY) -m pytest -s --timeout=7200 \
-		tests/test_records.py tests/test_requests.py tests/test_fuzz.py tests/test_remote_options.py \
-		tests/test_data_ledger.py $(ARGS)
+		tests/common/test_records.py tests/engines/test_requests.py tests/system/test_fuzz.py tests/config/test_remote_options.py \
+		tests/deployment/test_data_ledger.py $(ARGS)
 
 lint: install ## ruff (lint and format), mypy, and the container files
 	$(PY) -m ruff check .

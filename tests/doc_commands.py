@@ -29,31 +29,40 @@ ROOT = Path(__file__).resolve().parents[1]
 SHELLS = ("", "sh", "bash", "console")
 INLINE = re.compile(r"`((?:\.venv/bin/)?python -m [^`]+|make [a-z][^`]*)`")
 
+CONTAINERS = "tests/system/test_containers.py::test_a_documented_command_is_taken_by_its_program"
 #: Commands that are not carried out here: (the whole command, why, the test that does the same or None).
 ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
-    (r"docker .*", "needs containers", "tests/test_containers.py::test_a_documented_command_is_taken_by_its_program"),
-    (r"sudo chown .*", "needs root", "tests/test_containers.py::test_a_documented_command_is_taken_by_its_program"),
+    (
+        r"docker .*",
+        "needs containers",
+        CONTAINERS,
+    ),
+    (
+        r"sudo chown .*",
+        "needs root",
+        CONTAINERS,
+    ),
     (r"make install.*", "fetches packages; CI begins with it", None),
     (r"make (test|test-gpu|lint).*", "these checks are run by it", None),
     (
         r"make bench.*|python -m benchmarks.*",
         "a quarter of an hour",
-        "tests/test_benchmarks.py::test_the_table_of_a_small_benchmark",
+        "tests/system/test_benchmarks.py::test_the_table_of_a_small_benchmark",
     ),
     (
         r"make reproduce.*|python -m fedpriv\.reproduce .*",
         "runs a paper's experiments",
-        "tests/test_reproduction.py::test_tables_verdicts_and_figures_are_written",
+        "tests/studies/test_reproduction.py::test_tables_verdicts_and_figures_are_written",
     ),
     (
         r"make leaderboard.*|python -m fedpriv\.leaderboard .*",
         "half an hour",
-        "tests/test_leaderboard.py::test_a_board_from_search_to_page",
+        "tests/studies/test_leaderboard.py::test_a_board_from_search_to_page",
     ),
     (
         r"make site|python -m fedpriv\.site.*",
         "needs the results of studies",
-        "tests/test_site.py::test_every_link_and_anchor_leads_somewhere",
+        "tests/studies/test_site.py::test_every_link_and_anchor_leads_somewhere",
     ),
     (
         r"make map",
@@ -63,37 +72,37 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
         r"make deploy-demo|python -m deploy\.demo",
         "two minutes",
-        "tests/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
+        "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
     (
         r"python -m fedpriv\.attack .*",
         "trains shadow models",
-        "tests/test_attack_command.py::test_every_attack_knows_an_overfitted_model_and_is_at_chance_on_another",
+        "tests/attacks/test_attack_command.py::test_every_attack_knows_an_overfitted_model_and_is_at_chance_on_another",
     ),
     (
         r"ray (start|stop).*|python -m fedpriv engine=ray engine\.address=HEAD:6379 .*",
         "needs other machines",
-        "tests/test_ray_scale.py::test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies",
+        "tests/system/test_ray_scale.py::test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies",
     ),
     (
         r"flwr run \. --federation-config .*",
         "starts Flower's own servers",
-        "tests/test_bundle.py::test_app_composes_from_the_runs_own_options",
+        "tests/deployment/test_bundle.py::test_app_composes_from_the_runs_own_options",
     ),
     (
         r"flwr .*|flower-superlink .*|python -m fedpriv\.superlink .*|python -m fedpriv\.node run .*",
         "needs a server and nodes",
-        "tests/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
+        "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
     (
         r"python -m fedpriv\.node bundle \.",
         "needs the tracked files alone",
-        "tests/test_rehearsal.py::test_a_tampered_bundle_is_neither_unpacked_nor_run",
+        "tests/system/test_rehearsal.py::test_a_tampered_bundle_is_neither_unpacked_nor_run",
     ),
     (
         r"ssh-keygen .*|openssl .*",
         "other tools",
-        "tests/test_credentials.py::test_nodes_have_keys_that_flower_takes_each_its_own",
+        "tests/doors/test_credentials.py::test_nodes_have_keys_that_flower_takes_each_its_own",
     ),
 )
 
@@ -268,7 +277,7 @@ class Shop:
         import pytest
 
         name = Path(given[0]).stem.removeprefix("test_")
-        files = [f"tests/test_{part}.py" for part in ("imports", "config", "cli")]
+        files = [f"tests/{part}.py" for part in ("test_imports", "config/test_config", "doors/test_cli")]
         chosen = f"test_{name} or {name}] or pairs or fedcat"
         return int(pytest.main(["-p", "no:cacheprovider", *given, *files, "-k", chosen]))
 

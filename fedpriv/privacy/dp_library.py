@@ -2,7 +2,7 @@
 importing it takes seconds, and clients whose noise is Gaussian alone never do.
 
 Our multipliers are relative to the sensitivity under the event's own adjacency, so no accountant may apply a
-neighbouring relation of its own (tests/test_privacy_composition.py pins each figure):
+neighbouring relation of its own (tests/privacy/test_privacy_composition.py pins each figure):
 - under REPLACE_ONE, PLD takes std/clip and doubles the sensitivity itself, RDP takes std/sensitivity (a Gaussian of
   1.0 at delta 1e-5: 9.997 against 4.73). Hence PLD always with ADD_OR_REMOVE_ONE, which doubles nothing.
 - `PLDAccountant` drops the count of randomised-response events (50 at eps = 1: 1.00, not 45.68). Hence

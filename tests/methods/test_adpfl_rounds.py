@@ -241,7 +241,7 @@ def test_the_floor_holds_and_the_run_says_so(run: Run) -> None:
 def test_ray_gives_the_same_run(run: Run) -> None:
     options = (*ADPFL, "num_clients=3", "clients_per_round=3", "num_rounds=2")
     whole = result_of(run(*options))
-    assert result_of(run(*options, "engine=ray", "engine.workers=2")) == whole  # on flower: tests/test_coqfl.py
+    assert result_of(run(*options, "engine=ray", "engine.workers=2")) == whole  # on flower: tests/methods/test_coqfl.py
 
 
 @pytest.mark.parametrize("variant", ["published", "repaired"])

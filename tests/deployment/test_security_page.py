@@ -19,7 +19,7 @@ from fedpriv.deployment.policy import Booked, Limits, Policy, UnitBudget, too_de
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.events import Entry, Threat
 
-PAGE = (Path(__file__).resolve().parents[1] / "SECURITY.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text()
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split("|"))
     for line in PAGE.splitlines()
@@ -126,7 +126,7 @@ def test_nothing_is_booked_under_another_threat_alone(options: str, variant: str
 
 
 def test_the_page_names_what_exists() -> None:
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     for path in re.findall(r"\]\(((?!http)[^)]+)\)", PAGE):
         assert (root / path).exists(), path
     for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", PAGE):

@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 from fedpriv.app import _config_of
 from fedpriv.common.errors import OptionError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("fedpriv", "strategies", "clients", "conf", "tests", "benchmarks")
 
 

@@ -241,7 +241,7 @@ def test_a_worker_finds_the_partition_without_importing_anything_heavy(tmp_path:
         "print(int(found.indices[:200] @ np.arange(200)), sorted(heavy & set(sys.modules)))\n"
     )
     arguments = [sys.executable, "-c", script, dirichlet(0.3).model_dump_json(), str(tmp_path)]
-    done = subprocess.run(arguments, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)
+    done = subprocess.run(arguments, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True)
     assert done.stdout.strip() == f"{expected.indices[:200] @ np.arange(200)} []", done.stderr
 
 

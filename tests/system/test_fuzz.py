@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tripwires import Tripped, armed
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 STRESS = "FEDPRIV_STRESS" in os.environ
 #: Inputs here and in `make stress`. What test_requests.py samples here is found by coverage there alone.
 RUNS = (

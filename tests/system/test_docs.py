@@ -19,7 +19,7 @@ import pytest
 from doc_commands import ELSEWHERE, Command, OwnFile, Shop, bare, blocks, commands, elsewhere, pages, steps
 from project_copy import copied, python
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = commands()
 HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
 #: No page is longer, in lines; a page that is not named here may have 200.

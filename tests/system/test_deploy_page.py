@@ -35,7 +35,7 @@ from PIL import Image
 
 from deploy.rehearsal import BIN, copy_of, free_ports, patiently
 
-APP = Path(__file__).resolve().parents[1]
+APP = Path(__file__).resolve().parents[2]
 PAGE = (APP / "docs/deploy.md").read_text()
 COUNTS = {0: 800, 1: 650, 2: 900}  # dataset.examples of the page's run
 pytestmark = pytest.mark.timeout(1800)

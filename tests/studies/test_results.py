@@ -14,7 +14,7 @@ from fedpriv.studies.boards import read_boards
 from fedpriv.studies.leaderboard_page import page as board_page
 from fedpriv.studies.results import Leaderboard, PaperResults, Provenance, RunRecord, read_results
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
 
 

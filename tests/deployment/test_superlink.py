@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
-from test_superlink_process import signed
+from node_proofs import signed
 
 from fedpriv import credentials
 from fedpriv.credentials import make_credentials

@@ -13,13 +13,13 @@ import pytest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
-from test_executor import children, state, wait_until
+from processes import children, state, threads, wait_until
 
 from deploy.demo import check
 from deploy.rehearsal import Failed, Rehearsal, copy_of, patiently
 from fedpriv.credentials import make_credentials
 
-APP = Path(__file__).resolve().parents[1]
+APP = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(1800)  # waits follow progress; this ends a machine that retries for ever
 
 
@@ -122,13 +122,6 @@ def command(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
-
-
-def threads(pid: int) -> int:
-    """One of a process that has only just been forked, and of what a library runs to look at the machine."""
-    with suppress(OSError):
-        return len(os.listdir(f"/proc/{pid}/task"))
-    return 0
 
 
 def releases(machines: Rehearsal, number: int) -> int:

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,11 +20,12 @@ from pathlib import Path
 import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from node_proofs import signed
 
 from deploy.rehearsal import free_ports
 from fedpriv.credentials import make_credentials
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LIST_RUNS, PULL = "/v1/control/list-runs", "/v1/fleet/pull-messages"
 #: The SuperLink's environment: what some platforms set, and Flower's own switches.
 HOSTILE = {
@@ -237,7 +237,7 @@ def test_the_machine_itself_reaches_it_by_the_control_listener_alone(superlink: 
 
 @pytest.mark.timeout(120)
 def test_other_users_of_the_machine_do_not_reach_it(superlink: SuperLink) -> None:
-    """Only root can play another user here; tests/test_superlink.py has the rule without."""
+    """Only root can play another user here; tests/deployment/test_superlink.py has the rule without."""
     assert superlink.request(LIST_RUNS, here=True, port=superlink.control) == "200 0"
     if os.geteuid() == 0:
         assert superlink.request(LIST_RUNS, here=True, port=superlink.control, user=65534) == "closed 0"
@@ -249,21 +249,6 @@ def test_it_listens_twice_whatever_the_environment_says(superlink: SuperLink) ->
 
 
 # --- memory --------------------------------------------------------------------------------------------------
-
-
-def signed(key: ec.EllipticCurvePrivateKey, claimed: ec.EllipticCurvePublicKey | None = None) -> list[str]:
-    """Headers with which a node proves its key; ``claimed``: whose it says it has."""
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
-
-    timestamp = now().isoformat()
-    public = public_key_to_bytes(claimed or key.public_key())
-    proof = sign_message(key, timestamp.encode())
-    return [
-        f"flwr-public-key={b64encode(public).decode()}",
-        f"flwr-signature={b64encode(proof).decode()}",
-        f"flwr-timestamp={timestamp}",
-    ]
 
 
 @pytest.fixture(scope="module")

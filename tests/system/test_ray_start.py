@@ -24,7 +24,7 @@ from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.compose import compose, read_config
 from fedpriv.engines import ray_pool
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 
 SLOW = "The current node timed out during startup. This could happen because the raylet failed to startup."
 

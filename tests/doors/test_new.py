@@ -1,6 +1,6 @@
 """`python -m fedpriv.new`: what it makes is in form, and a method's constructor is its schema.
 
-That a new method passes its own test and the project's is seen where the tutorial makes one: tests/test_docs.py.
+That a new method passes its own test and the project's is seen where the tutorial makes one: tests/system/test_docs.py.
 """
 
 from __future__ import annotations

@@ -8,11 +8,8 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
 from flwr.supercore.superexec.executor.types import LaunchResultStatus
 from flwr.supernode.runtime import run_clientapp as flower
+from processes import children, state, wait_until
 
 from deploy.rehearsal import free_ports
 from fedpriv.deployment.executor import Forks
@@ -36,26 +34,6 @@ with executor.client_processes(int(sys.argv[1])):
 
 def spec(kind: TaskType = TaskType.CLIENT_APP) -> ExecutionSpec:
     return ExecutionSpec(kind, "127.0.0.1:9", "token", True, None, False, None, False, 1)
-
-
-def state(pid: int) -> str:
-    """Of a process, as /proc has it: Z of one that has ended and is not buried, an empty text of none."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
-
-
-def children(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def wait_until(done: Callable[[], Any]) -> Any:
-    """What ``done`` says, once it says something; pytest's own limit ends it otherwise."""
-    while not (found := done()):
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from fedpriv.credentials import OPTIONS as CREDENTIALS
 from fedpriv.credentials import make_credentials
 from fedpriv.deployment.policy import objections, read_policy
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 DOCKERFILES = [ROOT / "deploy/superlink.Dockerfile", ROOT / "deploy/supernode.Dockerfile"]
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())

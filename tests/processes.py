@@ -1,0 +1,37 @@
+"""What /proc says of processes, and waiting for it to say something."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def state(pid: int) -> str:
+    """Of a process, as /proc has it: Z of one that has ended and is not buried, an empty text of none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def threads(pid: int) -> int:
+    """One of a process that has only just been forked, and of what a library runs to look at the machine."""
+    with suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/task"))
+    return 0
+
+
+def wait_until(done: Callable[[], Any]) -> Any:
+    """What ``done`` says, once it says something; pytest's own limit ends it otherwise."""
+    while not (found := done()):
+        time.sleep(0.05)
+    return found
