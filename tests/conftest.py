@@ -49,13 +49,17 @@ def pictures() -> Path:
 
 #: A run of about half a second: four clients, three rounds, the default method on the default data.
 SMALL = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "engine=inprocess")
+#: The report takes longer than such a run.
+NO_REPORT = "operations.report=false"
 
 Run = Callable[..., Path]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """``run("strategy=fedavg", ..., folder=None)``: a small run in this process; returns its folder."""
+    """``run("strategy=fedavg", ..., folder=None)``: a small run in this process, without a report (`page_of` writes
+    it); returns its folder.
+    """
     numbers = itertools.count(1)
 
     def start(*overrides: str, folder: Path | None = None) -> Path:
@@ -63,7 +67,7 @@ def run(tmp_path: Path) -> Run:
         from fedpriv.runs.start import start_run
 
         folder = folder or tmp_path / f"run{next(numbers)}"
-        start_run(compose([*SMALL, *overrides]), folder)
+        start_run(compose([*SMALL, NO_REPORT, *overrides]), folder)
         return folder
 
     return start
@@ -134,6 +138,14 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         return Outcome(code, *capfd.readouterr())
 
     return call
+
+
+def page_of(folder: Path) -> str:
+    """The report of a finished run, written now."""
+    from fedpriv.report.page import write_report
+
+    write_report(folder)
+    return (folder / "report.html").read_text()
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
