@@ -28,7 +28,7 @@ from fedpriv.training.models import build_model
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained classifier with everything that using it needs."""
+    """A trained classifier with everything needed to use it."""
 
     module: nn.Module
     classes: tuple[str, ...]
@@ -82,7 +82,7 @@ def load_model(folder: str | Path) -> TrainedModel:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints one line a picture: file, class, probability."""
+    """Prints one line per picture: file, class, probability."""
     runs = [argument[4:] for argument in arguments if argument.startswith("run=")]
     pictures = [argument for argument in arguments if not argument.startswith("run=")]
 

@@ -1,4 +1,4 @@
-"""What an attacker reads off a model: confidences, posteriors, gradient norms, activations. In batches.
+"""What an attacker computes from a model: confidences, posteriors, gradient norms, activations. In batches.
 
 Shapes: n examples, k classes, d parameters.
 """
@@ -21,12 +21,12 @@ from fedpriv.training.flat_model import FlatModel
 Features = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
-#: Examples read at a time; gradients are computed in chunks of their own.
+#: Examples processed at a time; gradients are computed in separate chunks.
 BATCH = 500
 
 
 class View:
-    """Reads models of one architecture on the pictures of a pool (its rows are those of ``dataset.train``)."""
+    """Evaluates models of one architecture on the pictures of a pool (its rows are those of ``dataset.train``)."""
 
     def __init__(self, model: FlatModel, pool: Dataset) -> None:
         self.model, self.pool = model, pool

@@ -1,11 +1,11 @@
-"""Pictures: read, cached, normalised, and divided among clients.
+"""Pictures: read, cached, normalised, and partitioned among clients.
 
 >>> data = load_federated(config)
 >>> rows = data.train_indices(client=3)
 >>> images = normalise(data.dataset.train.images[rows], data.dataset.mean, data.dataset.std)
 
-Heavy libraries (torch, torchvision, scikit-learn, datasets) are imported where they are needed and nowhere
-else: what is in the cache is found again within milliseconds, by every worker of a run.
+Heavy libraries (torch, torchvision, scikit-learn, datasets) are imported only where needed, so that every worker of a
+run loads cached data within milliseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 
-#: name -> (mean, standard deviation) per channel as everybody uses them. Public facts of public sets.
+#: name -> (mean, standard deviation) per channel, as commonly used: public constants of public data sets.
 NORMALISATION = {
     "mnist": ((0.1307,), (0.3081,)),
     "fashion_mnist": ((0.2860,), (0.3530,)),
@@ -40,13 +40,13 @@ NORMALISATION = {
 def load_dataset(config: DatasetConfig, seed: int) -> Dataset:
     """The data set of the configuration, from the cache where it has been decoded before.
 
-    `seed` decides the training and test pictures of own pictures and sets of the hub that are not divided already.
+    `seed` determines the split into training and test pictures of the user's own pictures and hub sets without one.
     Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
     """
     arrays = load_arrays(find_source(config, seed), cache_folder(config))
     channels = arrays.images.shape[1]
-    # Constants and never the mean of the pictures at hand: those are private, and a statistic of theirs
-    # inside every model would be a release that no ledger knows of.
+    # Constants, never the mean of the pictures at hand: those are private, and a statistic of them inside
+    # every model would be a release that is in no ledger.
     mean, std = NORMALISATION.get(config.name, ((0.5,) * channels, (0.5,) * channels))
     train, test = slice(None, arrays.num_train), slice(arrays.num_train, None)
     return Dataset(
@@ -60,9 +60,9 @@ def load_dataset(config: DatasetConfig, seed: int) -> Dataset:
 
 
 def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
-    """The data set divided among the clients, with `auxiliary` public pictures cut from its test set.
+    """The data set partitioned among the clients, with `auxiliary` public pictures taken from its test set.
 
-    Raises `OptionError` with the numbers where the division is impossible, and what `load_dataset` raises.
+    Raises `OptionError` with the numbers where the partition is impossible, and the errors of `load_dataset`.
     """
     options = config.dataset
     if options.name == "on_nodes":
@@ -93,7 +93,7 @@ def check_declared(config: Config, client: int, data: FederatedData) -> None:
 
 
 def load_pool(config: DatasetConfig, seed: int) -> Dataset:
-    """All pictures, the training pictures first, as training and as test pictures: for a split of one's own."""
+    """All pictures, training pictures first, as both training and test pictures: for the caller's own split."""
     arrays = load_arrays(find_source(config, seed), cache_folder(config))
     own = load_dataset(config, seed)
     pictures = Pictures(arrays.images, arrays.labels)
@@ -103,10 +103,10 @@ def load_pool(config: DatasetConfig, seed: int) -> Dataset:
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
     """(images / 255 - mean) / std, channel by channel: uint8 [n, c, h, w] -> float32 [n, c, h, w].
 
-    In numpy because one conversion and two passes in place take half the time of torch's on one thread, and
-    do not depend on the number of threads.
+    In numpy, because one conversion and two in-place passes take half the time of torch on one thread, and the result
+    does not depend on the number of threads.
     """
-    import torch  # here and not above: finding and dividing the data needs no torch, and it takes seconds
+    import torch  # here, not above: it takes seconds, and finding and partitioning the data needs no torch
 
     scale, shift = scale_and_shift(mean, std)
     pixels = images.astype(np.float32)

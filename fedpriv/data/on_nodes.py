@@ -1,6 +1,7 @@
-"""on_nodes: a deployment. Every node has its own pictures, the server has test pictures; neither sees the other's.
+"""on_nodes: data in a deployment. Every node has its own pictures, the server has test pictures; neither sees the
+other's.
 
-What all sides must agree on is in the run's options and public: the classes in the order of their labels, the size of
+What all parties must agree on is public, in the run's options: the classes in the order of their labels, the size of
 a picture, and how many training pictures every client declares.
 """
 
@@ -20,7 +21,7 @@ from fedpriv.data.types import Dataset, FederatedData, Pictures
 
 
 class DeclaredPartition:
-    """Clients' declared numbers of pictures (int64 [N]). Only this machine's own client, if any, has rows here."""
+    """Clients' declared numbers of pictures (int64 [N]). Only this machine's client, if any, has rows here."""
 
     def __init__(self, declared: Sequence[int]) -> None:
         self._declared = np.array(declared, dtype=np.int64)
@@ -45,8 +46,8 @@ class DeclaredPartition:
 
 
 def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
-    """On a node, which has set dataset.root, its own pictures; elsewhere the server's test pictures, or none where
-    only a plan is made. Raises `OptionError`, `DataError`.
+    """On a node (dataset.root is set) its own pictures; elsewhere the server's test pictures, or none where only a plan
+    is made. Raises `OptionError`, `DataError`.
     """
     options, constants = config.dataset, (0.5,) * config.dataset.channels  # public; never a mean of pictures
     train = _pictures(options, "dataset.root", options.root)
@@ -61,7 +62,7 @@ def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
 
 
 def count_pictures(folder: Path, classes: Sequence[str]) -> int:
-    """How many pictures a node's folder holds, by their files. Raises `DataError`."""
+    """Number of picture files in a node's folder. Raises `DataError`."""
     return len(chosen_classes(folder, classes))
 
 

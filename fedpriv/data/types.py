@@ -1,4 +1,4 @@
-"""What the data package hands out: small frozen values, arrays inside.
+"""Types of the data package: small frozen values that hold arrays.
 
 Shapes: n pictures, c channels, h x w pixels, N clients.
 """
@@ -65,7 +65,7 @@ class Partition:
         return self.indices
 
     def among(self, rows: np.ndarray) -> Partition:
-        """The same partition of these rows, in the place of 0, 1, ..."""
+        """The same partition, with these rows in place of 0, 1, ..."""
         return replace(self, indices=rows[self.indices])
 
     def train(self, client: int) -> np.ndarray:
@@ -85,8 +85,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class ResampledPartition:
-    """Every client draws its own rows of the ``pool`` training pictures, by (seed, client); whatever is not asked for
-    is not drawn. num_test of a client's ``examples`` are its test part.
+    """Every client draws its own rows of the ``pool`` training pictures, by (seed, client), only when
+    requested. num_test of a client's ``examples`` are its test part.
     """
 
     pool: int
@@ -94,7 +94,7 @@ class ResampledPartition:
     num_test: int
     num_clients: int
     seed: int
-    chosen: np.ndarray | None = None  # rows (int64 [pool]) where the pool is not 0..pool - 1
+    chosen: np.ndarray | None = None  # rows (int64 [pool]) if the pool is not 0..pool - 1
 
     @property
     def used(self) -> np.ndarray:
@@ -107,7 +107,7 @@ class ResampledPartition:
 
     @property
     def num_train(self) -> np.ndarray:
-        """int64 [N], without taking their memory."""
+        """int64 [N], without memory for N numbers."""
         return np.broadcast_to(np.int64(self.examples - self.num_test), self.num_clients)
 
     def train(self, client: int) -> np.ndarray:
@@ -125,7 +125,7 @@ class ResampledPartition:
 
 
 class Division(Protocol):
-    """Who holds which training pictures: `Partition`, `ResampledPartition`, or what clients of a deployment declare."""
+    """Assignment of training pictures: `Partition`, `ResampledPartition`, or what clients of a deployment declare."""
 
     @property
     def num_clients(self) -> int: ...
@@ -143,7 +143,7 @@ class Division(Protocol):
 
 @dataclass(frozen=True)
 class FederatedData:
-    """A data set divided among clients.
+    """A data set partitioned among clients.
 
     partition: rows of ``dataset.train``; auxiliary, test: disjoint rows (int64) of ``dataset.test``. The
     auxiliary pictures are public, the test pictures are those that accuracy is reported on.
@@ -179,7 +179,7 @@ class PictureStream:
     """A data set while it is being decoded: the training pictures first, then the test pictures.
 
     labels: int64 [n]; blocks: uint8 [some, c, h, w] one after the other, n pictures in all, so that a set
-    larger than memory can be written to disk. Whatever is wrong with a picture is raised while iterating.
+    larger than memory can be written to disk. Errors in a picture are raised while iterating.
     """
 
     classes: tuple[str, ...]
@@ -203,8 +203,8 @@ class PictureArrays:
 class Source:
     """A data set that has been found but not read.
 
-    identity: JSON-able, everything that decides the decoded pictures, the key of the cache; None where that
-    cannot be known, so that nothing may be cached. decode: reads the pictures (slow).
+    identity: JSON-serialisable; everything that determines the decoded pictures, used as the cache key; None where that
+    is unknown, so that nothing may be cached. decode: reads the pictures (slow).
     """
 
     identity: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""Exact laws and published bounds of single releases: coq-fl's bits, cpSGD's binomial noise, shuffled bits.
+"""Exact laws and published bounds of single releases: CoQ-FL's bits, cpSGD's binomial noise, shuffled bits.
 
 Everything here is about ONE coordinate of ONE release; composition multiplies. A discrete mechanism is a pair of
 probability vectors (world D, world D'), or several pairs of which the worst counts.
@@ -106,7 +106,7 @@ def pair_symmetric_loss(epsilon: float, independent_weight: float) -> tuple[Vect
 
 def pure_renyi(epsilon: float, orders: Vector) -> Vector:
     """Renyi divergence of the pair that dominates every epsilon-private mechanism."""
-    if epsilon > 600:  # its smaller probability would underflow; the divergence never exceeds epsilon
+    if epsilon > 600:  # the smaller probability would underflow; the divergence never exceeds epsilon
         return np.full(len(orders), epsilon)
     return renyi_divergence(*randomised_response(epsilon), orders)
 

@@ -17,7 +17,7 @@ from fedpriv.training.flat_model import FlatModel
 
 
 class Loaded(Protocol):
-    """What a process keeps loaded of a configuration."""
+    """Parts of a configuration that a process keeps loaded."""
 
     config: Config
 
@@ -30,7 +30,7 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True)
 class Score:
-    """Share of correct pictures, mean cross-entropy (natural logarithm)."""
+    """Accuracy (share of correct predictions) and mean cross-entropy (natural logarithm)."""
 
     accuracy: float
     loss: float

@@ -1,4 +1,4 @@
-"""Pictures that stay in an accelerator's memory: a client's are picked and normalised there, and nothing is sent."""
+"""Pictures kept in an accelerator's memory: a client's are selected and normalised there, without transfers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedpriv.data import Pictures
 from fedpriv.data.load import scale_and_shift
 from fedpriv.training.sequential import LocalData
 
-#: Of the memory that is free when they are loaded: four workers on one GPU leave a third of it for training.
+#: Share of the memory free at loading: with four workers on one GPU, a third of it is left for training.
 SHARE = 0.25
 
 
 def fits(part: Pictures, device: torch.device) -> bool:
-    """Whether a device with memory of its own has room for all pictures."""
+    """Whether the device has its own memory and room for all pictures."""
     if device.type != "cuda":
         return False
     free, _ = torch.cuda.mem_get_info(device)
