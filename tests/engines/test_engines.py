@@ -327,7 +327,7 @@ def test_memories_survive_a_checkpoint_and_stay_with_their_client():
     assert np.array_equal(first, second)
 
 
-# --- Flower's own runtime and clusters: last, because the Ray of the tests above ends for them ------------------------------
+# --- Flower's own runtime and clusters: last, because the Ray of the tests above ends for them -----------
 
 
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0.0), ("cuda", 0.25)])
