@@ -39,6 +39,18 @@ from fedpriv.runs.start import resume_run, start_run
 ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_factor=0.4", "num_rounds=3")
 
 
+#: What an engine must carry beside one exchange's messages: three exchanges a round, one of them with a single client
+#: of each group; statistics and releases apart; layers that stay with their client.
+METHODS = {
+    "coqfl": ("strategy=coqfl", "strategy.client.group_size=4", "num_rounds=2"),
+    "adpfl": (
+        *("strategy=adpfl", "partition=dirichlet", "strategy.server.window=2"),
+        *("num_clients=3", "clients_per_round=3", "num_rounds=2"),
+    ),
+    "fedper": ("strategy=fedper", "partition=pathological", "num_clients=5", "clients_per_round=4"),
+}
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inprocess") / "run"
@@ -53,6 +65,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ray_with_two_workers_gives_the_same_run(run: Run, whole: Path):
     folder = run(*ADAPTIVE, "engine=ray", "engine.workers=2")
     assert result_of(folder) == result_of(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_that_keep_or_exchange_more_give_the_same_run_on_ray(method: str, run: Run):
+    options = METHODS[method]
+    assert result_of(run(*options, "engine=ray", "engine.workers=2")) == result_of(run(*options))
 
 
 @pytest.fixture
@@ -354,3 +373,11 @@ def test_flower_gives_the_same_run_also_after_an_interruption(interrupted: Calla
     folder = interrupted("engine=flower", "engine.workers=1")
     resume_run(folder)
     assert result_of(folder) == result_of(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "workers"), [("coqfl", 2), ("fedper", 1)])
+def test_methods_that_keep_or_exchange_more_give_the_same_run_on_flower(method: str, workers: int, run: Run):
+    """In one piece: what a checkpoint puts back is above, all of a client's memory at a time."""
+    options = METHODS[method]
+    assert result_of(run(*options, "engine=flower", f"engine.workers={workers}")) == result_of(run(*options))
