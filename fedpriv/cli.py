@@ -23,6 +23,7 @@ from fedpriv.config.constructors import constructor_schema
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.schema import Config
+from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.runs.sweep import FAILURE_FILE, exit_codes, job_ended
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(__version__)
         return DONE
-    multirun = bool(flags)
+    multirun = bool(flags)  # all others were answered
     commands = {key: value for key, value in map(_split, overrides) if key in ("resume", "rerun", "plan")}
     for command, work in (("resume", _resume), ("rerun", _rerun)):
         if commands.get(command, "null") != "null":
@@ -101,7 +102,7 @@ def _dispatch(arguments: list[str]) -> int:
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
     check(overrides, multirun)
-    return _plan(overrides) if plan == "true" else _run_hydra(arguments)
+    return _plan(overrides) if plan == "true" else _run_hydra(arguments, multirun)
 
 
 def _split(argument: str) -> tuple[str, str]:
@@ -142,7 +143,7 @@ def _is_hydras(key: str) -> bool:
 # --- commands --------------------------------------------------------------------------------------------
 
 
-def _run_hydra(arguments: list[str]) -> int:
+def _run_hydra(arguments: list[str], multirun: bool) -> int:
     """One run or a sweep in Hydra's folders; the worst exit code of all jobs."""
     import hydra
     from hydra.errors import HydraException
@@ -155,7 +156,7 @@ def _run_hydra(arguments: list[str]) -> int:
     sys.argv = [given[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print several lines and exit; `outcome` prints one
     try:
-        with stop.forwarded() if elsewhere else nullcontext():
+        with stop.forwarded() if elsewhere else kept_between_runs() if multirun else nullcontext():
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
             if elsewhere:
                 stop.check()  # jobs in other processes ended as if they had failed

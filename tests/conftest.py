@@ -8,12 +8,18 @@ import itertools
 import json
 import os
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Processes of tests that import torch compile it once, not each: a process that may not keep what it has compiled
+# starts in five seconds of work, any other in three.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 UNPACK = Path(__file__).resolve().parents[2] / "shared" / "data" / "unpack.sh"
 
@@ -171,3 +177,12 @@ def result_of(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["FEDPRIV_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_follow_one_another() -> Iterator[None]:
+    """Runs on Ray share its start and its workers, as the jobs of a sweep do."""
+    from fedpriv.engines.keeping import kept_between_runs
+
+    with kept_between_runs():
+        yield

@@ -21,6 +21,7 @@ from fedpriv.client.memory import Book, FileStore, Memories, collect_entries
 from fedpriv.common.files import write_atomic
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import Serve, make_apps
+from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.worker import memory_folder
 from fedpriv.privacy.events import Entry
 
@@ -70,6 +71,7 @@ def run_on_flower(config: Config, serve: Serve) -> None:
         sys.path.insert(0, root)
     from flwr.simulation import run_simulation
 
+    end_kept()  # the runtime would join that Ray, with its number of cores
     workers = config.engine.workers or os.cpu_count() or 1
     threads = config.engine.threads_per_client
     gpus = config.engine.gpus_per_worker if config.engine.device == "cuda" else 0.0  # none: Ray hides them

@@ -219,8 +219,19 @@ class RayGrid(LocalGrid):
 
     def close(self) -> None:
         super().close()
-        self.pool.idle.extend(self.joining.values())
+        for configured, actor in self.joining.items():
+            self._leave(configured, actor)
         self.pool.close()
+
+    def _leave(self, configured: Any, actor: Any) -> None:
+        """At the end of a run: a worker that is not there yet goes back to the pool, a dead one does not."""
+        try:
+            if ray.wait([configured], timeout=0)[0]:
+                ray.get(configured)
+        except (*LOSSES, RayTaskError):
+            ray.kill(actor)
+        else:
+            self.pool.idle.append(actor)
 
 
 def _lost(errand: Errand, reason: str) -> Message:

@@ -24,6 +24,7 @@ import ray
 
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.schema import EngineConfig
+from fedpriv.engines.keeping import keep, keeping, take_kept
 
 #: On a loaded machine Ray's own time limit for its start can be too short.
 TRIES = 2
@@ -84,7 +85,9 @@ class Pool:
     def __init__(self, engine: EngineConfig, most: int) -> None:
         self.engine, self.most = engine, most
         self.idle: deque[Any] = deque()
+        self.spare: list[Any] = []  # workers of earlier runs that this one does not need
         self.started_ray = False
+        self.cluster = ""  # the address of the Ray that this pool started
         self.workers = 0
         self._error: BaseException | None = None
         self._ready, self._closed = threading.Event(), threading.Event()
@@ -104,15 +107,24 @@ class Pool:
             if not ray.is_initialized():
                 _start_ray(self.engine)
                 self.started_ray = True
-            self.workers = self.engine.workers or self._default_workers()
-            self.idle.extend(self.new_actor() for _ in range(self.workers))
+                self.cluster = _cluster()
+            self._fill()
         except BaseException as error:  # handed to the thread that waits in `ready`
             self._error = error
         self._ready.set()
         # Ray asks the kernel to end its processes with the thread that started them, so this one stays.
         self._closed.wait()
 
+    def _fill(self) -> None:
+        self.workers = self.engine.workers or self._default_workers()
+        while len(self.idle) > self.workers:
+            self.spare.append(self.idle.pop())
+        while len(self.idle) < self.workers:
+            self.idle.append(self.new_actor())
+
     def new_actor(self) -> Any:
+        if self.spare:
+            return self.spare.pop()
         gpus = self.engine.gpus_per_worker if self._on_gpus() else 0
         actor: Any = ClientActor
         return actor.options(num_cpus=self.engine.threads_per_client, num_gpus=gpus).remote()
@@ -127,12 +139,36 @@ class Pool:
         )
         return max(1, min(found, self.most))
 
+    def suits(self, engine: EngineConfig) -> bool:
+        """Whether the Ray that this pool started is still there and has workers such as ``engine`` wants, or room."""
+        if not self.started_ray or _worker_options(self.engine) != _worker_options(engine):
+            return False
+        if not ray.is_initialized() or _cluster() != self.cluster:
+            return False
+        return (engine.workers or 1) * engine.threads_per_client <= ray.cluster_resources().get("CPU", 0)
+
+    def serve_again(self, engine: EngineConfig, most: int) -> Pool:
+        """For another run."""
+        self.engine, self.most = engine, most
+        self._fill()
+        return self
+
     def close(self) -> None:
-        for actor in self.idle:
-            ray.kill(actor)
+        """At the end of a run: the pool ends, or waits for the next run (`kept_between_runs`)."""
+        if keeping() and self.started_ray:
+            keep(self)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """Without the Ray that it started there is nothing left to end, and another's is left alone."""
+        if ray.is_initialized() and self.cluster in ("", _cluster()):
+            for actor in (*self.idle, *self.spare):
+                ray.kill(actor)
+            if self.started_ray:
+                ray.shutdown()
         self.idle.clear()
-        if self.started_ray:
-            ray.shutdown()
+        self.spare.clear()
         self._closed.set()
 
 
@@ -151,12 +187,29 @@ def slots(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: float) -> int:
     return found
 
 
+def _cluster() -> str:
+    return str(ray.get_runtime_context().gcs_address)
+
+
 _prestarted: list[Pool] = []
+
+
+def _kept_or_new(engine: EngineConfig, most: int) -> Pool:
+    kept = take_kept()
+    if isinstance(kept, Pool) and kept.suits(engine):
+        return kept.serve_again(engine, most)
+    if kept is not None:
+        kept.end()
+    return Pool(engine, most).start()
 
 
 def prestart(engine: EngineConfig, most: int) -> None:
     """Starts a pool in the background; the next `take_pool` gets it."""
-    _prestarted.append(Pool(engine, most).start())
+    _prestarted.append(_kept_or_new(engine, most))
+
+
+def _worker_options(engine: EngineConfig) -> tuple[object, ...]:
+    return engine.address, engine.device, engine.threads_per_client, engine.gpus_per_worker
 
 
 def _start_options(engine: EngineConfig) -> tuple[object, ...]:
@@ -165,7 +218,7 @@ def _start_options(engine: EngineConfig) -> tuple[object, ...]:
 
 def start_pool(engine: EngineConfig, most: int) -> None:
     """As `prestart`, but returns when Ray runs. Raises `RunFailed` where it does not start."""
-    pool = Pool(engine, most).start()
+    pool = _kept_or_new(engine, most)
     pool.ready()
     _prestarted.append(pool)
 
@@ -173,7 +226,7 @@ def start_pool(engine: EngineConfig, most: int) -> None:
 def take_pool(engine: EngineConfig, most: int) -> Pool:
     """A pool that is ready: the prestarted one if it was started as this engine wants it."""
     early = _prestarted.pop() if _prestarted else None
-    pool = early if early and _start_options(early.engine) == _start_options(engine) else Pool(engine, most).start()
+    pool = early if early and _start_options(early.engine) == _start_options(engine) else _kept_or_new(engine, most)
     pool.ready()
     return pool
 

@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 import ray
-import ray_nodes
 from conftest import SMALL, Run, ledger_of, result_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
@@ -40,11 +39,16 @@ from fedpriv.runs.start import resume_run, start_run
 ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_factor=0.4", "num_rounds=3")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """A Ray cluster that `engine.address` can join; address ``host:port``."""
-    with ray_nodes.cluster(cpus=2) as (address, _, _):
-        yield address
+#: What an engine must carry beside one exchange's messages: three exchanges a round, one of them with a single client
+#: of each group; statistics and releases apart; layers that stay with their client.
+METHODS = {
+    "coqfl": ("strategy=coqfl", "strategy.client.group_size=4", "num_rounds=2"),
+    "adpfl": (
+        *("strategy=adpfl", "partition=dirichlet", "strategy.server.window=2"),
+        *("num_clients=3", "clients_per_round=3", "num_rounds=2"),
+    ),
+    "fedper": ("strategy=fedper", "partition=pathological", "num_clients=5", "clients_per_round=4"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +62,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_ray_with_two_workers_gives_the_same_run(cluster: str, run: Run, whole: Path):
-    folder = run(*ADAPTIVE, "engine=ray", f"engine.address={cluster}", "engine.workers=2")
+def test_ray_with_two_workers_gives_the_same_run(run: Run, whole: Path):
+    folder = run(*ADAPTIVE, "engine=ray", "engine.workers=2")
     assert result_of(folder) == result_of(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_that_keep_or_exchange_more_give_the_same_run_on_ray(method: str, run: Run):
+    options = METHODS[method]
+    assert result_of(run(*options, "engine=ray", "engine.workers=2")) == result_of(run(*options))
 
 
 @pytest.fixture
@@ -84,9 +95,7 @@ def interrupted(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 @pytest.mark.slow
-def test_what_a_ray_worker_hands_back_unbegun_is_done_all_the_same(
-    cluster: str, run: Run, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_a_ray_worker_hands_back_unbegun_is_done_all_the_same(run: Run, monkeypatch: pytest.MonkeyPatch):
     """A turn of no length: of every batch one message is answered, the others wait for the next call."""
     sizes, submit = [], RayGrid._submit
 
@@ -97,15 +106,13 @@ def test_what_a_ray_worker_hands_back_unbegun_is_done_all_the_same(
     monkeypatch.setattr(RayGrid, "_submit", watched)
     monkeypatch.setattr("fedpriv.engines.ray.TURN", 0.0)
     many = ("num_clients=12", "clients_per_round=12", "num_rounds=2", "engine.trainer=sequential")
-    folder = run(*many, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
+    folder = run(*many, "engine=ray", "engine.workers=1")
     assert max(sizes) == 6 and len(sizes) == 24  # batches of several messages, one answer to each call
     assert result_of(folder)["model"] == result_of(run(*many))["model"]
 
 
 @pytest.mark.slow
-def test_ray_workers_each_train_their_share_of_a_cohort_at_once(
-    cluster: str, run: Run, monkeypatch: pytest.MonkeyPatch
-):
+def test_ray_workers_each_train_their_share_of_a_cohort_at_once(run: Run, monkeypatch: pytest.MonkeyPatch):
     """Half of the cohort each, in every round, so that a repetition is the same to the bit."""
     sizes, submit = [], RayGrid._submit
 
@@ -116,7 +123,7 @@ def test_ray_workers_each_train_their_share_of_a_cohort_at_once(
     monkeypatch.setattr(RayGrid, "_submit", watched)
     faults = "engine.faults=[{round: 2, client: 1, kind: raise}, {round: 2, client: 9, kind: drop}]"
     many = ("num_clients=12", "clients_per_round=12", "num_rounds=2", "engine.trainer=vectorised", faults)
-    on_ray = ("engine=ray", f"engine.address={cluster}", "engine.workers=2")
+    on_ray = ("engine=ray", "engine.workers=2")
     folders = [run(*many, *on_ray), run(*many, *on_ray)]
     assert sizes == 4 * [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
     assert result_of(folders[0]) == result_of(folders[1])
@@ -126,8 +133,8 @@ def test_ray_workers_each_train_their_share_of_a_cohort_at_once(
     assert float((models[0] - models[1]).norm()) < 1e-5 * float(models[0].norm())
 
 
-def test_ray_with_one_worker_and_an_interruption(cluster: str, interrupted: Callable[..., Path], whole: Path):
-    folder = interrupted("engine=ray", f"engine.address={cluster}", "engine.workers=1")
+def test_ray_with_one_worker_and_an_interruption(interrupted: Callable[..., Path], whole: Path):
+    folder = interrupted("engine=ray", "engine.workers=1")
     resume_run(folder)
     assert result_of(folder) == result_of(whole)
 
@@ -209,8 +216,8 @@ def train_message(config: Any, grid: LocalGrid, client: int, server_round: int =
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_its_client_retried_with_fresh_noise(cluster: str):
-    config = compose([*SMALL, *ADAPTIVE, "engine=ray", f"engine.address={cluster}", "engine.workers=1"])
+def test_a_killed_worker_is_replaced_and_its_client_retried_with_fresh_noise():
+    config = compose([*SMALL, *ADAPTIVE, "engine=ray", "engine.workers=1"])
     config, _, _ = resolve(config, None)
     with RayGrid(config) as grid:
         messages = [train_message(config, grid, client) for client in range(3)]
@@ -231,8 +238,8 @@ def test_a_killed_worker_is_replaced_and_its_client_retried_with_fresh_noise(clu
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_again_and_again_is_one_error_reply(cluster: str, monkeypatch: pytest.MonkeyPatch):
-    config = compose([*SMALL, "engine=ray", f"engine.address={cluster}", "engine.workers=1"])
+def test_a_worker_that_dies_again_and_again_is_one_error_reply(monkeypatch: pytest.MonkeyPatch):
+    config = compose([*SMALL, "engine=ray", "engine.workers=1"])
     config, _, _ = resolve(config, None)
     with RayGrid(config) as grid:
         real = grid.pool.new_actor
@@ -255,26 +262,26 @@ PLANNED = [kind for kind in get_args(FaultKind) if kind != "kill"]
 
 
 @pytest.mark.slow
-def test_ray_has_the_same_faults(cluster: str, run: Run):
+def test_ray_has_the_same_faults(run: Run):
     """All but `kill`: there the clients of the dead worker's batch are asked again as well."""
     drawn = f"engine.faults={{rate: 0.8, kinds: [{', '.join(PLANNED)}]}}"
     here = run(*ADAPTIVE, drawn)
     assert {kind for row in rows_of(here) for kind in row["refused"]} >= {"duplicate", "stale"}
-    there = run(*ADAPTIVE, drawn, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
+    there = run(*ADAPTIVE, drawn, "engine=ray", "engine.workers=1")
     assert result_of(there) == result_of(here)
 
 
 @pytest.mark.slow
-def test_a_client_killed_on_ray_is_asked_again_as_a_simulated_one_is(cluster: str, run: Run):
+def test_a_client_killed_on_ray_is_asked_again_as_a_simulated_one_is(run: Run):
     killed = ("clients_per_round=1", "num_rounds=1", "engine.faults={rate: 1, kinds: [kill]}")
-    here, there = run(*killed), run(*killed, "engine=ray", f"engine.address={cluster}", "engine.workers=1")
+    here, there = run(*killed), run(*killed, "engine=ray", "engine.workers=1")
     assert result_of(there) == result_of(here) and [entry["attempt"] for entry in ledger_of(there)] == [1]
     assert RunFolder(there).disturbed and not RunFolder(here).disturbed
 
 
 @pytest.mark.slow
-def test_on_ray_slow_clients_cost_no_more_than_the_deadline(cluster: str):
-    slow = ("local.epochs=1000000", f"engine.address={cluster}", "engine.workers=1", "engine.trainer=sequential")
+def test_on_ray_slow_clients_cost_no_more_than_the_deadline():
+    slow = ("local.epochs=1000000", "engine.workers=1", "engine.trainer=sequential")
     config, _, _ = resolve(compose([*SMALL, "engine=ray", *slow]), None)
     with RayGrid(config) as grid:
         while grid.joining:
@@ -291,11 +298,15 @@ def client_of_reply(reply: Message) -> int:
 
 
 @pytest.mark.slow
-def test_a_cluster_that_is_not_there_is_one_line(run: Run):
-    ray.shutdown()
-    with pytest.raises((OptionError, RunFailed)) as caught:
-        run("engine=ray", "engine.address=127.0.0.1:1")
-    assert "127.0.0.1:1" in str(caught.value) and "\n" not in str(caught.value)
+def test_slices_that_depend_on_the_number_of_workers_are_not_repeated_with_the_same_noise(
+    interrupted: Callable[..., Path],
+):
+    folder = interrupted("engine=ray", "engine.workers=1", "engine.trainer=vectorised")
+    before = ledger_of(folder)
+    resume_run(folder)
+    after = ledger_of(folder)
+    assert before and after[: len(before)] == before  # what left is not forgotten
+    assert {entry["attempt"] for entry in before} == {0} and 0 not in {e["attempt"] for e in after[len(before) :]}
 
 
 # --- the grid itself -------------------------------------------------------------------------------------
@@ -335,7 +346,7 @@ def test_memories_survive_a_checkpoint_and_stay_with_their_client():
     assert np.array_equal(first, second)
 
 
-# --- Flower's own runtime: last, because it starts and stops a Ray of its own ------------------------------
+# --- Flower's own runtime and clusters: last, because the Ray of the tests above ends for them -----------
 
 
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0.0), ("cuda", 0.25)])
@@ -351,20 +362,22 @@ def test_flowers_workers_see_the_gpu_that_their_clients_were_promised(
 
 
 @pytest.mark.slow
-def test_slices_that_depend_on_the_number_of_workers_are_not_repeated_with_the_same_noise(
-    cluster: str, interrupted: Callable[..., Path]
-):
-    folder = interrupted("engine=ray", f"engine.address={cluster}", "engine.workers=1", "engine.trainer=vectorised")
-    before = ledger_of(folder)
-    resume_run(folder)
-    after = ledger_of(folder)
-    assert before and after[: len(before)] == before  # what left is not forgotten
-    assert {entry["attempt"] for entry in before} == {0} and 0 not in {e["attempt"] for e in after[len(before) :]}
+def test_a_cluster_that_is_not_there_is_one_line(run: Run):
+    with pytest.raises((OptionError, RunFailed)) as caught:
+        run("engine=ray", "engine.address=127.0.0.1:1")
+    assert "127.0.0.1:1" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
 def test_flower_gives_the_same_run_also_after_an_interruption(interrupted: Callable[..., Path], whole: Path):
-    ray.shutdown()
     folder = interrupted("engine=flower", "engine.workers=1")
     resume_run(folder)
     assert result_of(folder) == result_of(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "workers"), [("coqfl", 2), ("fedper", 1)])
+def test_methods_that_keep_or_exchange_more_give_the_same_run_on_flower(method: str, workers: int, run: Run):
+    """In one piece: what a checkpoint puts back is above, all of a client's memory at a time."""
+    options = METHODS[method]
+    assert result_of(run(*options, "engine=flower", f"engine.workers={workers}")) == result_of(run(*options))

@@ -237,13 +237,6 @@ def test_the_floor_holds_and_the_run_says_so(run: Run) -> None:
     assert "clip_floor_held" in page_of(folder)
 
 
-@pytest.mark.slow
-def test_ray_gives_the_same_run(run: Run) -> None:
-    options = (*ADPFL, "num_clients=3", "clients_per_round=3", "num_rounds=2")
-    whole = result_of(run(*options))
-    assert result_of(run(*options, "engine=ray", "engine.workers=2")) == whole  # on flower: tests/methods/test_coqfl.py
-
-
 @pytest.mark.parametrize("variant", ["published", "repaired"])
 def test_resumed_in_the_middle_it_is_bit_identical(variant: str, run: Run, resumed: Callable[..., Path]) -> None:
     options = (*ADPFL, "num_rounds=6", "checkpoint.every=2", f"privacy.variant={variant}")

@@ -214,15 +214,6 @@ def test_a_reply_with_too_few_bits_is_refused(run: Run, monkeypatch: pytest.Monk
     assert rows[0]["errors"]["1"] == "refused: arrays.vector: expected 82 bytes for 650 bits, got uint8 [81]"
 
 
-@pytest.mark.slow
-def test_all_engines_give_the_same_run(run: Run) -> None:
-    """Three exchanges a round, one of them with a single client of each group."""
-    options = ("strategy=coqfl", "strategy.client.group_size=4", "num_rounds=2")
-    whole = result_of(run(*options))
-    assert result_of(run(*options, "engine=ray", "engine.workers=2")) == whole
-    assert result_of(run(*options, "engine=flower", "engine.workers=2")) == whole
-
-
 def test_resumed_in_the_middle_it_is_bit_identical(run: Run, resumed: Callable[..., Path]) -> None:
     options = ("strategy=coqfl", "strategy.client.encode=weights", "strategy.client.radius=0.3", "num_rounds=6")
     options = (*options, "checkpoint.every=2")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 import torch
 from conftest import SMALL, Run, page_of, result_of
 from flwr.app import Message
@@ -240,15 +239,6 @@ def test_clients_outside_the_cohort_keep_their_layers(run: Run) -> None:
 PER = ("strategy=fedper", "partition=pathological", "num_clients=5", "clients_per_round=4")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from fedpriv.runs.start import start_run
-
-    folder = tmp_path_factory.mktemp("inprocess") / "run"
-    start_run(compose([*SMALL, *PER]), folder)
-    return folder
-
-
 def interrupted(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, *overrides: str) -> None:
     """A run that ended in round ``number``."""
     real = Session._end_round
@@ -276,23 +266,6 @@ def test_a_resumed_run_is_bit_identical(
     interrupted(run, tmp_path / "broken", monkeypatch, 3, *options)
     resume_run(tmp_path / "broken")
     assert result_of(tmp_path / "broken") == result_of(run(*options))
-
-
-@pytest.mark.slow
-def test_ray_gives_the_same_run(run: Run, whole: Path) -> None:
-    try:
-        assert result_of(run(*PER, "engine=ray", "engine.workers=2")) == result_of(whole)
-    finally:
-        ray.shutdown()
-
-
-@pytest.mark.slow
-def test_flower_gives_the_same_run_also_after_an_interruption(
-    run: Run, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(run, tmp_path / "broken", monkeypatch, 2, *PER, "engine=flower", "engine.workers=1")
-    resume_run(tmp_path / "broken")
-    assert result_of(tmp_path / "broken") == result_of(whole)
 
 
 # --- the saved model -------------------------------------------------------------------------------------
