@@ -272,6 +272,12 @@ def _parameters(worker: Worker) -> str:
     return str(size) if held == size else f"{size}, of which {held} are shared"
 
 
+def _public_features(config: Config) -> dict[str, str]:
+    from fedpriv.data.features import public_knowledge
+
+    return {} if config.features.name == "none" else {"public features": public_knowledge(config.features)}
+
+
 def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.client.build import make_client
     from fedpriv.config.compose import compose
@@ -287,6 +293,7 @@ def _plan(overrides: Sequence[str]) -> int:
     threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
+        **_public_features(config),
         "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
         f"a client takes part {min(plan.participations)} to {max(plan.participations)} times",
         "parameters": _parameters(worker),

@@ -75,7 +75,7 @@ class Experiment:
         data = self.worker.data
         split = config.dataset.split
         self.pool_seed = config.seed if split is None else read_split(split).seed
-        self.pool = load_pool(config.dataset, self.pool_seed)
+        self.pool = load_pool(config.dataset, self.pool_seed, config.features)
         self.view = View(self.worker.model, self.pool)
         self.trained_on = int(data.partition.num_train.sum())
         self.targets = self._choose(data)

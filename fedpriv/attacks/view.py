@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.data import Dataset
-from fedpriv.data.load import normalise
+from fedpriv.data.load import inputs
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.flat_model import FlatModel
 
@@ -44,7 +44,7 @@ class View:
     def _batches(self, rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
         device = self.model.theta.device
         for part in np.array_split(rows, max(1, -(-len(rows) // BATCH))):
-            images = normalise(self.pool.train.images[part], self.pool.mean, self.pool.std)
+            images = inputs(self.pool, self.pool.train, part)
             yield images.to(device), torch.from_numpy(self.labels(part)).to(device)
 
     def logits(self, theta: FloatVector, rows: Rows) -> Features:

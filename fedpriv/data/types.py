@@ -14,12 +14,26 @@ import numpy as np
 from fedpriv.data.draws import generator
 
 
+class Rows(Protocol):
+    """Public features of pictures, float32 [n, d], read by rows."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Pictures:
-    """images: uint8 [n, c, h, w], possibly a memory map (read-only); labels: int64 [n]."""
+    """images: uint8 [n, c, h, w], possibly a memory map (read-only); labels: int64 [n]; features: [n, d], where a model
+    reads these in place of the pictures.
+    """
 
     images: np.ndarray
     labels: np.ndarray
+    features: Rows | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -27,7 +41,10 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set with its public normalisation constants, one per channel (of pixels scaled to 0..1)."""
+    """A data set with its public normalisation constants, one per channel (of pixels scaled to 0..1).
+
+    input_shape: what a model reads, where that is not the pictures: [d, 1, 1].
+    """
 
     name: str
     train: Pictures
@@ -35,9 +52,15 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    input_shape: tuple[int, int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """What a model reads of one picture: itself, or its features."""
+        return self.picture_shape if self.input_shape is None else self.input_shape
+
+    @property
+    def picture_shape(self) -> tuple[int, int, int]:
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
 

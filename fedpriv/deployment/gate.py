@@ -25,6 +25,7 @@ from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.messages import STATISTICS, TRAIN, Instructions, Refusal, run_name, shown_text
 from fedpriv.config.schema import Config
+from fedpriv.data.features import model_input
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.privacy.events import Entry
@@ -101,7 +102,7 @@ def model_size(config: Config) -> int:
     """Number of parameters of a run's model, without allocating them."""
     dataset = config.dataset
     assert dataset.size is not None, "on_nodes says the size"
-    shape = (dataset.channels, dataset.size, dataset.size)
+    shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         model = build_model(
             resolve_model(config.model, shape, client_class(config).keeps_layers), shape, len(dataset.classes), 0

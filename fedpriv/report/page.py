@@ -149,6 +149,7 @@ def _subtitle(run: RunFolder) -> str:
         value = pick(run.config, *(nested or name).split(".")) if value is None else value
         return None if value is None else words.format(f"{value:,}" if isinstance(value, int) else value)
 
+    known = pick(run.summary, "public_knowledge")
     facts = (
         fact("model", "model {}", "model.name"),
         fact("num_parameters", "{} parameters"),
@@ -156,6 +157,7 @@ def _subtitle(run: RunFolder) -> str:
         fact("clients_per_round", "{} per round"),
         fact("rounds", "{} rounds", "num_rounds"),
         fact("seed", "seed {}"),
+        f"public features: {known}" if known not in (None, "none") else None,
     )
     return " · ".join(filter(None, facts))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
-from fedpriv.data.load import normalise
+from fedpriv.data.load import inputs
 from fedpriv.mechanisms.distillation_loss import distillation_loss
 from fedpriv.training.evaluation import Loaded
 
@@ -33,7 +33,7 @@ class Distiller:
         data = worker.data
         rows, pictures = np.sort(data.auxiliary), data.dataset.test
         self.worker, self.options = worker, options
-        self.images = normalise(pictures.images[rows], data.dataset.mean, data.dataset.std)
+        self.images = inputs(data.dataset, pictures, rows)
 
     def __call__(self, teacher: FloatVector, student: FloatVector, trained: slice, server_round: int) -> FloatVector:
         """The student (float32 [d]) after distillation from the teacher [d]; only the slice ``trained`` moves.

@@ -12,7 +12,7 @@ from torch import nn
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
-from fedpriv.data.load import normalise
+from fedpriv.data.load import inputs
 from fedpriv.training.flat_model import FlatModel
 
 
@@ -45,7 +45,7 @@ class Evaluator:
         self.worker = worker
         data = worker.data
         pictures, rows = data.dataset.test, np.sort(data.auxiliary if auxiliary else data.test)
-        self.images = normalise(pictures.images[rows], data.dataset.mean, data.dataset.std)
+        self.images = inputs(data.dataset, pictures, rows)
         self.labels = torch.from_numpy(np.asarray(pictures.labels[rows], dtype=np.int64))
 
     def __call__(self, theta: FloatVector) -> Score:

@@ -66,6 +66,13 @@ def _linear(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     return _blocks(head=[nn.Flatten(), nn.Linear(_numel(shape), classes)])
 
 
+def _softmax(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
+    """Linear without a bias, from zero: its loss is convex, so no start is better than another."""
+    layer = nn.Linear(_numel(shape), classes, bias=False)
+    nn.init.zeros_(layer.weight)
+    return _blocks(head=[nn.Flatten(), layer])
+
+
 def _mlp(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     return _blocks(
         hidden=[nn.Flatten(), nn.Linear(_numel(shape), config.hidden), nn.ReLU()],
@@ -166,6 +173,7 @@ def _resnet34(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
 _BUILDERS = {
     "linear": _linear,
+    "softmax": _softmax,
     "mlp": _mlp,
     "cnn": _cnn,
     "cnn_agn": _cnn_agn,
