@@ -3,6 +3,7 @@ another."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from fedpriv.config.methods import (
     ExampleLevelClientOptions,
     GradientOptions,
     OneBitOptions,
+    UnitOptions,
 )
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
 
@@ -202,6 +204,15 @@ def check_halves(config: Config) -> None:
         _check_gradient(config)
     if issubclass(client, ClippingClientOptions):
         _check_clipping(config)
+    if issubclass(client, UnitOptions):
+        _check_alike(config, UnitOptions.model_fields)
+
+
+def _check_alike(config: Config, names: Iterable[str]) -> None:
+    server, client = config.server_options(), config.client_options()
+    for name in names:
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
 
 
 def check_min_replies(config: Config) -> None:

@@ -26,6 +26,18 @@ def randomised_response(epsilon: float) -> tuple[Vector, Vector]:
     return np.array([high, low]), np.array([low, high])
 
 
+def cap_response(epsilon: float, inside: float) -> tuple[Vector, Vector]:
+    """The two laws of a release whose ratio is e^eps on a set of probability ``inside``, and e^-eps on another.
+
+    They dominate every pair of inputs of a mechanism whose density takes two values, e^eps apart, and that gives
+    probability ``inside`` to the set where it is the higher: PrivUnit (`privunit`), randomised response among several
+    symbols. In both directions: sup_S P(S) - e^t Q(S) = inside (1 - e^(t - eps)) for 0 <= t <= eps.
+    """
+    least = inside * math.exp(-epsilon)
+    middle = max(0.0, 1.0 - inside - least)
+    return np.array([inside, middle, least]), np.array([least, middle, inside])
+
+
 # --- CoQ-FL: the joint law of a pair's two bits -------------------------------------------------------------
 
 

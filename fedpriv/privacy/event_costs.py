@@ -29,6 +29,7 @@ from fedpriv.privacy.events import (
     PoissonGaussian,
     RandomisedResponse,
     Shuffled,
+    UnitCap,
 )
 
 #: Orders of every Renyi curve: close to 1 for large totals, up to a million for tiny ones.
@@ -105,7 +106,7 @@ def why_unbounded(event: Event) -> str | None:
 
 def delta_share(event: Event) -> float:
     """The part of the target delta that one release uses up; the rest of the mechanism is then pure."""
-    if isinstance(event, Binomial | ApproximateDP):
+    if isinstance(event, Binomial | ApproximateDP | UnitCap):
         return event.delta
     if isinstance(event, Shuffled) and _amplified(event) is not None:
         return event.dimension * event.delta
@@ -121,6 +122,8 @@ def pure_epsilon(event: Event) -> float:
         return 1 / event.multiplier if event.multiplier else math.inf
     if isinstance(event, GumbelTopK):
         return event.k * event.epsilon
+    if isinstance(event, UnitCap):
+        return event.epsilon if event.inside else 0.0
     if isinstance(event, RandomisedResponse | Shuffled | PairedQuantisation):
         return event.dimension * _coordinate_epsilon(event)
     return 0.0 if is_silent(event) else math.inf
@@ -194,6 +197,8 @@ def _curve(event: Event) -> Vector:
         return np.minimum(event.k * event.epsilon**2 / 8 * ORDERS, event.k * event.epsilon)
     if isinstance(event, RandomisedResponse | Shuffled):
         return event.dimension * laws.pure_renyi(_coordinate_epsilon(event), ORDERS)
+    if isinstance(event, UnitCap):
+        return _cap_renyi(event)
     if isinstance(event, PairedQuantisation):
         return event.dimension * laws.renyi_divergence(*_worst_laws(event), ORDERS)
     if isinstance(event, Binomial):
@@ -210,6 +215,12 @@ def _curve(event: Event) -> Vector:
     if isinstance(event, FixedSizeGaussian):
         return dp_library.fixed_size_gaussian_rdp(event.sample_size, event.population, event.multiplier, ORDERS)
     raise TypeError(f"no Renyi curve for {event}")
+
+
+def _cap_renyi(event: UnitCap) -> Vector:
+    if event.epsilon > 600:  # the smallest probability would underflow
+        return np.full(len(ORDERS), event.epsilon)
+    return laws.renyi_divergence(*laws.cap_response(event.epsilon, event.inside), ORDERS)
 
 
 def renyi_to_epsilon(curves: Vector, delta: float) -> Vector:
@@ -244,6 +255,8 @@ def loss_distribution(event: Event, interval: float) -> Any | None:
         return dp_library.discrete_pld(*law, interval)
     if isinstance(event, RandomisedResponse | Shuffled | PairedQuantisation):
         return dp_library.discrete_pld(*laws.randomised_response(_coordinate_epsilon(event)), interval)
+    if isinstance(event, UnitCap):
+        return dp_library.discrete_pld(*laws.cap_response(event.epsilon, event.inside), interval)
     if isinstance(event, ApproximateDP):
         return dp_library.discrete_pld(*laws.randomised_response(_pair_epsilon(event)), interval)
     return None

@@ -180,6 +180,31 @@ class RandomisedResponse(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnitCap(Event):
+    """A release whose density takes two values, e^epsilon apart: PrivUnit's cap, or one symbol among several.
+
+    inside: the probability of the set where the density is the higher, at most 1/(1 + e^-epsilon); nothing more is
+    known of an epsilon-private release that is given with exactly that (`laws.cap_response`). delta: used up by ONE
+    release; the price of floating point is in it and in epsilon (`fedpriv.mechanisms.privunit`).
+    """
+
+    mechanism = "unit_cap"
+    epsilon: float
+    inside: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number("epsilon", self.epsilon)
+        _number("inside", self.inside, most=1.0)
+        _number("delta", self.delta)
+        if self.delta >= 1:
+            raise ValueError(f"delta={self.delta}: must be in [0, 1)")
+        if self.inside * (1 + math.exp(-self.epsilon)) > 1 + 1e-12:
+            raise ValueError(f"inside={self.inside}: no epsilon={self.epsilon} allows more than 1/(1 + e^-epsilon)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairedQuantisation(Event):
     """CoQ-FL: ``dimension`` bits, each epsilon-private alone, correlated with the partner's by shared randomness.
 
@@ -299,6 +324,7 @@ MECHANISMS: dict[str, type[Event]] = {
         ZCDP,
         GumbelTopK,
         RandomisedResponse,
+        UnitCap,
         PairedQuantisation,
         Binomial,
         Shuffled,
@@ -346,9 +372,6 @@ class Entry:
     def order(self) -> tuple[int, int, int, int]:
         """Sort key of a ledger: (round, client, sequence, attempt)."""
         return self.round, self.client, self.sequence, self.attempt
-
-
-# --- JSON: one flat object per entry; infinite numbers are the string "inf" --------------------------------
 
 
 # --- checks ------------------------------------------------------------------------------------------------
