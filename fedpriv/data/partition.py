@@ -78,7 +78,7 @@ def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
     """Checks that need no partition."""
     examples, classes = len(labels), len(np.unique(labels))
     if num_clients > examples:
-        raise OptionError("num_clients", num_clients, f"there are {examples} training pictures, each needs one")
+        raise OptionError("num_clients", num_clients, f"each client needs one of {examples} training pictures")
     if isinstance(config, PathologicalPartition) and config.classes_per_client > classes:
         raise OptionError(
             "partition.classes_per_client", config.classes_per_client, f"the training pictures have {classes} classes"
