@@ -1,4 +1,4 @@
-# `make help` explains itself. CI calls the same targets as a person.
+# `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
 .PHONY: help install run browser test test-gpu stress deploy-demo reproduce leaderboard site lint format bench bench-privacy \
 	papers map lock clean
@@ -24,7 +24,7 @@ install: .venv/installed ## everything into .venv, from requirements.txt (hashes
 run: install ## the default job: Fed-CAD on the digits data, about half a minute
 	$(PY) -m fedpriv $(ARGS)
 
-browser: ## Chromium for the tests of the site: by apt-get, where it is missing and we are root
+browser: ## Chromium for the tests of the site: by apt-get, if it is missing and we are root
 	@{ $(FIND_CHROMIUM); } >/dev/null && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing Chromium for the tests of the site (apt-get)"; \
@@ -34,7 +34,7 @@ browser: ## Chromium for the tests of the site: by apt-get, where it is missing 
 			|| echo "Chromium could not be installed; going on without it"; \
 	else echo "no Chromium here, and only root can install it with apt-get; going on without it"; fi
 
-test: install browser ## all tests in JOBS processes (on real pictures where ../shared/data or FEDPRIV_PICTURES is there)
+test: install browser ## all tests in JOBS processes (on real pictures if ../shared/data or FEDPRIV_PICTURES exists)
 	@marks="not gpu"; \
 	{ $(FIND_CHROMIUM); } >/dev/null || { marks="not gpu and not browser"; \
 		echo "the browser tests are left out: there is no Chromium here"; }; \
@@ -46,7 +46,7 @@ test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 site: install ## the site of docs/results in site/; ARGS="results=FOLDER out=FOLDER"
 	$(PY) -m fedpriv.site $(ARGS)
 
-stress: install ## what `make test` samples, at length: a million damaged messages, a million found by coverage, 1,000 kills
+stress: install ## the sampled tests of `make test` in full: a million damaged messages, a million found by coverage, 1,000 kills
 	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 FEDPRIV_KILLS=1000 $(PY) -m pytest -s --timeout=7200 \
 		tests/common/test_records.py tests/engines/test_requests.py tests/system/test_fuzz.py tests/config/test_remote_options.py \
 		tests/deployment/test_data_ledger.py $(ARGS)
@@ -65,10 +65,10 @@ format: install ## let ruff format and sort
 deploy-demo: install ## a deployment rehearsed on this machine: SuperLink, three SuperNodes, TLS, policies (two minutes)
 	$(PY) -m deploy.demo
 
-bench: install ## speed: against a bare loop and Flower's own runtime, by size, and where the time goes (a quarter of an hour)
+bench: install ## speed: against a bare loop and Flower's own runtime, by size, and by part of a round (a quarter of an hour)
 	$(PY) -m benchmarks $(ARGS)
 
-bench-privacy: install ## accounting, noise and auditor: agreement with second accountants, throughput, power
+bench-privacy: install ## accounting, noise and auditor: agreement with other accountants, throughput, power
 	$(PY) benchmarks/bench_accounting.py
 	$(PY) benchmarks/bench_noise.py
 	$(PY) benchmarks/bench_auditor.py
@@ -79,7 +79,7 @@ reproduce: install ## every paper's experiments at scale=small: tables, figures 
 leaderboard: install ## all methods at equal verified epsilon, by threat model (half an hour; ARGS="board=example data=DIR")
 	$(PY) -m fedpriv.leaderboard $(ARGS)
 
-papers: install ## where every equation of the papers is in the code
+papers: install ## lists where each equation of the papers is in the code
 	$(PY) -m fedpriv.papers
 
 map: install ## docs/architecture.svg: the rooms and floors of the code, drawn from its imports

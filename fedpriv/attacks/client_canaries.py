@@ -110,7 +110,7 @@ def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
     """
     client = make_client(config)
     if client.threat.observer in BLIND_TO_COHORT:
-        words = f"its canaries are heard by the server, this run's observer is {client.threat.observer}: mechanism"
+        words = f"the server observes its canaries, this run's observer is {client.threat.observer}: mechanism"
         raise OptionError("level", "training", words)
     layout = Worker(config).model.layout
     up = client.exchange(layout, 1).up

@@ -62,9 +62,9 @@ class Experiment:
 
     def __init__(self, folder: RunFolder, config: Config, progress: Progress = lambda what, ready, of: None) -> None:
         if not folder.finished:
-            raise RunFolderError(f"{folder.path}: the run has not finished; resume={folder.path} goes on with it")
+            raise RunFolderError(f"{folder.path}: the run has not finished; resume={folder.path} continues it")
         if config.partition.name == "resampled":
-            words = "clients share pictures, so a picture's member is no one client; attack a run that divides them"
+            words = "clients share pictures, so membership of a picture is ambiguous; attack a run that partitions them"
             raise OptionError("partition", "resampled", words)
         # Where the run was trained no longer matters.
         engine = config.engine.model_copy(update={"device": "auto", "name": "inprocess"})

@@ -92,7 +92,7 @@ def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, par
     config = _small(config)
     client = make_client(config)
     if client.threat.observer in BLIND_TO_COHORT:
-        words = f"what clients send is heard by the server, this run's observer is {client.threat.observer}: mechanism"
+        words = f"the server sees what clients send, this run's observer is {client.threat.observer}: mechanism"
         raise OptionError("level", "training", words)
     settings = {"delta": config.privacy.delta, "confidence": confidence, "structural": client.exact_leak()}
     if isinstance(client, OneBitClient):

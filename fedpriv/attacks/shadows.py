@@ -211,7 +211,7 @@ def _make(job: Job, folder: Path) -> None:
     split = folder / f"{job.key}.npz"
     trained = train(job, split)
     if not np.isfinite(trained.theta).all():
-        raise RunFailed(f"a model trained beside the run diverged (local.lr={job.config.local.lr})")
+        raise RunFailed(f"a model trained for the attack diverged (local.lr={job.config.local.lr})")
     tensors = {"theta": trained.theta} | {str(number): theta for number, theta in trained.snapshots.items()}
     content = save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()})
     write_atomic(folder / f"{job.key}.safetensors", content)

@@ -70,7 +70,7 @@ class Targets:
             refuse_overlap(one, rows, other, more)
         for name, rows in parts.items():
             if len(np.unique(rows)) < len(rows):
-                raise OverlapError(f"{name}: a row is there twice")
+                raise OverlapError(f"{name}: a row is given twice")
 
 
 def refuse_overlap(one: str, rows: Rows, other: str, more: Rows) -> None:
@@ -105,7 +105,7 @@ def choose(
             raise TooFewExamples(
                 f"{len(sides.members)} members and as many non-members of the same classes could be {words}, at least "
                 f"{FEWEST} are needed: {len(candidates)} pictures of other clients, {len(known)} of the attacker, "
-                f"{len(outsiders)} that nobody trains on. dataset.train_examples leaves more of them out of training"
+                f"{len(outsiders)} outside training. A smaller dataset.train_examples leaves more"
             )
     return Targets(evaluated, learnt, spare)
 

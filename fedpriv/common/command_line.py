@@ -64,7 +64,7 @@ def command_options(
     if unknown := sorted(set(options) - set(known)):
         raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(known) or 'none'}")
     if missing := [name for name, value in options.items() if not value and name not in may_be_empty]:
-        raise OptionError(missing[0], "", f"is missing; `python -m {command} --help` shows how it is called")
+        raise OptionError(missing[0], "", f"is missing; `python -m {command} --help` shows the usage")
     return {name: str(value) for name, value in options.items()}
 
 

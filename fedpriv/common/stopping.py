@@ -120,7 +120,7 @@ class Stop:
         signal.alarm(0)  # cancels Ray's alarm, if its handler ran before ours
         if first and self._forwards is not None:
             self._forwards.touch()
-            _say("stopping when the rounds that are going on end; a second signal stops at once")
+            _say("stopping when the current rounds end; a second signal stops at once")
         elif first and self._grace is not None:
             _say(f"stopping when this round ends, after {self._grace:g} s at the latest; a second signal stops at once")
             # A real signal, so that a blocking call in the main thread is interrupted.

@@ -68,7 +68,7 @@ def split_test_set(num_test: int, auxiliary: int, seed: int) -> tuple[np.ndarray
     """(auxiliary, reported): disjoint rows of the test set, ascending, together all of it."""
     if auxiliary >= num_test:
         raise OptionError(
-            "dataset.auxiliary", auxiliary, f"there are {num_test} test pictures and one at least must stay for testing"
+            "dataset.auxiliary", auxiliary, f"there are {num_test} test pictures and one must remain for testing"
         )
     order = generator(seed, "auxiliary").permutation(num_test)
     return np.sort(order[:auxiliary]), np.sort(order[auxiliary:])
@@ -78,7 +78,7 @@ def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
     """Checks that need no partition."""
     examples, classes = len(labels), len(np.unique(labels))
     if num_clients > examples:
-        raise OptionError("num_clients", num_clients, f"there are {examples} training pictures, and each needs one")
+        raise OptionError("num_clients", num_clients, f"each client needs one of {examples} training pictures")
     if isinstance(config, PathologicalPartition) and config.classes_per_client > classes:
         raise OptionError(
             "partition.classes_per_client", config.classes_per_client, f"the training pictures have {classes} classes"

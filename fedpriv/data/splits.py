@@ -75,4 +75,4 @@ def check_split(path: str, split: Split, pictures: int) -> None:
     if rows.min() < 0 or rows.max() >= pictures:
         raise OptionError("dataset.split", path, f"rows are 0 to {pictures - 1}, found {rows.min()} to {rows.max()}")
     if len(np.unique(rows)) < len(rows):
-        raise OptionError("dataset.split", path, "a row is there twice: train and test must not overlap")
+        raise OptionError("dataset.split", path, "a row is given twice: train and test must not overlap")

@@ -81,7 +81,7 @@ class DataLedger:
             return ledger
         for path in (ledger._lines.path, counter):
             if path.exists():
-                raise LedgerRefused(f"{path} is there already: a data folder has one ledger for ever")
+                raise LedgerRefused(f"{path} is there already: a data folder keeps one ledger permanently")
         ledger.folder.mkdir(mode=0o700, exist_ok=True)
         fsync_folder(data)
         _make_private(counter.parent)
@@ -177,7 +177,7 @@ class DataLedger:
         known = self._known
         tie = known.tie.at(self._lines.path)
         if self._whole_size(tie) != tie.size:
-            raise LedgerRefused(f"{self._lines.path}: somebody else writes into the ledger")
+            raise LedgerRefused(f"{self._lines.path}: another process writes into the ledger")
         counter = {"ledger": tie.ledger, "bytes": tie.size, "chain": tie.chain}
         write_atomic(self.counter, json.dumps(counter) + "\n", mode=0o600)
         if known.rows is not None:

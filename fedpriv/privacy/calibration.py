@@ -128,7 +128,7 @@ def planned_participations(
     if sampling not in ("fixed", "poisson"):
         raise ValueError(f"sampling={sampling!r}: allowed: fixed, poisson")
     if not 1 <= clients_per_round <= num_clients or num_rounds < 1:
-        raise ValueError(f"{clients_per_round} of {num_clients} clients in {num_rounds} rounds is no plan")
+        raise ValueError(f"{clients_per_round} of {num_clients} clients in {num_rounds} rounds is not a valid plan")
     if schedule is None:
         return num_rounds
     if len(schedule) != num_clients or not all(0 <= rounds <= num_rounds for rounds in schedule):

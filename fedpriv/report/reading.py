@@ -109,7 +109,7 @@ def read_run(path: Path) -> RunFolder:
     Raises `RunFolderError` where there is no run at all.
     """
     if not path.is_dir() or not is_run(path):
-        raise RunFolderError(f"{path}: no run folder (it would hold config.yaml, metrics.jsonl, summary.json)")
+        raise RunFolderError(f"{path}: not a run folder (which holds config.yaml, metrics.jsonl, summary.json)")
     problems: dict[str, str] = {}
     config_text, config = _read_mapping(path / "config.yaml", yaml.safe_load, problems)
     _, summary = _read_mapping(path / "summary.json", json.loads, problems)

@@ -54,7 +54,7 @@ class RunMetrics:
         self._dropped = count("dropped", "Clients that were asked and whose reply was not there or not used")
         self._refusals = count("refusals", "Clients that sent a code in place of a reply", ("code",))
         self._refused = count("replies_refused", "Replies that the server could not use")
-        self._ignored = count("replies_ignored", "Replies of nobody who was asked, and second replies")
+        self._ignored = count("replies_ignored", "Replies from clients that were not asked, and repeated replies")
         self._received = count("received_bytes", "Bytes from clients")
         self._sent = count("sent_bytes", "Bytes to clients")
         self._accuracy = unknown("accuracy", "Of the global model on the server's test set, when last evaluated")
