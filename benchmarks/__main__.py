@@ -1,12 +1,12 @@
-"""`make bench`: one table of ratios, each from rounds that alternate in one run on one machine.
+"""`make bench`: one table of ratios, each measured on alternating rounds in one run on one machine.
 
     python -m benchmarks [rounds=21] [jobs=cnn,linear] [parts=engines,first,scaling,shares,server] [out=FOLDER]
 
-engines: a bare PyTorch loop, our engines and Flower's own runtime; first: until a fresh process's first round has
-ended; scaling: larger cohorts, populations and models;
-gpu (where asked): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
-shares: which part of a round goes where, for several methods; server: what 1,000 replies cost the server.
-size=test shrinks everything, to see that it works. Writes speed.json and speed.png into ``out`` (benchmarks/results).
+engines: a bare PyTorch loop, our engines and Flower's own runtime; first: time from the start
+of a process to the end of its first round; scaling: larger cohorts, populations and models;
+gpu (only on request): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
+shares: how a round's time divides, for several methods; server: what 1,000 replies cost the server.
+size=test shrinks everything, to check that it works. Writes speed.json and speed.png into ``out`` (benchmarks/results).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPTIONS = {
     "out": str(RESULTS),
     "size": "",
 }
-#: Methods whose shares are measured, with further options: distillation would make privacy's share look smaller.
+#: Methods whose shares are measured, with their options: no distillation, which would make privacy's share look small.
 STRATEGIES: dict[str, tuple[str, ...]] = {
     "fedavg": (),
     "fedcad": (),
@@ -49,7 +49,7 @@ Table = dict[str, dict[str, Figure]]
 
 
 def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
-    """Heading and rows of one table after the other."""
+    """Heading and rows of each table."""
     rounds, small = int(options["rounds"]), options["size"] == "test"
     parts = options["parts"].split(",")
     if "shares" in parts:
@@ -81,7 +81,7 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
 
 
 def _in_a_process_of_its_own(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
-    """The tables of one more job: Flower's runtime keeps its Ray in the process that has started it."""
+    """The tables of one more job, in a new process: Flower's runtime keeps Ray in the process that started it."""
     with tempfile.TemporaryDirectory() as folder:
         command = [f"{key}={value}" for key, value in (options | {"out": folder}).items()]
         subprocess.run([sys.executable, "-m", "benchmarks", *command], check=True)
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     before = machine(rounds=int(options["rounds"]), threads=1)
     out, table = Path(options["out"]), Table()
     out.mkdir(parents=True, exist_ok=True)
-    for heading, rows in measure(options):  # written at once: an interrupted benchmark keeps what it has
+    for heading, rows in measure(options):  # written at once, so that an interrupted benchmark keeps its results
         table[heading] = rows
         results: dict[str, Any] = {"machine": {**before, "load after": os.getloadavg()[0]}, **table}
         (out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -148,4 +148,4 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(status)  # Flower's runtime waits at its gate in a thread of its own
+    os._exit(status)  # Flower's runtime still waits in another thread

@@ -1,4 +1,4 @@
-"""How close the auditor comes to the truth, how fast, and how often it exceeds it.
+"""How close the auditor comes to the true epsilon, how fast, and how often it exceeds it.
 
     python benchmarks/bench_auditor.py [--trials 1e8] [--repetitions 200]
 

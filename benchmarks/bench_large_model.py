@@ -1,8 +1,8 @@
-"""What a round of a large model costs beside its local training: messages, clients' memories, aggregation.
+"""The cost of a large model's round besides local training: messages, clients' memories, aggregation.
 
 Run: python -m benchmarks.bench_large_model dataset=image_folder dataset.root=PICTURES dataset.size=32 [more options].
 ADP-FL with ResNet-18 (11 million parameters), 10 clients, one round of one epoch, everything in one process; any option
-can be given. Prints where the round's seconds went and the peak memory.
+can be given. Prints the round's time by part and the peak memory.
 """
 
 from __future__ import annotations

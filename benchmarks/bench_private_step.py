@@ -4,7 +4,7 @@
 
 plain: forward, backward, SGD. The others add per-example clipping and Gaussian noise: ours (the step that clients
 run), `torch.func` vmap, and Opacus with hooks, functorch and ghost clipping. All are timed in turn within one loop, so
-that a busy machine slows all alike; the figure that counts is the ratio of the medians.
+that a busy machine slows all equally; the figure that counts is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def contenders(name: str, images: Tensor, labels: Tensor) -> dict[str, Step]:
 
 
 def measure(steps: dict[str, Step], repeats: int) -> dict[str, float]:
-    """Median seconds of each."""
+    """Median seconds of each step."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(repeats + 3):
         for name, step in steps.items():

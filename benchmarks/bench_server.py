@@ -1,7 +1,7 @@
-"""What a round's replies cost the server: 1,000 of them about the model of 80,202 parameters.
+"""The server's cost of a round's replies: 1,000 of them for the model of 80,202 parameters.
 
-Messages are made as they are read, as our own grids make them, so that what is measured is the server's: checks,
-decoding, the weighted mean. Peak memory is that of a process of its own, above what it had before the round.
+Messages are created as they are read, as our own grids do, so that only the server's work is measured: checks,
+decoding, the weighted mean. Peak memory is that of a separate process, above its level before the round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIFFERENT = 50
 
 
 class Clients:
-    """A grid on which everybody answers at once. waits: seconds of it, and of making the replies."""
+    """A grid on which all clients reply at once. waits: seconds spent on that and on making the replies."""
 
     def __init__(self, clients: int, releases: list[FloatVector]) -> None:
         self.node_of_client, self.releases, self.waits = NodeOfClient(clients), releases, 0.0
@@ -45,14 +45,14 @@ def population(asked: int, wanted: int) -> Population:
 
 
 def orders(replies: int) -> dict[str, int]:
-    """How many of the replies are wanted, by what that means for the server: it adds each as it comes, or it holds
-    the first until there are enough.
+    """Case -> number of replies that the server needs: it adds each as it arrives, or holds the first ones until there
+    are enough.
     """
     return {"all, in order": replies, "the first of 1.3 times as many": round(replies / 1.3)}
 
 
 def seconds_of(wanted: int, asked: int, releases: list[FloatVector]) -> float:
-    """Of one round, apart from making the replies."""
+    """Seconds of one round, without making the replies."""
     grid, strategy = Clients(asked, releases), FedAvg(population(asked, wanted), weighting="examples")
     began = time.perf_counter()
     strategy.start(grid, pack_vector(np.zeros_like(releases[0])), 1)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def server(rounds: int, small: bool) -> Iterator[tuple[str, dict[str, Figure]]]:
         }
     yield f"server's peak memory of a round in MiB, {size}", {name: median_interval(mib) for name, mib in rows.items()}
     rows = {name: [] for name in orders(replies)}
-    for turn in range(times + 1):  # the first warms up
+    for turn in range(times + 1):  # the first is a warm-up
         for name, wanted in orders(replies).items():
             taken = seconds_of(wanted, replies, releases)
             rows[name] += [taken] if turn else []
@@ -95,6 +95,6 @@ def _growth(wanted: int, asked: int, releases: list[FloatVector]) -> float:
 
 
 def _resident(name: str) -> float:
-    """MiB, from what Linux says of this process; getrusage's peak would be the parent's."""
+    """MiB, from Linux's figures for this process; getrusage's peak would be the parent's."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) / 1024

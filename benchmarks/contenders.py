@@ -24,8 +24,8 @@ from fedpriv.training.flat_model import channels_innermost
 
 
 class BareLoop:
-    """A plain PyTorch loop without any framework, in processes of its own: nothing that another contender sets in its
-    process, such as the allocator, changes what a plain script would do.
+    """A plain PyTorch loop without any framework, in separate processes: nothing that another contender sets in its
+    process, such as the allocator, affects it.
     """
 
     def __init__(self, job: Job, processes: int, tuned: bool = False, device: str = "cpu") -> None:
@@ -103,7 +103,7 @@ class OwnEngine:
         self.first_round_after = time.perf_counter() - began
 
     def round(self) -> float:
-        adopt(self.config, self.worker)  # another contender of this process may have had its turn
+        adopt(self.config, self.worker)  # another contender in this process may have run in between
         began = time.perf_counter()
         self.number += 1
         result = self.strategy.start(
@@ -121,8 +121,8 @@ class OwnEngine:
 
 
 class OwnEngineApart:
-    """The project itself in a process of its own: Flower's runtime and our grid each say in a variable of the process
-    which run is under way.
+    """The project itself in a separate process: Flower's runtime and our grid each keep the current run in a variable
+    of their process.
     """
 
     def __init__(self, job: Job, engine: str, workers: int, extra: Iterable[str] = ()) -> None:
@@ -162,7 +162,7 @@ def own_options(job: Job, engine: str, workers: int, extra: Collection[str]) -> 
         "engine": engine,
         "engine.workers": workers,
     }
-    # Dividing all pictures would give each client another number.
+    # Partitioning all pictures would give each client a different number.
     if job.examples * job.num_clients != PICTURES and "partition=resampled" not in extra:
         options |= {"partition": "resampled", "partition.examples_per_client": job.examples}
     return [f"{key}={value}" for key, value in options.items()] + list(extra)

@@ -1,5 +1,5 @@
-"""Flower's own Simulation Runtime on the same jobs. Imports nothing of the project: its workers load what a plain
-Flower app would.
+"""Flower's own Simulation Runtime on the same jobs. Imports nothing from the project: its workers load only what a
+plain Flower app would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.job import Job, local_epoch, plain_model, shard, tensors
 
 
 class FlowerRuntime:
-    """A minimal Flower app on Flower's own Simulation Runtime; between rounds its server half waits at a gate."""
+    """A minimal Flower app on Flower's own Simulation Runtime; between rounds its server half is blocked."""
 
     def __init__(self, job: Job, workers: int) -> None:
         began = time.perf_counter()
@@ -73,7 +73,7 @@ class FlowerRuntime:
             raise RuntimeError("Flower's runtime gave no sign for three minutes")
 
     def close(self) -> None:
-        """The daemon thread waits at its gate and ends with the process."""
+        """Does nothing: the daemon thread stays blocked and ends with the process."""
 
 
 _loaded: dict[str, Any] = {}

@@ -41,7 +41,7 @@ def small_pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tensors() -> tuple[Tensor, Tensor]:
-    """The training pictures as a plain loop holds them: normalised float32 and int64."""
+    """The training pictures for a plain loop: normalised float32, and int64 labels."""
     images, labels = random_pictures("train")
     return torch.from_numpy(images).float().div_(255).sub_(0.1307).div_(0.3081), torch.from_numpy(labels)
 

@@ -1,9 +1,9 @@
-"""What a larger population costs: the same cohort of 100 out of 1,000, 50,000 and 100,000 clients.
+"""The cost of a larger population: the same cohort of 100 out of 1,000, 50,000 and 100,000 clients.
 
     python -m benchmarks.population [rounds=21] [strategy=fedcad]
 
-Every client draws 60 pictures of its own (partition=resampled). Seconds per round from rounds that alternate in one
-process; peak memory of a whole run of as many rounds, report included, in a process of its own.
+Every client draws its own 60 pictures (partition=resampled). Seconds per round from alternating rounds in one process;
+peak memory of a whole run of as many rounds, including its report, in a separate process.
 """
 
 from __future__ import annotations

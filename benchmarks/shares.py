@@ -1,7 +1,7 @@
-"""Where a round's time goes: training, privacy, messages and memories, aggregation, evaluation.
+"""How a round's time divides: training, privacy, messages and memories, aggregation, evaluation.
 
-Every function that belongs to a part is timed without what other parts take inside it, so that the parts add up to the
-whole round. One process, one client at a time.
+Every function that belongs to a part is timed without the time of other parts inside it, so that the parts add up to
+the whole round. One process, one client at a time.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TRAINING, PRIVACY, MESSAGES, AGGREGATION, EVALUATION = PARTS = (
     "aggregation",
     "evaluation",
 )
-#: What a client half does for privacy: noise and prices, keys where bits are shared.
+#: A client half's work for privacy: noise and costs, keys where bits are shared.
 ASKED = ("_check_budget", "_noise", "_key", "_seeds", "_join")
 
 
 class Stopwatch:
-    """Seconds of each part, of all rounds that have ended."""
+    """Seconds of each part over all completed rounds."""
 
     def __init__(self) -> None:
         self.rounds: list[Counter[str]] = []
-        self._parts: list[str] = []  # those that are going on, the innermost last
+        self._parts: list[str] = []  # the active ones, the innermost last
         self._now: Counter[str] = Counter()
         self._since = 0.0
 
@@ -58,7 +58,7 @@ class Stopwatch:
         self._now = Counter()
 
     def _switch(self) -> None:
-        """What has passed since the last switch belongs to the innermost part."""
+        """Adds the time since the last switch to the innermost part."""
         now = time.perf_counter()
         if self._parts:
             self._now[self._parts[-1]] += now - self._since  # type: ignore[assignment]
@@ -67,13 +67,13 @@ class Stopwatch:
 
 @contextmanager
 def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Iterator[None]:
-    """Times the parts of runs whose halves are these classes."""
+    """Times the parts of runs that use these client and server classes."""
     from fedpriv.engines.worker import Worker
     from fedpriv.runs.session import Session
     from fedpriv.training.sequential import SequentialTrainer
 
     belongs = [
-        (MESSAGES, server, ("start",)),  # all that is nothing else
+        (MESSAGES, server, ("start",)),  # all that belongs to no other part
         (TRAINING, Worker, ("local_data",)),
         (TRAINING, SequentialTrainer, ("train", "clipped_sum")),
         (TRAINING, client, ("train_locally",)),

@@ -1,4 +1,4 @@
-"""Seconds per round as ratios, from rounds that alternate in one run on one machine.
+"""Seconds per round as ratios, from alternating rounds in one run on one machine.
 
 Every ratio is the median over pairs of neighbouring rounds, with the 95% interval of the median (order statistics).
 """
@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def alternate(contenders: dict[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender's rounds, one round of each in turn; the first turn warms up and is dropped."""
+    """Seconds of each contender's rounds, one round of each in turn; the first turn is a warm-up and is dropped."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, contender in contenders.items():
@@ -49,9 +49,9 @@ def closing(contenders: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def engines(job: Job, rounds: int, processes: int = 2) -> dict[str, Figure]:
-    """One process against one; then two against two, each in processes of its own. processes=1: the first alone.
+    """One process against one; then two against two, in separate processes. processes=1: only the former.
 
-    A tuned bare loop does what we do to a process and a network: it keeps freed memory, and the channels innermost.
+    A tuned bare loop has our settings of process and network: it keeps freed memory and uses channels-last.
     """
     result: dict[str, Figure] = {}
     one: dict[str, Any] = {
@@ -112,7 +112,7 @@ def _first_round_of_flower(job: Job) -> float:
 
 
 def _first_round_of(job: Job, engine: str, workers: int) -> float:
-    """The command line itself, until the first line of its metrics is there."""
+    """Runs the command line until the first line of its metrics is written."""
     with tempfile.TemporaryDirectory() as folder:
         options = [*own_options(job, engine, workers, ()), "num_rounds=1", "evaluate.every=0"]
         began, metrics = time.perf_counter(), Path(folder, "run", "metrics.jsonl")
@@ -128,7 +128,7 @@ def _first_round_of(job: Job, engine: str, workers: int) -> float:
 
 
 def first_rounds(job: Job, times: int) -> dict[str, Figure]:
-    """Seconds from the start of a fresh process to the end of its first round, over Flower's."""
+    """Seconds from the start of a process to the end of its first round, divided by Flower's."""
     contenders: dict[str, Callable[[], float]] = {
         "inprocess": lambda: _first_round_of(job, "inprocess", 1),
         "ray, 2 workers": lambda: _first_round_of(job, "ray", 2),
@@ -147,8 +147,8 @@ EXTRA = ("partition=resampled", "partition.examples_per_client=60", "engine.trai
 
 
 def scaling(rounds: int, small: bool = False) -> dict[str, dict[str, Figure]]:
-    """Seconds per round, over those of the first of each table: cohorts, populations, models (vectorised trainer,
-    60 pictures a client, linear model and 100 of 1,000 clients where nothing else is said).
+    """Seconds per round, divided by those of the first of each table: cohorts, populations, models (vectorised trainer,
+    60 pictures per client, linear model and 100 of 1,000 clients unless varied).
     """
     cohorts, populations = ((2, 4), (20, 40)) if small else ((10, 30, 100, 300), (1_000, 10_000, 100_000))
     few, many = (4, 20) if small else (100, 1_000)

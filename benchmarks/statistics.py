@@ -1,4 +1,4 @@
-"""What a benchmark says of its measurements: medians with intervals, and the machine they were taken on."""
+"""Statistics of a benchmark: medians with intervals, and the machine they were measured on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Figure = tuple[float, float, float]
 
 
 def median_interval(values: Sequence[float]) -> Figure:
-    """Median and its distribution-free 95% interval (of fewer than six values: the smallest and the largest)."""
+    """Median and its distribution-free 95% interval (for fewer than six values: the smallest and the largest)."""
     ordered = np.sort(values)
     low = int(stats.binom.ppf(0.025, len(ordered), 0.5))
     return (
@@ -27,7 +27,7 @@ def median_interval(values: Sequence[float]) -> Figure:
 
 
 def machine(**facts: Any) -> dict[str, Any]:
-    """Where and when figures were measured; ``load``: processes that wanted a core in the minute before."""
+    """Where and when figures were measured; ``load``: average number of runnable processes in the minute before."""
     from fedpriv.common.versions import versions
 
     return {

@@ -1,8 +1,8 @@
-"""The vectorised trainer against the sequential one: seconds per whole round as ratios, from rounds that alternate.
+"""The vectorised trainer against the sequential one: seconds per whole round as ratios, from alternating rounds.
 
     python -m benchmarks.trainers [rounds=21] [jobs=linear,mlp,cnn]
 
-1,000 clients x 60 pictures, 100 of them a round, one process, one thread, FedAvg without evaluation. Beside whole
+1,000 clients x 60 pictures, 100 of them a round, one process, one thread, FedAvg without evaluation. Besides whole
 rounds (messages, client halves, ledger), the training alone: 100 clients' batches and steps.
 """
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     for model in options.get("jobs", "linear,mlp,cnn").split(","):
         for pictures in ("28x28",) if model == "cnn" else PICTURES:
             for words, (epochs, batch) in LOCAL.items():
-                if model == "cnn" and words != "1 epoch, batch 12":  # a minute a round says no more
+                if model == "cnn" and words != "1 epoch, batch 12":  # a minute per round, without further information
                     continue
                 name = f"{model}, {pictures}, {words}"
                 print(f"--- {name}", flush=True)

@@ -1,7 +1,7 @@
-"""`make deploy-demo`: a deployment rehearsed on this machine; exits with 1 unless everything went as it must.
+"""`make deploy-demo`: a deployment rehearsed on this machine; exits with 1 unless everything went as expected.
 
 A SuperLink and three SuperNodes, TLS and node keys, three folders of pictures, three rounds of Fed-CAD; then the
-result and every node's ledger are looked at, and everything is stopped.
+result and every node's ledger are checked, and everything is stopped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def rehearse(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def check(machines: Rehearsal, run_dir: Path, say: Callable[[str], None]) -> None:
-    """The result, and that every node booked what it sent."""
+    """Checks the result, and that every node booked what it sent."""
     summary = json.loads((run_dir / "summary.json").read_text())
     privacy = summary["privacy"]
     rounds, accuracy = summary["rounds"], summary["accuracy"]["final"]

@@ -31,12 +31,12 @@ from fedpriv.node import main as node_command
 BIN = Path(sys.executable).parent
 CLASSES = tuple("0123456789")
 
-#: Seconds without any sign of life (a line in a log, a ledger or a run's folder) after which a wait is given up. How
-#: long a step takes depends on what else the machine does: two cores that import torch thrice are silent for a minute.
+#: Seconds without progress (a line in a log, a ledger or a run's folder) after which a wait is given up. The time of a
+#: step depends on the machine's load: two cores that import torch three times at once are silent for a minute.
 PATIENCE = 300.0
 
-#: Three clients are too few to hide one of them: at a noise that still teaches something, three rounds cost a
-#: client-level epsilon of 747. The budget is that, and not one release more.
+#: Three clients are too few to hide one of them: with noise that still allows learning, three rounds cost a
+#: client-level epsilon of 747. The budget allows that, and no further release.
 MAX_EPSILON = 750.0
 
 POLICY = """\
@@ -57,11 +57,11 @@ limits:
 
 
 class Failed(Exception):
-    """A step of the rehearsal did not do what it must; says which, with the last lines of its log."""
+    """A step of the rehearsal failed; names it, with the last lines of its log."""
 
 
 class Rehearsal:
-    """A SuperLink and its nodes in ``folder``; a context manager that stops whatever it started.
+    """A SuperLink and its nodes in ``folder``; a context manager that stops all that it started.
 
     app: the folder whose bundle the nodes approve. nodes: how many are prepared. max_epsilon: of every node's policy.
     """
@@ -119,7 +119,7 @@ class Rehearsal:
         return self.folder / f"node-{number}"
 
     def home(self, name: str) -> Path:
-        """Where a machine's Flower unpacks what it runs: none of them sees another's."""
+        """Flower's folder of a machine, where it unpacks what it runs; not shared between machines."""
         return self.folder / f"flwr-{name}"
 
     def policy(self, number: int) -> Path:
@@ -131,7 +131,7 @@ class Rehearsal:
     # --- processes ---------------------------------------------------------------------------------------
 
     def start_superlink(self) -> None:
-        """Returns once it answers; registers every node's key."""
+        """Starts the SuperLink and registers every node's key; returns once it answers."""
         ports = (f"port={self.port}", f"control={self.control}")
         options = (f"credentials={self.keys / 'server'}", "host=127.0.0.1", *ports)
         self._start("superlink", [sys.executable, "-m", "fedpriv.superlink", *options])
@@ -155,7 +155,7 @@ class Rehearsal:
         return name
 
     def flwr(self, *arguments: str) -> str:
-        """Runs Flower's command; its output. Raises `Failed`, at once where the SuperLink has ended."""
+        """Runs Flower's command; returns its output. Raises `Failed`, at once if the SuperLink has ended."""
         shown = f"flwr {' '.join(arguments[:2])}"
         with tempfile.NamedTemporaryFile(suffix=".log", dir=self.folder) as output:
             process = subprocess.Popen(
@@ -194,7 +194,7 @@ class Rehearsal:
         self.flwr("run", str(app or self.app), "rehearsal", "--run-config", f'overrides="{overrides}"')
 
     def wait_for_summary(self, run_dir: Path) -> None:
-        """Until the run has written its summary, and its ServerApp has ended. Raises `Failed`."""
+        """Waits until the run has written its summary and its ServerApp has ended. Raises `Failed`."""
         self.wait_until(lambda: (run_dir / "summary.json").exists(), f"no summary in {run_dir}")
         self.wait_for_end()
 
@@ -207,13 +207,13 @@ class Rehearsal:
         return self._finished() > self._finished_before
 
     def wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
-        """Polls ``done``. Raises `Failed` when the SuperLink or the run has ended without it, or nothing happens."""
+        """Polls ``done``. Raises `Failed` if the SuperLink or the run ends without it, or nothing happens."""
         reached = False
 
         def decided() -> bool:
             nonlocal reached
             ended = self.stopped("superlink") or self._ended()
-            reached = done()  # looked at after the end was: it may have just been written
+            reached = done()  # read after the check for the end: it may just have been written
             return reached or ended
 
         patiently(decided, self.signs_of_life)
@@ -231,11 +231,11 @@ class Rehearsal:
         return total
 
     def _finished(self) -> int:
-        """How many ServerApps have ended."""
+        """Number of ServerApps that have ended."""
         return self.log("superlink", 10**7).count("Finished task")
 
     def server_log(self) -> str:
-        """What the newest run's ServerApp printed."""
+        """Output of the newest run's ServerApp."""
         with suppress(Failed, IndexError):
             newest = re.findall(r'"run-id": "?(\d+)', self.flwr("list", "rehearsal", "--format", "json"))[0]
             return self.flwr("log", newest, "rehearsal", "--show")[-3000:]
@@ -252,7 +252,7 @@ class Rehearsal:
         return self._running[name].poll() is not None
 
     def start_plain_node(self, name: str, *arguments: str) -> None:
-        """Flower's own SuperNode, without anything of ours."""
+        """Starts Flower's own SuperNode, without our additions."""
         port = str(free_ports(1)[0])
         link = ("--superlink", f"127.0.0.1:{self.port}", "--port", port, "--max-retries", "1")
         self._start(name, [str(BIN / "flower-supernode"), *link, *arguments])
@@ -283,7 +283,7 @@ class Rehearsal:
 
 
 def patiently(done: Callable[[], bool], signs: Callable[[], int], patience: float | None = None) -> bool:
-    """Polls ``done``; whether it came true before ``signs`` stood still for ``patience`` seconds (None: `PATIENCE`)."""
+    """Polls ``done``; False if ``signs`` did not change for ``patience`` seconds before (None: `PATIENCE`)."""
     patience = PATIENCE if patience is None else patience
     seen, since = signs(), time.monotonic()
     while not done():
@@ -296,7 +296,7 @@ def patiently(done: Callable[[], bool], signs: Callable[[], int], patience: floa
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment."""
+    """Ports that are free at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -309,7 +309,7 @@ def free_ports(count: int) -> list[int]:
 
 def write_pictures(folder: Path, nodes: int) -> list[int]:
     """The digits that ship with scikit-learn as picture files, folder/node-K/<class>/*.png for every node and
-    folder/server/<class>/*.png to test on. Returns the nodes' numbers of pictures.
+    folder/server/<class>/*.png for testing. Returns the nodes' numbers of pictures.
     """
     from sklearn.datasets import load_digits
 
@@ -324,7 +324,7 @@ def write_pictures(folder: Path, nodes: int) -> list[int]:
 
 
 def copy_of(app: Path, folder: Path) -> Path:
-    """The app's own files elsewhere, for a bundle that somebody changed."""
+    """Copies the app's files, for a bundle that is then modified."""
     for part in ("fedpriv", "strategies", "clients", "conf"):
         shutil.copytree(app / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):

@@ -1,7 +1,7 @@
 """The Flower app: ServerApp, ClientApp, and the adapter between messages and NumPyClient calls.
 
 The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
-catches every exception, attaches diagnostics in simulation only, and lets planned faults happen there.
+catches every exception, attaches diagnostics only in simulation, and injects planned faults there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _composed(overrides: str) -> Config:
     config = compose_remote_text(overrides)
     engine: dict[str, Any] = {"name": "flower"}
     privacy: dict[str, Any] = {}
-    if config.dataset.name == "on_nodes":  # real clients: nothing of theirs may be repeatable, nor measured on others
+    if config.dataset.name == "on_nodes":  # real clients: no seeded noise, and each trains on its own
         engine |= {"trainer": "sequential"}
         privacy |= {"rng": "secure"}
     return config.model_copy(

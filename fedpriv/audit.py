@@ -1,13 +1,13 @@
-"""`python -m fedpriv.audit`: attacks a method's real release code and holds the result against its claim.
+"""`python -m fedpriv.audit`: attacks a method's real release code and compares the result with its claim.
 
     python -m fedpriv.audit run=RUN_FOLDER [trials=200000] [confidence=0.95] [level=mechanism|training]
     python -m fedpriv.audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] ...
 
-mechanism: the client's `release`, the very object that training uses, on worst-case pairs of neighbouring update
+mechanism: the client's `release`, the same object that training uses, on worst-case pairs of neighbouring update
 sequences, many independent trials in one vectorised call; keys, batches and per-example clipping are the auditor's.
 training: a real run whose clients (or, where the unit is one example, some of whose examples) are canaries; the
-server's view of every message is what the attacker has. Beside it, up to 2000 real participations of one client with
-its own training, batches, clipping and noise keys, on data chosen to be told apart. With ``run=`` the result goes into
+attacker has the server's view of every message. In addition, up to 2000 real participations of one client with its
+own training, batches, clipping and noise keys, on worst-case data. With ``run=`` the result goes into
 the run's summary and report.
 """
 
@@ -32,10 +32,10 @@ from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import planned_events, schedule, with_target
 
-#: What was attacked, as the summary names it.
+#: Names of the audited code in the summary.
 RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
 
-#: Most participations of the audit of the client's own fit, each of which is a real training.
+#: Most participations in the audit of the client's own fit, each of which trains for real.
 MOST_FITS = 2000
 
 
@@ -169,7 +169,7 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
 
 
 def at_most(found: Audit) -> str:
-    """What an audit of so many trials could have found, in words: silence above that says nothing."""
+    """The most that this many trials could have shown, in words: beyond it, finding nothing means nothing."""
     return f"a perfect attack would have shown {_shown(found.attainable)} at most"
 
 
@@ -180,7 +180,7 @@ def _shown(value: float | None) -> str:
 
 
 def _write_into_run(folder: RunFolder, config: Config, scopes: Sequence[AuditedScope]) -> None:
-    """The whole run's audit goes into the summary's audited_* keys, the picture and the report beside it."""
+    """The whole run's audit goes into the summary's audited_* keys, the plot and the report."""
     from fedpriv.report.audit_plot import AuditRow, draw_audit
     from fedpriv.report.page import write_report
 

@@ -1,7 +1,7 @@
 """The command line: `python -m fedpriv option=value ...`.
 
-Everything is composed and checked once before Hydra starts, so that a mistake is one line and exit code 2.
-Exit codes: 0 done, 1 the run failed (what it had is kept), 2 a mistake in the call, 130 interrupted (Ctrl-C),
+Everything is composed and checked once before Hydra starts, so that a mistake gives one line and exit code 2.
+Exit codes: 0 done, 1 the run failed (results so far are kept), 2 a mistake in the call, 130 interrupted (Ctrl-C),
 143 stopped (SIGTERM).
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedpriv.engines.worker import Worker
 
 
-#: Of a larger sweep, only so many jobs and those that bring a new value are checked before the first job starts.
+#: In a larger sweep, only this many jobs and those with a new value are checked before the first job starts.
 CHECKED_JOBS = 200
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--version")
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """While a run is at work: an interruption and a full disk name the folder from which it goes on."""
+    """Context of an active run: an interruption or a full disk is reported with the folder to resume from."""
     try:
         yield
     except KeyboardInterrupt as interruption:
@@ -68,7 +68,7 @@ def _how_to_go_on(folder: Path) -> str:
 
 
 def _remove_if_unused(folder: Path) -> None:
-    """A run that was refused leaves no folder behind."""
+    """A refused run leaves no folder."""
     if folder.is_dir() and {path.name for path in folder.iterdir()} == {".lock"}:
         (folder / ".lock").unlink(missing_ok=True)
         folder.rmdir()
@@ -159,7 +159,7 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
         with stop.forwarded() if elsewhere else kept_between_runs() if multirun else nullcontext():
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
             if elsewhere:
-                stop.check()  # jobs in other processes have ended as if they had failed
+                stop.check()  # jobs in other processes ended as if they had failed
     except HydraException as error:
         raise OptionError("hydra", "", " ".join(str(error).split())) from None
     finally:
@@ -168,9 +168,9 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
 
 
 def job(_: Any) -> None:
-    """One job of Hydra's: composed again by `compose`, run in Hydra's folder for it.
+    """One Hydra job: composed again by `compose`, run in the folder that Hydra made for it.
 
-    A job that fails says so in its folder and lets the other jobs of a sweep go on.
+    A job that fails records that in its folder, and the other jobs of a sweep continue.
     """
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -188,7 +188,7 @@ def job(_: Any) -> None:
 
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
-        if config.engine.name == "ray":  # its workers start while this process still imports torch
+        if config.engine.name == "ray":  # its workers start while this process imports torch
             from fedpriv.engines.ray_pool import prestart
 
             prestart(config.engine, config.clients_per_round)
@@ -214,7 +214,7 @@ def job(_: Any) -> None:
 
 
 def finish(summary: dict[str, Any], folder: Path) -> None:
-    """What a person sees at the end of a run."""
+    """Prints the end of a run."""
     from rich.console import Console
 
     from fedpriv.report.tables import final_lines, final_table
@@ -272,6 +272,12 @@ def _parameters(worker: Worker) -> str:
     return str(size) if held == size else f"{size}, of which {held} are shared"
 
 
+def _public_features(config: Config) -> dict[str, str]:
+    from fedpriv.data.features import public_knowledge
+
+    return {} if config.features.name == "none" else {"public features": public_knowledge(config.features)}
+
+
 def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.client.build import make_client
     from fedpriv.config.compose import compose
@@ -287,6 +293,7 @@ def _plan(overrides: Sequence[str]) -> int:
     threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
+        **_public_features(config),
         "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
         f"a client takes part {min(plan.participations)} to {max(plan.participations)} times",
         "parameters": _parameters(worker),
@@ -323,10 +330,10 @@ def both_schemas(config: Config) -> tuple[type[Options], type[Options]]:
 
 
 def own_methods() -> dict[str, tuple[type[Options], type[Options]]]:
-    """Schemas of the methods without a row in `METHODS`; only where there are some, something heavy is loaded."""
+    """Schemas of the methods that are not in `METHODS`; heavy modules are loaded only if there are any."""
     found: dict[str, tuple[type[Options], type[Options]]] = {}
     for name in group_choices(CONF / "strategy"):
         if name not in METHODS:
-            with suppress(OptionError, SyntaxError):  # of a file that is being worked on: help on all else goes on
+            with suppress(OptionError, SyntaxError):  # an unfinished file must not break the help on others
                 found[name] = both_schemas(compose([f"strategy={name}"]))
     return found

@@ -1,14 +1,14 @@
-"""`python -m fedpriv.credentials FOLDER host=NAME[,NAME...] [nodes=3] [days=365]`: what a deployment's machines
-prove themselves with.
+"""`python -m fedpriv.credentials FOLDER host=NAME[,NAME...] [nodes=3] [days=365]`: the keys and
+certificates of a deployment.
 
-    FOLDER/ca/            ca.crt, ca.key            the key stays offline: whoever has it can be your server
-    FOLDER/server/        server.crt, server.key    for the SuperLink, with a copy of ca.crt; the certificate holds for
-                                                    all of host=, and for localhost, 127.0.0.1 and ::1
+    FOLDER/ca/            ca.crt, ca.key            the key stays offline: its holder can impersonate the server
+    FOLDER/server/        server.crt, server.key    for the SuperLink, with a copy of ca.crt; the certificate is valid
+                                                    for all of host=, and for localhost, 127.0.0.1 and ::1
     FOLDER/node-0/ ...    node.key, node.pub        for a SuperNode (ECDSA, P-384), with a copy of ca.crt
-                          identity.key, peers.json  with which clients sign keys for each other (Ed25519)
+                          identity.key, peers.json  with these, clients sign keys for each other (Ed25519)
 
-Called again it adds what is missing: more nodes, or a server certificate that was moved away, with a new key. Other
-files are never replaced; a further node is a further peer of all, so the lists of peers are written anew.
+Called again, it adds what is missing: more nodes, or a server certificate that was moved away, with a new key. Other
+files are never replaced, except the lists of peers: every new node is a peer of all others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPTIONS = {"host": "localhost", "nodes": "3", "days": "365"}
 MOST_NODES = 10_000
 #: The certificate authority outlives the server's certificates.
 CA_DAYS = 3650
-#: A host's name as certificates hold it.
+#: A host name as allowed in certificates.
 HOST_NAME = re.compile(
     r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9])?)*", re.IGNORECASE
 )
@@ -49,7 +49,7 @@ Curve = ec.SECP384R1
 def make_credentials(folder: Path, hosts: Sequence[str], nodes: int, days: int) -> list[Path]:
     """Writes what is missing; returns the files that were written. Raises `OptionError`, OSError.
 
-    hosts: names and addresses of the server; its certificate holds for `THIS_MACHINE` too.
+    hosts: names and addresses of the server; its certificate is also valid for `THIS_MACHINE`.
     """
     written: list[Path] = []
     names = list(dict.fromkeys(_name(host) for host in (*hosts, *THIS_MACHINE)))
@@ -71,7 +71,7 @@ def _nodes(folder: Path) -> list[Path]:
 
 
 def _authority(folder: Path, written: list[Path]) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """The certificate authority: read where it is there, made where it is not."""
+    """The certificate authority: read if it exists, otherwise created."""
     key_file, certificate_file = folder / "ca.key", folder / "ca.crt"
     if key_file.exists() != certificate_file.exists():
         missing = certificate_file if key_file.exists() else key_file
@@ -106,7 +106,7 @@ def _server(
     ca: x509.Certificate,
     written: list[Path],
 ) -> None:
-    """A certificate for the SuperLink's hosts; its key is made anew with it."""
+    """A certificate for the SuperLink's hosts; with a new key."""
     key = ec.generate_private_key(Curve())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedpriv server")])
     certificate = (
@@ -117,7 +117,7 @@ def _server(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA384())
     )
-    (folder / "server.key").unlink(missing_ok=True)  # of a certificate that is gone
+    (folder / "server.key").unlink(missing_ok=True)  # left from a certificate that was removed
     _write(folder / "server.key", _private(key), written, secret=True)
     _write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), written)
 
@@ -172,7 +172,7 @@ def _private(key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, written: list[Path], secret: bool = False) -> None:
-    """A new file; a secret one is nobody else's from its first byte on. Raises FileExistsError."""
+    """Writes a new file; a secret one is readable only by its owner from the start. Raises FileExistsError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     with os.fdopen(descriptor, "wb") as file:

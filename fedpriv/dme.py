@@ -1,4 +1,4 @@
-"""`python -m fedpriv.dme`: distributed mean estimation with every quantiser of the project, without any training.
+"""`python -m fedpriv.dme`: distributed mean estimation with every quantiser of the project, without training.
 
     python -m fedpriv.dme [n=10] [dimension=1000] [epsilon=1] [bits=8] [group_size=4,8] [private_share=0.134]
                           [radius=1] [inputs=uniform] [trials=100] [seed=0] [figure=all] [out=FOLDER]
@@ -9,8 +9,8 @@ these and the figures' numbers into dme.json, and the figures as PNG.
 
 n              clients; the time that corrquant takes grows with n^2
 epsilon        per coordinate, a number or inf (sq and corrquant always have inf)
-bits           M, random bits per coordinate that a pair shares
-group_size     sizes of the permutation groups, with commas; the pair is always there
+bits           M, shared random bits of a pair per coordinate
+group_size     sizes of the permutation groups, with commas; the pair is always included
 private_share  mu of the repaired quantisers: the probability of a private uniform in place of the shared one
 radius         values lie in [-radius, radius]
 inputs         uniform; gaussian (standard deviation radius/2, clamped); same (one uniform vector for all clients);
@@ -92,5 +92,5 @@ def _main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # the pieces are small: on a busy machine threads wait for each other
+    torch.set_num_threads(1)  # the chunks are small: on a busy machine threads would wait for each other
     sys.exit(main(sys.argv[1:]))

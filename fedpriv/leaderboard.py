@@ -2,13 +2,13 @@
 
     python -m fedpriv.leaderboard [board=all] [data=FOLDER] [download=false] [workers=0] [out=results/leaderboard]
 
-board     names of files of conf/leaderboard, with commas; all of them
+board     names of files in conf/leaderboard, with commas; all: all of them
 data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data
 download  true: fetch what is missing
 workers   runs at a time; 0: one per core
-out       folder; a call that was broken off goes on there, and what is done is not done again
+out       folder; an interrupted call resumes there, and finished runs are not repeated
 
-Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has a folder of its own in OUT/runs.
+Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has its own folder in OUT/runs.
 """
 
 from __future__ import annotations

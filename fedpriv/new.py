@@ -1,12 +1,12 @@
-"""`python -m fedpriv.new NAME [folder=.]`: a method of one's own, private from its first run on.
+"""`python -m fedpriv.new NAME [folder=.]`: a new method, private from its first run.
 
-    strategies/NAME.py       server half: takes the mean of what arrives
-    clients/NAME.py          client half: clips, adds Gaussian noise, says what that costs; a place for one's own idea
+    strategies/NAME.py       server half: takes the mean of the updates that arrive
+    clients/NAME.py          client half: clips, adds Gaussian noise, states its cost; a place for your idea
     conf/strategy/NAME.yaml  its options: `python -m fedpriv strategy=NAME`
-    tests/test_NAME.py       it runs and repeats, the ledger is the closed form, and no attack beats it
+    tests/test_NAME.py       it runs and repeats, the ledger matches the closed form, no attack exceeds it
 
-folder: the project's. NAME: small letters, digits and _. No file is ever replaced. Engines, ledger, auditor, reports,
-sweeps and the project's own tests take the method as it is; nothing is to be added by hand.
+folder: the project's. NAME: lower-case letters, digits and _. No file is ever replaced. Engines, ledger, auditor,
+reports, sweeps and the project's tests work with the method at once; nothing has to be registered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.methods import METHODS
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-#: What YAML or the command line read as a value, and the one class that the server half imports.
+#: Words that YAML or the command line read as a value, and the class that the server half imports.
 NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "federated_strategy"}
 OPTIONS = {"folder": "."}
 
@@ -150,7 +150,7 @@ def test_an_option_out_of_range_is_named() -> None:
         make_client(compose([*OPTIONS[:1], "strategy.client.noise_multiplier=-1"]))
 '''
 
-#: Where each file goes.
+#: Path of each file.
 FILES = {
     "strategies/@name@.py": STRATEGY,
     "clients/@name@.py": CLIENT,
@@ -175,7 +175,7 @@ def make_method(name: str, folder: Path) -> list[Path]:
 
 
 def check_name(name: str) -> None:
-    """Raises `OptionError` for what cannot be the name of a method."""
+    """Raises `OptionError` if this cannot be the name of a method."""
     if not NAME.fullmatch(name):
         words = "must be small letters, digits and _, a letter first, at most 32 characters (as in my_method)"
         raise OptionError("NAME", name, words)

@@ -10,8 +10,8 @@
             [metrics_port=0] [metrics_address=127.0.0.1]
                                                  answer a server; Ctrl-C or SIGTERM stops
 
-DATA/<class>/* are the pictures. credentials: a node's folder of `python -m fedpriv.credentials`. port: of Flower's own
-service on this machine, another one for each node that it runs. metrics_port: Prometheus metrics and health; 0: none.
+DATA/<class>/* are the pictures. credentials: a node's folder from `python -m fedpriv.credentials`. port: of Flower's
+own service on this machine, a different one for each node. metrics_port: Prometheus metrics and health; 0: none.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _status(options: dict[str, str]) -> None:
 
 
 def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnapshot:
-    """What a node's files say now, for `status` and for metrics. thorough: with every line of the ledger read.
+    """State of a node as read from its files, for `status` and for metrics. thorough: read every line of the ledger.
 
     Raises `OptionError`, `LedgerRefused`.
     """
@@ -155,7 +155,7 @@ def _run(options: dict[str, str]) -> None:
     port = whole_number(options, "port", 1024, 65535)
     policy = read_policy(file)
     with DataLedger(data, Path(policy.counter)).held(thorough=True) as ledger:
-        ledger.settle(policy)  # what must be refused is refused now, and not in the first round
+        ledger.settle(policy)  # refusals happen now, not in the first round
     node = Node(client, file, data)
     guard_bundles(lambda: read_policy(file).bundles, node.note)
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
@@ -177,7 +177,7 @@ def _run(options: dict[str, str]) -> None:
 
 @contextmanager
 def _metrics(options: dict[str, str], policy: Path, data: Path) -> Iterator[None]:
-    """Serves what `snapshot` says, where a port is named. Healthy is a node that could still release something."""
+    """Serves `snapshot`, if a port is given. A node is healthy while it can still release something."""
     port = whole_number(options, "metrics_port", 0, 65535)
     if port == 0:
         yield

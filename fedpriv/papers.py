@@ -1,4 +1,4 @@
-"""Where every equation of the papers is in the code: ``python -m fedpriv.papers``, or ``make papers``.
+"""Lists where each equation of the papers is in the code: ``python -m fedpriv.papers``, or ``make papers``.
 
 A tag is a comment such as ``# [Fed-CAD, Alg. 1 line 14]``, or ``lines 13, 20``, beside the code that computes it.
 """

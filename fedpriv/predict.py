@@ -22,19 +22,22 @@ from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.common.files import open_regular
 from fedpriv.common.printing import printable
 from fedpriv.config.compose import read_config
+from fedpriv.data.cache import cache_folder
+from fedpriv.data.features import Features, model_input
 from fedpriv.data.load import normalise
 from fedpriv.training.models import build_model
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained classifier with everything that using it needs."""
+    """A trained classifier with everything needed to use it."""
 
     module: nn.Module
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    features: Features | None = None
 
     def probabilities(self, images: NDArray[np.uint8]) -> Tensor:
         """Class probabilities [n, classes] of uint8 pictures [n, channels, height, width]."""
@@ -44,7 +47,11 @@ class TrainedModel:
             )
         self.module.eval()
         with torch.inference_mode():
-            result: Tensor = self.module(normalise(images, self.mean, self.std)).softmax(1)
+            if self.features is None:
+                read = normalise(images, self.mean, self.std)
+            else:
+                read = torch.from_numpy(self.features(images))[:, :, None, None]
+            result: Tensor = self.module(read).softmax(1)
         return result
 
     def read_picture(self, path: str | Path) -> NDArray[np.uint8]:
@@ -72,17 +79,19 @@ def load_model(folder: str | Path) -> TrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
     shape: tuple[int, int, int] = tuple(facts["shape"])
-    module = build_model(config.model, shape, len(facts["classes"]), config.seed)
+    module = build_model(config.model, model_input(config.features, shape), len(facts["classes"]), config.seed)
     if {name: value.shape for name, value in parameters.items()} != {k: v.shape for k, v in module.named_parameters()}:
         raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
     if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
     module.load_state_dict(parameters, strict=False)
-    return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]))
+    used = config.features.name != "none"
+    features = Features(config.features, shape, cache_folder(config.dataset)) if used else None
+    return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]), features)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints one line a picture: file, class, probability."""
+    """Prints one line per picture: file, class, probability."""
     runs = [argument[4:] for argument in arguments if argument.startswith("run=")]
     pictures = [argument for argument in arguments if not argument.startswith("run=")]
 

@@ -1,14 +1,15 @@
-"""`python -m fedpriv.reproduce`: a paper's experiments, its tables and figures, and what of its claims holds.
+"""`python -m fedpriv.reproduce`: a paper's experiments, tables and figures, and which of its claims hold.
 
     python -m fedpriv.reproduce paper=fedcad|adpfl|coqfl|fedags|agn|all scale=small|literal
                                 [data=FOLDER] [download=false] [workers=0] [seeds=null] [out=results]
 
 data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
-(default: $FEDPRIV_PICTURES, else data). download=true fetches what is not there. workers=0: one per core. seeds: fewer
+(default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: fewer
 (or more) than the paper's file says.
 
-Runs what is not done yet, several at a time, and goes on where it was interrupted. Writes OUT/PAPER/README.md (tables,
-verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs' own folders lie in OUT/PAPER/runs.
+Makes the runs that are missing, several at a time, and resumes after an interruption. Writes OUT/PAPER/README.md
+(tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs' folders are in
+OUT/PAPER/runs.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _main(arguments: list[str]) -> int:
 
     scale: Any = given["scale"]
     download = given["download"] == "true"
-    for paper in chosen:  # what is refused is refused before the first hour
+    for paper in chosen:  # refuse before any long run starts
         plan(paper, scale, data, Path(given["out"]) / paper.paper, download=download, seeds=seeds)
     failed = []
     for paper in chosen:

@@ -2,16 +2,16 @@
 SuperLink for a deployment (docs/deploy.md). Ctrl-C or SIGTERM stops it.
 
     credentials      the server's folder of `python -m fedpriv.credentials`
-    host, port       where nodes connect to it, with TLS and their registered keys
+    host, port       where nodes connect, with TLS and their registered keys
     control          port on 127.0.0.1 for `flwr`, and for the programs of runs
-    database         file that keeps registered nodes and runs over a restart (none: they are in memory)
+    database         file that keeps registered nodes and runs across a restart (none: in memory)
     max_message      MiB of one request of a node (64); Flower sends arrays in parts of 5 MiB
     max_messages     how many requests above 64 KiB are in memory at once (4); others wait
     max_connections  how many connections to `port` are open at once (512)
 
-Flower 1.41 serves nodes and whoever starts runs on one port, and knows no passwords: who reaches its control API
-registers nodes and runs programs of his own on this machine. Here `port` answers nodes alone, whatever address or
-header a request comes with, and the rest is on the loopback address.
+Flower 1.41 serves nodes and its control API on one port, without authentication: any client of the control API can
+register nodes and run programs on this machine. Here `port` answers only nodes, whatever address or header a request
+has, and everything else is on the loopback address.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ OPTIONS: dict[str, str | None] = {
 }
 #: Where the control listener is bound; SuperExec and the programs of runs connect to it.
 CONTROL_HOST = "127.0.0.1"
-#: A message of protocol buffers is smaller than 2 GiB.
+#: A protocol buffers message must be smaller than 2 GiB.
 MOST_MIB = 2047
-#: Seconds that requests have to end in once the SuperLink stops.
+#: Seconds for open requests to finish once the SuperLink stops.
 GRACE_SECONDS = 10
-#: Variables that would open a door beside the two listeners, or believe what a request says about its sender.
+#: Variables that would open another way in besides the two listeners, or trust a request's headers about its sender.
 UNSAFE_VARIABLES = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API", "FORWARDED_ALLOW_IPS")
 
 
 def superlink_arguments(options: dict[str, str]) -> list[str]:
-    """Of Flower's own command; its address is that of the control listener. Raises `OptionError`."""
+    """Arguments of Flower's own command; its address is that of the control listener. Raises `OptionError`."""
     keys = Path(options["credentials"]).expanduser()
     for name in ("ca.crt", "server.crt", "server.key"):
         if not (keys / name).exists():
@@ -78,9 +78,9 @@ def superlink_arguments(options: dict[str, str]) -> list[str]:
 
 
 def check_certificate(keys: Path) -> None:
-    """Makes the connection that SuperExec will make, in memory. Raises `OptionError` where it would fail.
+    """Tries the connection that SuperExec will make, in memory. Raises `OptionError` where it would fail.
 
-    A SuperLink whose certificate does not hold for `CONTROL_HOST` would answer nodes and start no run.
+    A SuperLink whose certificate is not valid for `CONTROL_HOST` would answer nodes but start no run.
     """
 
     def refuse(reason: str) -> OptionError:
@@ -107,7 +107,7 @@ def check_certificate(keys: Path) -> None:
 
 
 def bound(option: str, host: str, port: int) -> socket.socket:
-    """A socket that listens once the server is ready. Raises `OptionError` where it cannot have the address."""
+    """A bound socket, which listens once the server is ready. Raises `OptionError` if the address is not available."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if made.family == socket.AF_INET6:
@@ -148,9 +148,9 @@ def _main(arguments: list[str]) -> int:
 
 
 def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket]) -> int:
-    """Flower's application behind the gate, until a signal or the end of its SuperExec.
+    """Runs Flower's application behind the gate, until a signal or the end of its SuperExec.
 
-    What flwr 1.41's own command does after reading its arguments, with our listeners.
+    Does what flwr 1.41's own command does after reading its arguments, with our listeners.
     """
     import uvicorn
     from flwr.supercore.http_logging import get_uvicorn_log_config
@@ -159,7 +159,7 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket]) 
 
     from fedpriv.deployment.superlink_gate import HEAD_BYTES, Connection, Gate
 
-    flower = importlib.import_module("flwr.superlink.cli.flower_superlink")  # the package has a function of that name
+    flower = importlib.import_module("flwr.superlink.cli.flower_superlink")  # the package has a function of this name
     config = flower._parse_superlink_lifespan_config()
     app = create_app(config, flower.SuperLinkLifespan)
     states = app.state.linkstate_factory
@@ -191,14 +191,14 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket]) 
 
 
 def _watch(lifespan: Any, server: uvicorn.Server, died: threading.Event) -> None:
-    """Stops the server when SuperExec, without which no run would start, has ended by itself."""
+    """Stops the server when SuperExec, which is needed to start runs, has ended by itself."""
     while not server.started:
         if server.should_exit:
             return
         died.wait(0.1)
     child: subprocess.Popen[bytes] = lifespan.superexec_process
     code = child.wait()
-    died.wait(1)  # whoever stops a whole group of processes stops both
+    died.wait(1)  # a signal to the whole process group stops both
     if server.should_exit:
         return
     print(

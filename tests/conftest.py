@@ -24,12 +24,25 @@ sys.dont_write_bytecode = False
 UNPACK = Path(__file__).resolve().parents[2] / "shared" / "data" / "unpack.sh"
 
 
+#: Files of a minute or more of work, the longest first: a process that begins one of them last works alone at the end.
+LONGEST = (
+    *("system/test_deploy_page.py", "system/test_rehearsal.py", "engines/test_engines.py", "system/test_docs.py"),
+    *("runs/test_stopping.py", "system/test_benchmarks.py", "system/test_ray_start.py", "system/test_ray_scale.py"),
+    *("studies/test_leaderboard.py", "runs/test_sweep.py", "runs/test_resume.py"),
+)
+
+
 def _pictures_are_there() -> bool:
     return bool(os.environ.get("FEDPRIV_PICTURES")) or UNPACK.is_file()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects, rather than skips, what needs the real pictures where there are none: a skip is a fault here."""
+    """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures where there are
+    none: a skip is a fault here.
+    """
+    root = Path(__file__).parent
+    place = {root / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
     if _pictures_are_there():
         return
     unavailable = [item for item in items if item.get_closest_marker("pictures")]
@@ -55,13 +68,17 @@ def pictures() -> Path:
 
 #: A run of about half a second: four clients, three rounds, the default method on the default data.
 SMALL = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "engine=inprocess")
+#: The report takes longer than such a run.
+NO_REPORT = "operations.report=false"
 
 Run = Callable[..., Path]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """``run("strategy=fedavg", ..., folder=None)``: a small run in this process; returns its folder."""
+    """``run("strategy=fedavg", ..., folder=None)``: a small run in this process, without a report (`page_of` writes
+    it); returns its folder.
+    """
     numbers = itertools.count(1)
 
     def start(*overrides: str, folder: Path | None = None) -> Path:
@@ -69,7 +86,7 @@ def run(tmp_path: Path) -> Run:
         from fedpriv.runs.start import start_run
 
         folder = folder or tmp_path / f"run{next(numbers)}"
-        start_run(compose([*SMALL, *overrides]), folder)
+        start_run(compose([*SMALL, NO_REPORT, *overrides]), folder)
         return folder
 
     return start
@@ -140,6 +157,14 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         return Outcome(code, *capfd.readouterr())
 
     return call
+
+
+def page_of(folder: Path) -> str:
+    """The report of a finished run, written now."""
+    from fedpriv.report.page import write_report
+
+    write_report(folder)
+    return (folder / "report.html").read_text()
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

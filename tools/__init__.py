@@ -1,1 +1,1 @@
-"""Tools for those who work on fedpriv itself."""
+"""Tools for developers of fedpriv itself."""

@@ -1,7 +1,7 @@
-"""`python -m tools.architecture`, or `make map`: draws the rooms and floors of the house from its imports.
+"""`python -m tools.architecture`, or `make map`: draws the rooms (packages) and floors (layers) from the imports.
 
-Writes docs/architecture.svg. The same sources give the same bytes. An arrow stands for imports; one that follows from
-others is left out (transitive reduction), and the size of a room is rounded, so only a changed house changes the map.
+Writes docs/architecture.svg, deterministically. An arrow stands for imports; one implied by others is left out
+(transitive reduction), and the size of a room is rounded, so only a change of structure changes the map.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from html import escape
 from tools.floors import DOORS, FLOORS, ROOT, module_graph, read_all, room_of
 
 MAP = ROOT / "docs" / "architecture.svg"
-#: The two halves of every method, beside the rooms of their base classes.
+#: Folders with the two halves of every method -> the room of their base classes.
 BESIDE = {"strategies": "server", "clients": "client"}
-#: Columns from the left, so that arrows meet few boxes. A room that is not named takes the first one that is free.
+#: Columns from the left, chosen so that arrows cross few boxes. A room not listed takes the first free one.
 COLUMNS = {
     "strategies": 0,
     "report": 0,
@@ -42,7 +42,7 @@ COLUMNS = {
 SIZES = (1, 2, 5, 10, 15, 20, 30, 40, 50, 75, 100)
 
 BOX, HEIGHT, GUTTER, GAP = 276, 98, 56, 44
-WRAP, MOST_LINES = 36, 4  # of the words in a box
+WRAP, MOST_LINES = 36, 4  # of the text in a box
 LEFT, TOP, EDGE, MARGIN = 96, 186, 14, 28
 COLUMN, ROW = BOX + GUTTER, HEIGHT + GAP
 INK, SOFT, LINE, PAPER, BAND, DOOR = "#1d2733", "#5a6673", "#4a6fa5", "#ffffff", "#eef2f7", "#fff6e0"
@@ -73,12 +73,12 @@ def place_of(module: str) -> str | None:
 
 
 def floor_of(name: str) -> int:
-    """A room's floor; a folder of methods stands beside its base classes."""
+    """A room's floor; a folder of methods is on that of its base classes."""
     return FLOORS[BESIDE[name]] if name in BESIDE else FLOORS[name]
 
 
 def reduced(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The fewest arrows from which all others follow. The graph has no circles (tests/test_imports.py)."""
+    """The transitive reduction. The graph has no cycles (tests/test_imports.py)."""
 
     def reached(start: str) -> set[str]:
         return graph[start].union(*(reached(end) for end in graph[start]))
@@ -96,7 +96,7 @@ def about(count: int) -> int:
     return min(SIZES, key=lambda size: (abs(size - count), size))
 
 
-# --- where things stand --------------------------------------------------------------------------------------
+# --- layout --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def paths(graph: Mapping[str, set[str]], placed: Mapping[str, Box]) -> Iterator[
 
 
 def port(box: Box, ends: list[tuple[int, int, str]], end: tuple[int, int, str]) -> int:
-    """x of an arrow's end on its box: arrows of one edge lie side by side."""
+    """x of an arrow's end on its box: arrows at one edge are placed side by side."""
     return box.x + BOX * (ends.index(end) + 1) // (len(ends) + 1)
 
 
@@ -221,7 +221,7 @@ def one_box(name: str, box: Box, texts: Mapping[str, str], files: int) -> Iterat
 
 
 def doors(width: int) -> Iterator[str]:
-    """The row of doors, on top of the house."""
+    """The row of doors at the top."""
     yield (
         f'<rect class="door" x="{EDGE}" y="84" width="{width - 2 * EDGE}" height="70" rx="8"/>'
         + text(MARGIN, 108, "Doors", "name")
@@ -238,7 +238,7 @@ def doors(width: int) -> Iterator[str]:
 
 
 def in_words(graph: Mapping[str, set[str]]) -> str:
-    """The arrows for readers who do not see them."""
+    """The arrows in words, as alternative text."""
     order = sorted(graph, key=lambda name: (-floor_of(name), name))
     return " ".join(f"{name} imports {', '.join(sorted(graph[name]))}." for name in order if graph[name])
 

@@ -1,6 +1,6 @@
-"""The table of floors, and who imports what. Read with ast, so imports in functions and for type checking count too.
+"""The table of floors, and the import graph. Read with ast, so imports in functions and for type checking count too.
 
-``tests/test_imports.py`` holds the code to the table, ``tools/architecture.py`` draws it.
+``tests/test_imports.py`` checks the code against the table, ``tools/architecture.py`` draws it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("fedpriv", "strategies", "clients")
 
-#: Room -> floor. A room may import rooms of lower floors only; rooms on one floor are strangers.
+#: Room -> floor. A room may import rooms of lower floors only; rooms on one floor do not import each other.
 FLOORS = {
     "common": 1,
     "config": 2,
@@ -29,12 +29,12 @@ FLOORS = {
     "attacks": 9,
     "studies": 10,
 }
-#: Files that can be run, or where Flower comes in. No room imports one.
+#: Files that can be run, or that Flower loads. No room imports one.
 DOORS = {
     *("__main__", "cli", "app", "attack", "audit", "predict", "new", "papers", "dme", "reproduce", "leaderboard"),
     *("site", "node", "superlink", "credentials"),
 }
-#: What the two halves of a paper may import of the project.
+#: Rooms that the two halves of a method may import.
 FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "common"}
 FOR_STRATEGIES = {"server", "mechanisms", "privacy", "common"}
 
@@ -60,13 +60,15 @@ def sources() -> dict[str, Path]:
 
 
 def room_of(name: str) -> str | None:
-    """The room of a dotted name; None for doors, the package itself and everything from elsewhere."""
+    """The room of a dotted name; None for doors, the package itself and external modules."""
     parts = name.split(".")
     return parts[1] if parts[0] == "fedpriv" and len(parts) > 1 and parts[1] in FLOORS else None
 
 
 def module_graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
-    """module -> modules of the project that it imports. A package that a longer name runs through is no arrow."""
+    """module -> modules of the project that it imports. A package that is only a prefix of a longer name is not an
+    arrow.
+    """
     graph: dict[str, set[str]] = {}
     for module, text in texts.items():
         graph[module] = set()

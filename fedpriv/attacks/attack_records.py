@@ -1,4 +1,4 @@
-"""What is kept of an attack: a record for scripts, and the guarantee that it is held against."""
+"""The stored record of an attack, for scripts, and the guarantee that it is compared with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from fedpriv.attacks.experiment import Experiment, Result
 from fedpriv.attacks.metrics import FALSE_POSITIVES, RATES, Judgement, contradiction, judge, roc
 
-#: Steps of a kept ROC curve.
+#: Steps of a stored ROC curve.
 STEPS = 1000
 
 
@@ -31,7 +31,7 @@ class Guarantee:
 
 
 def guarantee(privacy: Mapping[str, Any]) -> Guarantee | None:
-    """The smallest finite verified epsilon of a run's summary, or None. Under every threat model that there is, the
+    """The smallest finite verified epsilon of a run's summary, or None. Under every threat model here the
     observer sees the global models, which is all that these attacks use.
     """
     found = []
@@ -74,7 +74,7 @@ def record(experiment: Experiment, result: Result, promised: Guarantee | None) -
 
 
 def figures(judged: Judgement) -> dict[str, Any]:
-    """Plain figures with their 95 % intervals."""
+    """Figures as plain numbers, with their 95 % intervals."""
     return {
         "members": judged.members,
         "non_members": judged.others,
@@ -93,7 +93,7 @@ def reason(result: Result) -> str:
 
 
 def verdict(result: Result, promised: Guarantee | None) -> str:
-    """The result beside the guarantee, in words."""
+    """The result compared with the guarantee, in words."""
     if promised is None:
         return "no finite verified epsilon to hold it against"
     scored = result.scored
@@ -111,12 +111,12 @@ def too_few(rate: float) -> str:
 
 
 def short(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run's summary holds of a record."""
+    """The part of a record that goes into the run's summary."""
     return {key: value for key, value in kept.items() if key != "roc"}
 
 
 def row(kept: Mapping[str, Any]) -> list[str]:
-    """attack, balanced accuracy, AUC, true positive rates at `RATES`, examples: for people."""
+    """attack, balanced accuracy, AUC, true positive rates at `RATES`, examples: for display."""
     if not kept["shown"]:
         return [str(kept["attack"]), "not shown", *[""] * (1 + len(RATES)), ""]
     found = kept["figures"]

@@ -1,4 +1,4 @@
-"""The attack classifier: from features of examples whose membership is known to a score for any example."""
+"""The attack classifier: learned on examples of known membership, it scores any example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Features = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Classifier:
-    """Log-odds of membership; 0 is the threshold, since both sides are equally many."""
+    """Log-odds of membership; the threshold is 0, since both classes are equally large."""
 
     fitted: Any
 
@@ -29,7 +29,7 @@ def learn(members: Features, others: Features, groups: Sequence[int] | None = No
     """Logistic regression on standardised features [n, f]; its penalty is chosen by cross-validation.
 
     groups: how many consecutive features are of one kind. Each kind then weighs the same under the penalty, however
-    many features it has: a hundred activations must not drown one loss.
+    many features it has: a hundred activations must not outweigh one loss.
     """
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
@@ -39,7 +39,7 @@ def learn(members: Features, others: Features, groups: Sequence[int] | None = No
     labels = np.concatenate([np.ones(len(members)), np.zeros(len(others))])
     weights = np.concatenate([np.full(size, size**-0.5) for size in groups or [1] * features.shape[1]])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of convergence: the best of several penalties is taken
+        warnings.simplefilter("ignore")  # about convergence: the best of several penalties is used
         regression = LogisticRegressionCV(
             Cs=np.logspace(-3, 1, 4).tolist(), cv=5, scoring="neg_log_loss", max_iter=300, random_state=0
         )

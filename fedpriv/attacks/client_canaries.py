@@ -1,8 +1,8 @@
-"""Training-level audits. Here the unit client (`audit_examples` has the unit example): every client is a canary.
+"""Training-level audits, here for the unit client (unit example: `audit_examples`): every client is a canary.
 
-Each client's update is replaced by a Dirac vector far longer than the clip norm, plus or minus by a secret coin, in
-every round it takes part in. Everything behind the update is the real thing: cohorts, messages, clipping, noise keys,
-state between participations. The attacker is the server: it sums what each client sent along that client's own
+Each client's update is replaced by a Dirac vector far longer than the clip norm, with a sign from a secret coin, in
+every round it takes part in. Everything after the update is the production code: cohorts, messages, clipping, noise
+keys, state between participations. The attacker is the server: it sums what each client sent along that client's own
 coordinate and guesses the coins (Steinke, Nasr and Jagielski, NeurIPS 2023).
 """
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 #: A canary's update is this many clip norms long, so that skipped clipping shows.
 LENGTH = 10.0
 
-#: What all canaries together may hold (4 GiB).
+#: Limit on the size of all canaries together (4 GiB).
 MOST_NUMBERS = 2**30
 
 
 class CanaryTrainer:
-    """Stands where local training stands, and returns a canary's update."""
+    """Replaces local training: returns a canary's update."""
 
     def __init__(self, update: Tensor, config: LocalConfig) -> None:
         self.update, self.config = update, config
@@ -72,9 +72,9 @@ class CanaryWorker(Worker):
 
 
 class ListeningGrid(InProcessGrid):
-    """Keeps, for each client, the sum of what it sent along its own canary: the server's view.
+    """Records, for each client, the sum of its releases along its own canary: the server's view.
 
-    directions: the coordinates of each client's canary. read: (client, what a release travels as) -> a vector [d].
+    directions: the coordinates of each client's canary. read: (client, a release as sent) -> a vector [d].
     """
 
     def __init__(self, config: Config, client_app: Any, directions: Sequence[slice | int], read: Any) -> None:
@@ -97,16 +97,16 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
     (the bound is for replace-one) or single examples (add-or-remove-one).
     """
     unit = client_class(config).threat.unit
-    # Canaries never touch a run's folder, and planned faults are none of this audit's business.
+    # Canaries never touch a run's folder, and planned faults do not concern this audit.
     engine = config.engine.model_copy(update={"name": "inprocess", "device": "auto", "faults": ()})
     config = config.model_copy(update={"engine": engine, "run_dir": None})
     return _audit_clients(config, confidence, seed) if unit == "client" else audit_examples(config, confidence, seed)
 
 
 def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
-    """Clients that were never asked get the score 0.
+    """Clients that were never in a cohort get the score 0.
 
-    Raises `OptionError` where the server is trusted: it is the server that hears these canaries.
+    Raises `OptionError` where the server is trusted: in this audit the server is the observer.
     """
     client = make_client(config)
     if client.threat.observer in BLIND_TO_COHORT:
@@ -133,7 +133,7 @@ def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
     worker = CanaryWorker(config, client.as_update(canaries * signs, config.local.lr))
     adopt(config, worker)
     grid = ListeningGrid(config, make_apps(config)[1], directions, strategy.decode or _as_it_is)
-    with suppress(BudgetsSpent):  # what was heard until then counts
+    with suppress(BudgetsSpent):  # the releases until then count
         strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     scores = np.array([grid.heard[client] for client in range(config.num_clients)])
     guesses = sorted({max(1, config.num_clients // part) for part in (1, 2, 4)})

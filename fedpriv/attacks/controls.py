@@ -1,7 +1,7 @@
 """The two controls without which a result is not shown.
 
-positive: an attack on models of the same kind that saw no noise and know their few pictures by heart must succeed.
-negative: an attack on a model that was trained on other data must not beat chance.
+positive: an attack on models of the same kind, trained without noise and overfitted to few pictures, must succeed.
+negative: an attack on a model that was trained on other data must not do better than chance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONFIDENCE = 0.999
 
 @dataclass(frozen=True)
 class Control:
-    """What a control found; intervals whose lower end holds with `CONFIDENCE`."""
+    """Result of a control; the lower ends of its intervals hold with `CONFIDENCE`."""
 
     name: str
     passed: bool
@@ -42,7 +42,7 @@ def positive(scored: Scored) -> Control:
 
 
 def negative(scored: Scored) -> Control:
-    """Failed where balanced accuracy or AUC is above chance with confidence; the two share the error."""
+    """Failed where balanced accuracy or AUC is above chance with confidence; the two share the error probability."""
     found = _measure("negative", scored, (1 + CONFIDENCE) / 2)
     above = max(found.balanced_accuracy.low, found.auc.low)
     return replace(found, passed=above <= 0.5)

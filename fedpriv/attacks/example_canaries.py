@@ -1,9 +1,9 @@
 """Training-level audit of example units: a real run in which some training examples are canaries.
 
 Each canary is one of a client's own examples with a wrong label; a secret coin decides whether it is in the client's
-data at all. Everything else is the real thing: cohorts, messages, Poisson batches, clipping, noise, optimizer state.
-The attacker is the server, which knows everything but the coins: from every message of a client it solves for the
-shares that the canaries' gradients have in it, adds them up over the rounds, and guesses (Steinke, Nasr and
+data at all. Everything else is the production code: cohorts, messages, Poisson batches, clipping, noise, optimizer
+state. The attacker is the server, which knows everything but the coins: from every message of a client it solves for
+the weights of the canaries' gradients in it, sums them over the rounds, and guesses (Steinke, Nasr and
 Jagielski, NeurIPS 2023; gradients as in Nasr et al., USENIX Security 2023).
 """
 
@@ -32,7 +32,7 @@ from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 from fedpriv.training.sequential import LocalData
 
-#: A tenth of the smallest client's examples, and no more than this: canaries disturb each other.
+#: A tenth of the smallest client's examples, and at most this many: canaries interfere with each other.
 MOST_PER_CLIENT = 50
 
 
@@ -46,7 +46,7 @@ class Canaries:
 
 
 class ExampleCanaryWorker(Worker):
-    """A worker whose clients hold canaries; the declared counts, and with them the sampling rates, stay as they are."""
+    """A worker whose clients hold canaries; the declared counts, and so the sampling rates, are unchanged."""
 
     def __init__(self, config: Config, seed: int) -> None:
         super().__init__(config)
@@ -63,7 +63,7 @@ class ExampleCanaryWorker(Worker):
             self.canaries.append(Canaries(positions, mislabel(true, classes, noise), coins))
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
-        """The drawn examples, canaries among them with their wrong labels, absent ones left out."""
+        """The drawn examples: canaries have their wrong labels, absent canaries are left out."""
         canaries = self.canaries[client]
         drawn = np.arange(self.data.num_examples(client)) if chosen is None else chosen
         kept = drawn[~np.isin(drawn, canaries.positions[~canaries.present])]
@@ -82,14 +82,14 @@ class ExampleCanaryWorker(Worker):
         return replace(super().local_data(client, canaries.positions), labels=canaries.labels)
 
     def other_examples(self, client: int) -> LocalData:
-        """All examples of the client that are no canaries."""
+        """All examples of the client that are not canaries."""
         return super().local_data(
             client, np.setdiff1d(np.arange(self.data.num_examples(client)), self.canaries[client].positions)
         )
 
 
 class GradientGrid(InProcessGrid):
-    """Scores every canary by what its client sent: its share in each release, added up over the rounds."""
+    """Scores every canary by its weight in each release of its client, summed over the rounds."""
 
     def __init__(self, config: Config, client_app: Any, worker: ExampleCanaryWorker) -> None:
         super().__init__(config, client_app)
@@ -104,8 +104,8 @@ class GradientGrid(InProcessGrid):
             yield reply
 
     def _shares(self, client: int, theta: torch.Tensor, release: torch.Tensor) -> np.ndarray:
-        """Weights [k] of the canaries' clipped gradients in minus the release, by least squares; the gradient of the
-        client's other examples, which the attacker knows, has a weight of its own.
+        """Weights [k] of the canaries' clipped gradients in the negated release, by least squares; the gradient of the
+        client's other examples, which the attacker knows, gets a separate weight.
         """
         canaries, others = self.worker.canary_examples(client), self.worker.other_examples(client)
         parts = [LocalData(canaries.images[[index]], canaries.labels[[index]]) for index in range(len(canaries))]
@@ -121,7 +121,7 @@ def audit_examples(config: Config, confidence: float, seed: int) -> CanaryAudit:
     adopt(config, worker)
     grid = GradientGrid(config, make_apps(config)[1], worker)
     strategy = make_strategy(config, worker)
-    with suppress(BudgetsSpent):  # what was heard until then counts
+    with suppress(BudgetsSpent):  # the releases until then count
         strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     coins = np.concatenate([canaries.present for canaries in worker.canaries])
     guesses = sorted({max(1, coins.size // part) for part in (1, 2, 4, 8)})

@@ -1,4 +1,4 @@
-"""One finished run under attack: its data and models, the models that are trained beside it, and the controls."""
+"""One finished run under attack: its data and models, the models trained for the attack, and the controls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ATTACKS: dict[str, Callable[[View, Subject, Targets], Scored]] = {
     "lira": lira.attack,
 }
 
-#: Shadow models of the positive control: an overfitted model gives itself away to few.
+#: Shadow models of the positive control: few suffice against an overfitted model.
 CONTROL_SHADOWS = 8
 
 Progress = Callable[[str, int, int], None]
@@ -58,7 +58,7 @@ class Result:
 
 
 class Experiment:
-    """Everything that attacks on one run share. Raises `FedprivError`s where the run does not allow any."""
+    """Everything that attacks on one run share. Raises a `FedprivError` where the run allows no attack."""
 
     def __init__(self, folder: RunFolder, config: Config, progress: Progress = lambda what, ready, of: None) -> None:
         if not folder.finished:
@@ -66,7 +66,7 @@ class Experiment:
         if config.partition.name == "resampled":
             words = "clients share pictures, so a picture's member is no one client; attack a run that divides them"
             raise OptionError("partition", "resampled", words)
-        # Where the run was trained does not matter any more.
+        # Where the run was trained no longer matters.
         engine = config.engine.model_copy(update={"device": "auto", "name": "inprocess"})
         self.folder, self.config = folder, config.model_copy(update={"engine": engine})
         self.options, self.progress = config.attack, progress
@@ -75,14 +75,14 @@ class Experiment:
         data = self.worker.data
         split = config.dataset.split
         self.pool_seed = config.seed if split is None else read_split(split).seed
-        self.pool = load_pool(config.dataset, self.pool_seed)
+        self.pool = load_pool(config.dataset, self.pool_seed, config.features)
         self.view = View(self.worker.model, self.pool)
         self.trained_on = int(data.partition.num_train.sum())
         self.targets = self._choose(data)
 
     def _choose(self, data: FederatedData) -> Targets:
         """Members: training pictures of clients that took part. Non-members: reported test pictures and training
-        pictures that no client has; none that equals a training picture of anybody.
+        pictures that no client has; none that equals any client's training picture.
         """
         clients = [data.train_indices(client) for client in sorted(self._participants())]
         used = data.partition.used
@@ -102,7 +102,7 @@ class Experiment:
         )
 
     def _participants(self) -> set[int]:
-        """Clients that released anything; of a method without a ledger, those that were asked."""
+        """Clients that released anything; for a method without a ledger, those in any cohort."""
         released = {entry.client for entry in self.folder.ledger.read().entries if entry.client >= 0}
         return released or {client for client, times in enumerate(schedule(self.config)) if times}
 
@@ -123,7 +123,7 @@ class Experiment:
                 "its rounds)"
             )
 
-    # --- models beside it --------------------------------------------------------------------------------
+    # --- models trained for the attack --------------------------------------------------------------------------------
 
     def _seed(self, *key: int | str) -> int:
         return int(generator(self.config.seed, self.options.seed, *key).integers(2**31))
@@ -136,7 +136,7 @@ class Experiment:
         return self._of_pool(job)
 
     def _of_pool(self, job: Job) -> Job:
-        """Rows count in the run's own pool, whatever the seed of the job."""
+        """Rows refer to the run's own pool, whatever the job's seed."""
         return replace(job, pool_seed=self.pool_seed)
 
     def shadow_jobs(self, attack: str) -> list[Job]:
@@ -147,7 +147,7 @@ class Experiment:
         return self._like("negative", snapshots=tuple(self.folder.snapshots()))
 
     def control_targets(self) -> list[Targets]:
-        """Targets of each overfitted model: disjoint parts of the evaluated examples; the known ones come again where
+        """Targets of each overfitted model: disjoint parts of the evaluated examples; the known ones are reused where
         there are too few.
         """
         half = self.options.control_examples // 2
@@ -215,7 +215,7 @@ class Experiment:
 
 
 def read_model(path: Path, model: FlatModel) -> FloatVector:
-    """The flat parameters [d] of a saved model; `RunFolderError` where it is another model's or broken."""
+    """The flat parameters [d] of a saved model; `RunFolderError` where it is of another model or damaged."""
     try:
         named = load_file(path)
         parts = [named[name] for name in model.layout.names]
@@ -228,7 +228,7 @@ def read_model(path: Path, model: FlatModel) -> FloatVector:
 
 
 def attack_names(given: str) -> list[str]:
-    """The attacks of ``attack=NAME,NAME`` or ``attack=all``; `OptionError` for one that there is not."""
+    """The attacks of ``attack=NAME,NAME`` or ``attack=all``; `OptionError` for an unknown name."""
     names = list(ATTACKS) if given == "all" else given.split(",")
     for name in names:
         if name not in ATTACKS:

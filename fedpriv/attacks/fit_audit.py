@@ -1,13 +1,14 @@
-"""Audit of the client's own fit: many real participations of one client, on data chosen to be told apart.
+"""Audit of the client's own fit: many real participations of one client, on worst-case data.
 
 Nothing of the client is replaced: local training, its batches, clipping, quantisation, noise keys and state between
-participations are its own. Chosen are the pictures alone: in one world they lead to an update far beyond the clip norm,
-in the other to the opposite one (where the unit is one example: to that example, among others without a gradient, or to
-none). The model is linear and the pictures small, whatever the run trains, so that thousands of participations take
-seconds. The attacker knows theta, the data of both worlds and every public option, and sees what `fit` returns.
+participations are its own. Only the pictures are chosen: in one world they lead to an update far beyond the clip norm,
+in the other to the opposite one (where the unit is one example: one world has that example among others without a
+gradient, the other does not). The model is linear and the pictures are small, whatever the run trains, so that
+thousands of participations take seconds. The attacker knows theta, the data of both worlds and every public option, and
+sees what `fit` returns.
 
-Methods that release one bit per coordinate are audited per coordinate, beside the bits of the client's whole group, in
-real rounds: each coordinate of a group is a trial. Shapes: n trials, d coordinates.
+Methods that release one bit per coordinate are audited per coordinate, together with the bits of the client's whole
+group, in real rounds: each coordinate of a group is a trial. Shapes: n trials, d coordinates.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 
-#: Pixels of the canary picture: its gradient is longer than any clip norm in use, both ways.
+#: Pixel value of the canary picture: its gradient exceeds any clip norm in use, in both worlds.
 LOUD = 1e4
-#: Participations in each world, under the same keys, that show the attacker what the data move.
+#: Participations in each world, with the same keys, from which the attacker learns the effect of the data.
 PILOT = 100
 #: Clients of an audited round of one-bit methods.
 CLIENTS = 32
@@ -64,7 +65,7 @@ CLIENTS = 32
 
 @dataclass(frozen=True)
 class FitAudit:
-    """A lower bound for ``scope``, and what is verified for the same."""
+    """A lower bound for ``scope``, and the verified epsilon of the same scope."""
 
     scope: str
     audit: Audit
@@ -72,7 +73,7 @@ class FitAudit:
 
 
 class _Memory:
-    """A client's memory in a variable."""
+    """A client's memory, held in a variable."""
 
     blob: bytes | None = None
 
@@ -84,9 +85,9 @@ class _Memory:
 
 
 def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, participations: int = 1) -> FitAudit:
-    """Audits so many participations of one client, ``trials`` times in each world.
+    """Audits ``participations`` participations of one client, ``trials`` times in each world.
 
-    Raises `OptionError` where the server is trusted: what a client sends it is no release.
+    Raises `OptionError` where the server is trusted: what a client sends to it is not a release.
     """
     config = _small(config)
     client = make_client(config)
@@ -127,7 +128,7 @@ def _small(config: Config) -> Config:
 
 
 class _Participations:
-    """sample(world, n, seed) -> [n, features] of n clients that were asked ``participations`` times."""
+    """sample(world, n, seed) -> [n, features] of n clients that took part ``participations`` times."""
 
     def __init__(self, config: Config, participations: int) -> None:
         kind = type(make_client(config))
@@ -138,16 +139,16 @@ class _Participations:
         if kind.keeps_layers:
             self.theta = self.workers[0].initial_parameters()
         self.rounds = range(1, participations + 1)
-        #: Of each participation: what a coordinate weighs [d], and the coordinate that tells most.
+        #: For each participation: the coordinates' weights [d], and the most informative coordinate.
         self.weights: list[NDArray[np.float64]] = []
         self.best: list[int] = []
 
     def __call__(self, world: bool, trials: int, seed: int) -> NDArray[np.float64]:
-        first = seed % 2**30  # of attempts: they address keys and batches, and no public choice
+        first = seed % 2**30  # of the attempts, which address noise keys and batches but no public choice
         return np.stack([self._shown(self._transcript(world, first + trial)) for trial in range(trials)])
 
     def learn(self, seed: int) -> None:
-        """What the data move, by the same keys in both worlds; and which coordinate tells most."""
+        """Learns the effect of the data, with the same keys in both worlds, and the most informative coordinate."""
         first = 2**30 + seed % 2**20 * PILOT
         seen = [[self._transcript(world, first + trial) for trial in range(PILOT)] for world in (0, 1)]
         for place in range(len(self.rounds)):
@@ -180,7 +181,7 @@ class _Participations:
 
 
 def _numbers(client: Client, array: NDArray[Any]) -> NDArray[np.float64]:
-    """What an array that leaves says, coordinate by coordinate."""
+    """The values of a sent array, coordinate by coordinate."""
     if array.dtype != np.uint8:
         return array.astype(np.float64).ravel()
     if isinstance(client, SelectingClient):
@@ -198,7 +199,7 @@ def _numbers(client: Client, array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 class _Bits(InProcessGrid):
-    """Keeps what the server sees of each client's bits [d], and the groups that it named."""
+    """Records each client's bits [d] as the server sees them, and the groups that it named."""
 
     def __init__(self, config: Config, app: Any, decode: Any) -> None:
         super().__init__(config, app)
@@ -225,7 +226,7 @@ def _audit_bits(config: Config, client: OneBitClient, settings: dict[str, Any], 
         raise OptionError("strategy.client.encode", "weights", "level=training audits updates: update")
     size, worlds = getattr(client, "group_size", 1) if client.shares_secrets else 1, []
     firsts: set[int] = set()
-    for world in (0, 1):  # other keys, and the same groups, which follow from the seed
+    for world in (0, 1):  # different keys but the same groups, which follow from the seed
         values = torch.full((config.num_clients, Worker(config).model.layout.num_parameters), LOUD)
         values[list(firsts)] *= -1
         grid = _heard_bits(config.model_copy(update={"num_rounds": 1}), values, 2 * seed + world)

@@ -1,8 +1,8 @@
 """LiRA, offline: Carlini, Chien, Nasr, Song, Terzis and Tramèr, "Membership Inference Attacks From First Principles"
 (S&P 2022).
 
-The attacker: trains shadow models without the example. Their confidences in it, as log(p / (1 - p)), are a Gaussian; an
-example is a member where the attacked model is more confident than that Gaussian explains.
+The attacker: trains shadow models without the example. Their confidences in it, as log(p / (1 - p)), are modelled as a
+Gaussian; an example is called a member where the attacked model is more confident than that Gaussian explains.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from fedpriv.attacks.subject import Scored, Subject
 from fedpriv.attacks.targets import Rows, Targets, refuse_overlap
 from fedpriv.attacks.view import View
 
-#: With fewer shadow models one variance for all examples is better than one of each (the paper's section VI-B).
+#: With fewer shadow models one variance for all examples is better than one per example (the paper's section VI-B).
 OWN_VARIANCE = 64
 
 
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
-    """The threshold is the one that tells the examples apart whose membership the attacker knows."""
+    """The threshold is the one that best separates the examples whose membership the attacker knows."""
     for shadow in subject.shadows:
         for words, sides in (("evaluated", targets.evaluated), ("known", targets.known)):
             refuse_overlap("a shadow model's pictures", shadow.rows, f"the {words} pictures", sides.rows)

@@ -1,6 +1,6 @@
-"""What an attack's scores say: balanced accuracy, AUC, and true positive rates at small false positive rates.
+"""Figures of an attack's scores: balanced accuracy, AUC, and true positive rates at small false positive rates.
 
-A score is larger where the attack believes in a member. Scores of m members and n non-members. All intervals are
+A larger score means "member". Scores of m members and n non-members. All intervals are
 over examples, for the one model that was attacked.
 """
 
@@ -15,16 +15,16 @@ from scipy.stats import beta, norm, rankdata
 
 Scores = NDArray[np.float64]
 
-#: False positive rates at which the true positive rate is told.
+#: False positive rates at which the true positive rate is reported.
 RATES = (0.01, 0.001)
 
-#: A false positive rate f is told only with so many expected false positives: n >= 10 / f.
+#: A false positive rate f is reported only with at least this many expected false positives: n >= 10 / f.
 FALSE_POSITIVES = 10
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval at the confidence that was asked for."""
+    """A figure with its interval at the requested confidence."""
 
     value: float
     low: float
@@ -45,7 +45,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is reported of one attack. ``at_rates`` holds None where there are too few non-members."""
+    """The reported figures of one attack. ``at_rates`` holds None where there are too few non-members."""
 
     members: int
     others: int
@@ -55,7 +55,9 @@ class Judgement:
 
 
 def judge(members: Scores, others: Scores, threshold: float, confidence: float = 0.95) -> Judgement:
-    """The figures of scores [m] and [n]; ``threshold`` was chosen without them: above it the attack says "member"."""
+    """The figures of scores [m] and [n]; the attack says "member" above ``threshold``, which was chosen without
+    them.
+    """
     _check(members, others)
     return Judgement(
         len(members),
@@ -67,7 +69,7 @@ def judge(members: Scores, others: Scores, threshold: float, confidence: float =
 
 
 def proportion(successes: int, trials: int, confidence: float) -> Estimate:
-    """Clopper and Pearson's exact interval, which never covers less than it says."""
+    """Clopper and Pearson's exact interval, which has at least the stated coverage."""
     error = (1 - confidence) / 2
     low = float(beta.ppf(error, successes, trials - successes + 1)) if successes else 0.0
     high = float(beta.ppf(1 - error, successes + 1, trials - successes)) if successes < trials else 1.0
@@ -77,7 +79,7 @@ def proportion(successes: int, trials: int, confidence: float) -> Estimate:
 def balanced_accuracy(members: Scores, others: Scores, threshold: float, confidence: float = 0.95) -> Estimate:
     """Mean of the share of members above the threshold and of non-members at or below it.
 
-    The interval joins those of the two shares (MOVER: Donner and Zou, Statistics in Medicine 2012).
+    The interval combines those of the two shares (MOVER: Donner and Zou, Statistics in Medicine 2012).
     """
     right = proportion(int((members > threshold).sum()), len(members), confidence)
     refused = proportion(int((others <= threshold).sum()), len(others), confidence)
@@ -88,29 +90,32 @@ def balanced_accuracy(members: Scores, others: Scores, threshold: float, confide
 
 
 def auc(members: Scores, others: Scores, confidence: float = 0.95) -> Estimate:
-    """Chance that a member's score exceeds a non-member's (ties half), with DeLong's variance (Biometrics 1988)."""
+    """Probability that a member's score exceeds a non-member's (ties count half), with DeLong's variance (Biometrics
+    1988).
+    """
     m, n = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))
     below = (ranks[:m] - rankdata(members)) / n  # share of non-members below each member
     above = 1 - (ranks[m:] - rankdata(others)) / m  # share of members above each non-member
     value = float(below.mean())
-    # Separated classes have no spread to estimate: the rule of three over the smaller side.
+    # Perfectly separated classes have no variance to estimate: use the rule of three on the smaller class.
     spread = math.sqrt(below.var(ddof=1) / m + above.var(ddof=1) / n)
     reach = max(float(norm.ppf((1 + confidence) / 2)) * spread, 0.0 if spread else 3 / min(m, n))
     return Estimate(value, max(0.0, value - reach), min(1.0, value + reach))
 
 
 def enough_for(rate: float, others: int) -> bool:
-    """Whether so many non-members can tell a false positive rate."""
+    """Whether this many non-members suffice to report a false positive rate."""
     return others * rate >= FALSE_POSITIVES - 1e-9
 
 
 def operating_point(members: Scores, others: Scores, rate: float, confidence: float = 0.95) -> OperatingPoint | None:
     """The true positive rate at the lowest threshold whose false positive rate is at most ``rate``; None where there
-    are too few non-members. Nothing is interpolated: the threshold is a non-member's score, and counts lie above it.
+    are too few non-members. Nothing is interpolated: the threshold is a non-member's score, and scores above it are
+    counted.
 
-    The threshold is an order statistic of the non-members, for which the exact interval of the false positive rate
-    holds although it was chosen by them.
+    The threshold is an order statistic of the non-members, so the exact interval of the false positive rate holds
+    although it was chosen by their scores.
     """
     if not enough_for(rate, len(others)):
         return None

@@ -1,7 +1,7 @@
 """ML-Leaks, adversary 1: Salem, Zhang, Humbert, Berrang, Fritz and Backes, "ML-Leaks: Model and Data Independent
 Membership Inference Attacks and Defenses on Machine Learning Models" (NDSS 2019).
 
-The attacker: sees the posteriors of the final model only, and trains one shadow model like it on pictures of its own.
+The attacker: sees only the posteriors of the final model, and trains one shadow model like it on its own pictures.
 Features: the three largest posteriors, sorted, as log(p / (1 - p)).
 """
 
@@ -15,12 +15,12 @@ from fedpriv.attacks.targets import Rows, Targets, refuse_overlap
 from fedpriv.attacks.view import View, sorted_log_posteriors
 from fedpriv.common.messages import FloatVector
 
-#: Posteriors that the attack looks at; all of them where there are fewer classes.
+#: Number of posteriors used; all of them where there are fewer classes.
 LARGEST = 3
 
 
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
-    """The first shadow model's own rows are its members, as many other spare rows are not."""
+    """Trained on the first shadow model: its own rows are members, as many other spare rows are non-members."""
     shadow = subject.shadows[0]
     refuse_overlap("the shadow model's pictures", shadow.rows, "the evaluated pictures", targets.evaluated.rows)
     others = spread(targets.spare[~np.isin(targets.spare, shadow.rows)], len(shadow.rows))
@@ -36,5 +36,5 @@ def attack(view: View, subject: Subject, targets: Targets) -> Scored:
 
 
 def spread(rows: Rows, most: int) -> Rows:
-    """At most so many rows, evenly from all of them: rows of a pool may be in the order of their classes."""
+    """At most ``most`` rows, evenly spaced: rows of a pool may be ordered by class."""
     return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int)]

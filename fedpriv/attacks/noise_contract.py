@@ -1,9 +1,9 @@
-"""What every release must keep to, checked on real messages of rounds in which all clients hold the same data.
+"""Properties that every release must have, checked on real messages of rounds in which all clients hold the same data.
 
-The clients' own `fit`, keys, clipping and quantisation, and the adapter that makes messages of it, run as they are;
-only the pictures are chosen here. Clients that hold the same data and have the same state differ by their noise keys
-alone, so that whatever does not vary between them has no noise. With the same keys and other data, releases differ by
-what the data moved alone, so that its length can be held against the ledger's own multiplier.
+The clients' own `fit`, keys, clipping and quantisation, and the adapter that builds the messages, run unchanged; only
+the pictures are chosen here. Clients with the same data and state differ only in their noise keys, so a number that
+does not vary between them has no noise. With the same keys and other data, releases differ only by the effect of the
+data, so its length can be compared with the ledger's multiplier.
 
 Every check returns its findings in words, an empty list where there are none. Shapes: k clients, n numbers.
 """
@@ -37,20 +37,20 @@ from fedpriv.training.sequential import LocalData
 
 Floats = NDArray[np.float64]
 
-#: Below this share of its record's median standard deviation a number counts as one with too little noise.
+#: Below this share of its record's median standard deviation, a number has too little noise.
 LEAST_SPREAD = 0.4
-#: Clients or rounds whose noises agree more than this share the noise.
+#: Clients or rounds whose noise is more correlated than this share their noise.
 MOST_CORRELATION = 0.5
 #: Relative error of a standard deviation over all numbers of eight clients, and of the noise's grid.
 TOLERANCE = 0.08
-#: Value of pixels whose picture contributes nothing: its gradient is no number.
+#: Value of pixels whose picture contributes nothing: its gradient is not a number.
 BROKEN = math.nan
 
 
 class TwinWorker(Worker):
     """A worker whose clients all hold the same pictures: row 0 is (``value``, ``label``), every other row is
-    (``other``, label); all pixels of a picture have one value. A picture of NaN contributes nothing. Which rows were
-    asked for is kept.
+    (``other``, label); all pixels of a picture have one value. A picture of NaN contributes nothing. The rows
+    drawn are recorded.
     """
 
     def __init__(self, config: Config, value: float, label: int, other: float | None = None) -> None:
@@ -69,8 +69,8 @@ class TwinWorker(Worker):
 
 @dataclass
 class Heard:
-    """What left. rounds: of each exchange of each round, numbers by name, float64 [k, n], NaN where nothing is sent;
-    surplus: names of records and metrics that have no business in a message outside simulation.
+    """What the clients sent. rounds: for each exchange of each round, numbers by name, float64 [k, n], NaN where
+    nothing is sent; surplus: names of records and metrics that must not be in a message outside simulation.
     """
 
     config: Config
@@ -83,7 +83,7 @@ class Heard:
 
     @property
     def leaks(self) -> list[str]:
-        """Reasons by which the ledger itself prices a release as without a bound."""
+        """Reasons why the ledger itself records a release as unbounded."""
         return sorted({entry.event.reason for entry in self.entries if isinstance(entry.event, NoBound)})
 
     def releases(self) -> list[Floats]:
@@ -92,7 +92,7 @@ class Heard:
 
 
 class _Ear(InProcessGrid):
-    """Hands on every message and keeps the numbers of its reply."""
+    """Forwards every message and records the numbers of its reply."""
 
     def __init__(self, config: Config, app: Any, heard: Heard, decode: Callable[..., Any] | None, hides: bool) -> None:
         super().__init__(config, app)
@@ -117,7 +117,7 @@ class _Ear(InProcessGrid):
                 vector = unpack_array(reply.content)
                 values = np.asarray(vector if self.decode is None else self.decode(client, vector), np.float64)
                 found[name] = np.where(values == 0, np.nan, values) if self.hides else values
-            elif isinstance(record, ConfigRecord):  # keys and sealed seeds: each as a whole
+            elif isinstance(record, ConfigRecord):  # keys and sealed seeds: each as one number
                 for key, blob in record.items():
                     digest = hashlib.sha256(repr(blob).encode()).digest()
                     found[f"{name}.{key}"] = np.array([int.from_bytes(digest[:6])], np.float64)
@@ -136,7 +136,7 @@ class _Ear(InProcessGrid):
 def listen(config: Config, value: float = 1.0, label: int = 0, other: float | None = None, flat: bool = False) -> Heard:
     """Runs all rounds of ``config`` in this process with clients that hold the same pictures (`TwinWorker`).
 
-    flat: start from parameters 0, where a linear model's gradient is never saturated.
+    flat: start from all-zero parameters, where a linear model's gradient is never saturated.
     """
     engine = config.engine.model_copy(update={"name": "inprocess", "device": "cpu", "faults": ()})
     config = config.model_copy(update={"engine": engine, "run_dir": None})
@@ -157,9 +157,9 @@ def listen(config: Config, value: float = 1.0, label: int = 0, other: float | No
 
 
 def bare_numbers(heard: Heard) -> list[str]:
-    """Numbers that do not vary between the clients, or much less than the others of their record do.
+    """Numbers that do not vary between clients, or vary much less than the others of their record.
 
-    A number that fewer than two clients sent is not judged, and its spread only where sixteen did.
+    A number sent by fewer than two clients is not judged; its spread is judged only where sixteen sent it.
     """
     found = []
     for place, numbers in enumerate(heard.rounds):
@@ -181,7 +181,7 @@ _ENDS: tuple[tuple[Any, float], ...] = ((np.min, -math.inf), (np.max, math.inf))
 
 
 def shared_noise(heard: Heard) -> list[str]:
-    """Clients whose noise in a round agrees; and, for a method without state, rounds in which a client's noise does."""
+    """Clients with equal noise in a round; and, for a method without state, rounds with equal noise of a client."""
     noises = [_noise(values) for values in heard.releases()]
     found = []
     for place, noise in enumerate(noises):
@@ -199,21 +199,21 @@ def shared_noise(heard: Heard) -> list[str]:
 
 
 def _spread(values: Floats) -> float:
-    """Standard deviation of what differs between clients, of numbers that two or more sent."""
+    """Standard deviation between clients, of numbers that two or more sent."""
     sent = (~np.isnan(values)).sum(0)
     values, sent = values[:, sent >= 2], sent[sent >= 2]
     return float(np.sqrt(np.nansum((values - np.nanmean(values, axis=0)) ** 2) / (sent - 1).sum()))
 
 
 def _noise(values: Floats) -> Floats:
-    """What of releases [k, d] differs between clients, each row of length 1."""
+    """The part of releases [k, d] that differs between clients, rows scaled to length 1."""
     means = np.nansum(values, axis=0) / np.maximum(1, (~np.isnan(values)).sum(0))
     centred = np.nan_to_num(values - means)
     return centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-300)
 
 
 def differences(one: Heard, other: Heard) -> list[str]:
-    """Numbers in which two recordings differ that ought to be the same bit for bit."""
+    """Numbers that differ between two recordings that should be equal bit for bit."""
     if len(one.rounds) != len(other.rounds):
         return [f"{len(one.rounds)} and {len(other.rounds)} exchanges"]
     return [
@@ -228,8 +228,8 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
     """Data of (pixel value, label) whose releases under the same keys are further apart, in units of the noise's own
     standard deviation, than the ledger's multiplier allows; and data under which there is no noise.
 
-    For additive Gaussian noise in the first round. Example-level methods: the picture beside others without gradient,
-    against none. One of the pictures should be `BROKEN`: it moves nothing, and must have the same noise.
+    For additive Gaussian noise in the first round. Example-level methods: the picture among others without gradient,
+    against its absence. One of the pictures should be `BROKEN`: it has no effect, and must have the same noise.
     """
     by_example = client_class(config).threat.unit == "example" and client_class(config).clips_examples
     base = listen(config, BROKEN, 0, BROKEN, flat=True)
@@ -257,7 +257,7 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
 
 
 def wrong_batches(heard: Heard) -> list[str]:
-    """Where the batches drawn are no Poisson samples at the rate that the ledger counts on, by five standard errors."""
+    """Deviations of the batches from Poisson samples at the rate in the ledger, beyond five standard errors."""
     rates = {e.client: e.event.sampling_rate for e in heard.entries if isinstance(e.event, PoissonGaussian)}
     examples = {client: int(heard.examples[client]) for client in rates}
     expected = np.array([examples[client] * rates[client] for client, _ in heard.drawn])
@@ -277,5 +277,5 @@ def wrong_batches(heard: Heard) -> list[str]:
 
 
 def surplus(heard: Heard) -> list[str]:
-    """What leaves beside releases, statistics with a price, and the declared count."""
+    """What is sent besides releases, accounted statistics, and the declared count."""
     return [f"{name} leaves" for name in sorted(heard.surplus)]

@@ -1,4 +1,4 @@
-"""The audit of release code: its outputs on the worst pair of inputs, against what is claimed and verified."""
+"""The audit of release code: its outputs on worst-case inputs, compared with the claimed and verified epsilon."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fedpriv.privacy.event_costs import one_coordinate as single_coordinate
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import schedule
 
-#: Coordinates of the audited release. Where a method has one noise for all of them, the update lies on all alike, so
-#: that a single one without noise tells the worlds apart.
+#: Coordinates of the audited release. Where a method has one noise scale for all of them, the update is spread evenly,
+#: so that a single coordinate without noise distinguishes the worlds.
 DIMENSION = 8
 
 
-#: Numbers of a trial that are all shown to the distinguisher; longer trials are summed up by `_Summary`.
+#: Numbers of a trial that are all shown to the distinguisher; longer trials are reduced by `_Summary`.
 MOST_FEATURES = 64
 
 
@@ -40,7 +40,7 @@ CHUNK_NUMBERS = 2**24
 
 @dataclass(frozen=True)
 class AuditedScope:
-    """An audit of a number of participations beside what is claimed and verified for exactly these."""
+    """An audit of a number of participations, with the epsilon claimed and verified for the same number."""
 
     name: str
     participations: int
@@ -87,8 +87,8 @@ def audit_mechanism(
     verified = compose_events(map(single_coordinate, planned) if one_coordinate else planned, delta).epsilon
     claim = client.claim(participations, delta)
     claimed = claim.epsilon if claim else None
-    # Several releases are what a claim about the run speaks of; one release is every scope at once, but for a claim
-    # about single coordinates. Attacked at delta, a pure claim (delta 0) is refuted all the same.
+    # A claim about the run covers several releases; one release matches every scope except a claim about single
+    # coordinates. An audit at this delta also refutes a pure claim (delta 0).
     of_coordinates = claim is not None and claim.scope == "coordinate"
     same_scope = claim is not None and (participations == 1 or claim.scope == "run") and claim.delta <= delta
     same_scope &= one_coordinate or not of_coordinates
@@ -97,8 +97,8 @@ def audit_mechanism(
 
 
 def _sampler(client: Client, pair: Neighbours, dimension: int) -> Any:
-    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code: so many
-    coordinates, and every number that leaves beside them.
+    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code:
+    ``dimension`` coordinates, and every number sent with them.
     """
 
     def sample(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
@@ -117,13 +117,13 @@ def _sampler(client: Client, pair: Neighbours, dimension: int) -> Any:
 
 @dataclass(frozen=True)
 class _Summary:
-    """Of every ``block`` numbers three: the weighted sum that tells the worlds apart best if they are independent, the
-    one number that does, and the sum of squares. What is left behind the last whole block is shown as it is.
+    """Three features of every ``block`` numbers: the weighted sum that separates the worlds best if they are
+    independent, the best single number, and the sum of squares. Numbers after the last full block are passed through.
     """
 
     block: int
     weights: NDArray[np.float32]  # [blocks, block]
-    best: int  # of each block
+    best: int  # index in each block
 
     def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """[n, features] of trials [n, numbers]."""
@@ -149,7 +149,7 @@ class _Summary:
 
 
 def _summarised(sample: Any, block: int, seed: int) -> Any:
-    """The sampler itself where its trials are short; else one of summaries, learned from draws of its own."""
+    """The sampler itself where its trials are short; else one of summaries, learned from separate draws."""
     pilot = [sample(world, PILOT, seed * 2 + world) for world in (False, True)]
     if block == 1 or pilot[0].shape[1] <= MOST_FEATURES:
         return sample
@@ -166,7 +166,7 @@ def audit_config(
     participations: int | None = None,
     released: int | None = None,
 ) -> list[AuditedScope]:
-    """The whole run (``released`` releases where it has ended, else of the client asked most often), or
+    """Audits the whole run (``released`` releases if it has ended, else as many as the client asked most often), or
     ``participations``; and a single release.
     """
     client = make_client(config)
@@ -182,7 +182,7 @@ def audit_config(
 
 
 def most_releases(folder: RunFolder) -> int | None:
-    """How often the client that released most did so, by the run's ledger: clients may have stopped early."""
+    """The most releases of any client, from the run's ledger: clients may have stopped early."""
     answered = {(entry.client, entry.round, entry.attempt) for entry in folder.ledger.read().entries}
     counts = Counter(client for client, _, _ in answered)
     return max(counts.values(), default=None)

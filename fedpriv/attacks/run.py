@@ -1,4 +1,4 @@
-"""Membership inference against a finished run, and what is kept of it in the run's folder."""
+"""Membership inference against a finished run, and its results in the run's folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.experiment import Experiment
 
 
-#: Options of a run that say nothing to this command.
+#: Options of a run that do not apply to this command.
 OF_RUNS = ("keep_snapshots", "snapshot_every")
 
 
@@ -35,8 +35,8 @@ def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
 
 
 def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
-    """Attacks the model of a finished run. Raises `OptionError`, `RunFolderError`, and `RunFailed` where controls
-    fail."""
+    """Attacks the model of a finished run. Raises `OptionError`, `RunFolderError`, and `RunFailed` where a
+    control fails."""
     config = read_config(run)
     config = config.model_copy(update={"attack": changed(config.attack, changes)})
 

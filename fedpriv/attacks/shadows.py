@@ -1,4 +1,4 @@
-"""Shadow models: trained by the project's own engine with a run's own options on other rows, kept and used again."""
+"""Shadow models: trained by our own engine with a run's options on other rows, stored and reused."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from fedpriv.engines.worker import Worker, adopt
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent, Round
 
-#: A shadow model never takes more of the spare rows than this, so that they differ from each other.
+#: Largest share of the spare rows in one shadow model, so that shadow models differ from each other.
 SHARE = 0.5
 
-#: Shadow training gives way to everything else on the machine by so much.
+#: Niceness of shadow training, so that other processes on the machine go first.
 NICE = 10
 
 
@@ -47,13 +47,13 @@ class Job:
 
     config: Config
     rows: Rows
-    tested: Rows  # the engine wants test pictures; what they say is not used, but auxiliary pictures come from them
+    tested: Rows  # required by the engine: results on them are unused, but auxiliary pictures come from them
     pool_seed: int
     snapshots: tuple[int, ...]
 
     @property
     def key(self) -> str:
-        """A name for everything that decides the model."""
+        """A key for everything that determines the model."""
         options = self.config.to_dict()
         for place in ("root", "cache", "download"):
             options["dataset"].pop(place)
@@ -64,10 +64,10 @@ class Job:
 
 
 def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int, snapshots: Sequence[int]) -> Job:
-    """A model trained as ``config``'s, which was trained on so many rows, on other rows and from another seed.
-    spare: where public pictures come from, for a method that needs some.
+    """A model trained like ``config``'s, which was trained on ``trained_on`` rows, but on other rows and from another
+    seed. spare: source of public pictures, for a method that needs some.
 
-    Where these are fewer, there are fewer clients in proportion, and each does what it did.
+    With fewer rows there are proportionally fewer clients, each with the same work as before.
     """
     share = min(1.0, len(rows) / trained_on)
     clients = max(1, round(config.num_clients * share))
@@ -83,7 +83,7 @@ def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int,
 
 
 def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
-    """The run's model, trained by one client without noise until it knows these rows by heart."""
+    """The run's model, trained by one client without noise until it is overfitted to these rows."""
     plain, rounds = _plain(), 5
     epochs = -(-config.attack.control_epochs // rounds)
     local = plain.local.model_copy(
@@ -103,7 +103,7 @@ def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
 
 
 def _job(config: Config, changes: dict[str, Any], rows: Rows, spare: Rows, snapshots: Sequence[int]) -> Job:
-    """Without what only a run for people needs; always in one process."""
+    """Drops the options that only a user's run needs; always in one process."""
     tested = spare[~np.isin(spare, rows)]
     dataset = {"train_examples": None, "split": None, "auxiliary": min(config.dataset.auxiliary, len(tested) // 2)}
     quiet = {
@@ -156,7 +156,7 @@ def train(job: Job, split: Path) -> Trained:
             kept[current.number] = worker.whole_model(theta)
 
     strategy = make_strategy(config, worker)
-    with suppress(BudgetsSpent):  # the model until then is what the method gives
+    with suppress(BudgetsSpent):  # the model at that point is the method's result
         start = pack_vector(theta)
         strategy.start(InProcessGrid(config, make_apps(config)[1]), start, config.num_rounds, on_round=note)
     return Trained(worker.whole_model(theta), kept, job.rows)
@@ -170,7 +170,7 @@ class Shelf:
         self.workers = workers or max(1, (os.cpu_count() or 2) // 2)
 
     def models(self, jobs: Sequence[Job], done: Callable[[int, int], None] = lambda ready, of: None) -> list[Trained]:
-        """The models of these jobs, in their order; those that are not there yet are trained, several at a time.
+        """The models of these jobs, in their order; missing ones are trained, several at a time.
 
         done(number of new models that are ready, how many there will be) is called before and after each.
         """

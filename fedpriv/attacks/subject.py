@@ -1,4 +1,4 @@
-"""What an attack is run against, and what it hands back."""
+"""Input and output of an attack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Subject:
-    """An attacked model and the shadow models that were trained like it, on rows that are none of its targets."""
+    """An attacked model and the shadow models that were trained like it, on rows that are not among its targets."""
 
     model: Trained
     shadows: Sequence[Trained] = ()
@@ -36,8 +36,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of evaluated members and non-members, larger where the attack believes in a member, and the threshold that
-    it chose without them.
+    """Scores of evaluated members and non-members, larger for likely members, and the threshold that
+    the attack chose without them.
     """
 
     members: NDArray[np.float64]
@@ -46,7 +46,7 @@ class Scored:
 
     @staticmethod
     def pooled(parts: Sequence[Scored]) -> Scored:
-        """Scores of several attacked models, each measured from its own threshold."""
+        """Scores of several attacked models, each relative to its own threshold."""
         return Scored(
             np.concatenate([part.members - part.threshold for part in parts]),
             np.concatenate([part.others - part.threshold for part in parts]),

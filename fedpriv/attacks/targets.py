@@ -1,6 +1,6 @@
-"""Whose membership is asked, what the attacker knows, and what is left for shadow models.
+"""Evaluated examples, examples known to the attacker, and examples left for shadow models.
 
-Rows are of the pool: all pictures of the data set, its training pictures first.
+Rows are those of the pool: all pictures of the data set, its training pictures first.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from fedpriv.common.errors import FedprivError
 
 Rows = NDArray[np.int64]
 
-#: Fewest examples of each side for which an attack says anything.
+#: Fewest examples of each class for which an attack is reported.
 FEWEST = 20
 
-#: Shares of the pictures that nobody trains on: evaluated, known to the attacker; the rest is for shadow models.
+#: Shares of the pictures outside training: evaluated, known to the attacker; the rest is for shadow models.
 EVALUATED, KNOWN = 0.35, 0.15
 
 
 class OverlapError(FedprivError):
-    """Examples of the evaluation are also in what the attacker learns from."""
+    """Evaluated examples are also among those that the attacker learns from."""
 
 
 class TooFewExamples(FedprivError):
@@ -49,7 +49,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Targets:
-    """evaluated: whose membership is asked; known: whose membership the attacker knows; spare: rows for shadow models.
+    """evaluated: membership to be inferred; known: membership known to the attacker; spare: rows for shadow models.
 
     Raises `OverlapError` where a row is in two of them.
     """
@@ -88,7 +88,7 @@ def choose(
     known_share: float,
     rng: np.random.Generator,
 ) -> Targets:
-    """Targets of a run from the training rows of each client that took part and the rows that nobody trained on.
+    """Targets of a run from the training rows of each client that took part and the rows outside training.
 
     The attacker is one client, or as many as ``known_share`` makes; with one client in all, it knows that share of its
     pictures. Raises `TooFewExamples`.
@@ -124,8 +124,8 @@ def _divide(clients: Sequence[Rows], share: float, rng: np.random.Generator) -> 
 
 
 def _matched(members: Rows, others: Rows, labels: NDArray[np.int64], most: int) -> Sides:
-    """At most so many pairs of a member and a non-member of the same class: an attack that only tells classes apart
-    must not succeed. The order of both is taken as random.
+    """At most ``most`` pairs of a member and a non-member of the same class, so that an attack that only separates
+    classes fails. Both are assumed to be in random order.
     """
     pairs = []
     for label in np.unique(labels[members]):
@@ -140,8 +140,8 @@ def _matched(members: Rows, others: Rows, labels: NDArray[np.int64], most: int) 
 
 
 def without_copies(images: NDArray[np.uint8], first: Rows, rows: Rows) -> Rows:
-    """Those of ``rows`` whose picture is neither in ``first`` nor in an earlier row: a copy of a member is no
-    non-member. images: the pool, uint8 [n, c, h, w].
+    """Those of ``rows`` whose picture is neither in ``first`` nor in an earlier row: a copy of a
+    member is not a non-member. images: the pool, uint8 [n, c, h, w].
     """
     seen = {_fingerprint(images[row]) for row in first}
     kept = []

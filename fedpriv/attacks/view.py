@@ -1,4 +1,4 @@
-"""What an attacker reads off a model: confidences, posteriors, gradient norms, activations. In batches.
+"""What an attacker computes from a model: confidences, posteriors, gradient norms, activations. In batches.
 
 Shapes: n examples, k classes, d parameters.
 """
@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.data import Dataset
-from fedpriv.data.load import normalise
+from fedpriv.data.load import inputs
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.flat_model import FlatModel
 
 Features = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
-#: Examples read at a time; gradients are computed in chunks of their own.
+#: Examples processed at a time; gradients are computed in separate chunks.
 BATCH = 500
 
 
 class View:
-    """Reads models of one architecture on the pictures of a pool (its rows are those of ``dataset.train``)."""
+    """Evaluates models of one architecture on the pictures of a pool (its rows are those of ``dataset.train``)."""
 
     def __init__(self, model: FlatModel, pool: Dataset) -> None:
         self.model, self.pool = model, pool
@@ -44,7 +44,7 @@ class View:
     def _batches(self, rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
         device = self.model.theta.device
         for part in np.array_split(rows, max(1, -(-len(rows) // BATCH))):
-            images = normalise(self.pool.train.images[part], self.pool.mean, self.pool.std)
+            images = inputs(self.pool, self.pool.train, part)
             yield images.to(device), torch.from_numpy(self.labels(part)).to(device)
 
     def logits(self, theta: FloatVector, rows: Rows) -> Features:

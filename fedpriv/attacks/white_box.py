@@ -1,7 +1,7 @@
-"""White-box: in the manner of Nasr, Shokri and Houmansadr, "Comprehensive Privacy Analysis of Deep Learning" (S&P
+"""White-box attack after Nasr, Shokri and Houmansadr, "Comprehensive Privacy Analysis of Deep Learning" (S&P
 2019).
 
-The attacker: a participant, who has all parameters of the final model and knows the membership of its own pictures and
+The attacker: a participant who has all parameters of the final model and knows the membership of its own pictures and
 of public ones. Features: loss, norm of the gradient within each named block, last hidden activations, label.
 """
 
@@ -15,7 +15,7 @@ from fedpriv.attacks.targets import Rows, Targets
 from fedpriv.attacks.view import View
 from fedpriv.common.messages import FloatVector
 
-#: Below this a loss or a norm is rounding.
+#: Below this a loss or a norm is rounding error.
 SMALLEST = 1e-12
 
 
@@ -32,7 +32,7 @@ def attack(view: View, subject: Subject, targets: Targets) -> Scored:
 
 
 def features(view: View, theta: FloatVector, rows: Rows) -> list[Features]:
-    """Loss and norms [n, 1 + blocks], which span many powers of ten, so their logarithms; activations [n, features];
+    """Loss and norms [n, 1 + blocks], as logarithms, since they span many powers of ten; activations [n, features];
     labels [n, classes].
     """
     losses, norms, hidden = view.inside(theta, rows)

@@ -63,7 +63,14 @@ def num_parameters(config: Config) -> int:
     message to a client, so the data are loaded for it once.
     """
     keeps_layers = client_class(config).keeps_layers
-    key = repr((config.dataset.model_dump_json(), config.model.model_dump_json(), keeps_layers))
+    key = repr(
+        (
+            config.dataset.model_dump_json(),
+            config.features.model_dump_json(),
+            config.model.model_dump_json(),
+            keeps_layers,
+        )
+    )
     if key not in _sizes:
         dataset = load_federated(config).dataset
         model = resolve_model(config.model, dataset.shape, keeps_layers)

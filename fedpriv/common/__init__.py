@@ -1,1 +1,1 @@
-"""What every room may name, and what knows none of them."""
+"""Helpers that every package may import and that import none of them."""

@@ -1,6 +1,6 @@
 """SHA256SUMS: a folder's files and their digests, as `sha256sum -c SHA256SUMS` reads them.
 
-A changed byte in a file of numbers is numbers too: nothing but a digest tells that a model is another one.
+A model file with a changed byte still loads: only a digest shows that the weights differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from fedpriv.common.files import open_regular, write_atomic
 
 SUMS = "SHA256SUMS"
-#: What a finished run's model is.
+#: The files of a finished run's model.
 MODEL_FILES = ("model.safetensors", "classes.json")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/\n]+)\n")
 
@@ -24,7 +24,7 @@ def write_sums(folder: Path, names: Sequence[str]) -> None:
 
 
 def damage(folder: Path, names: Sequence[str]) -> str | None:
-    """What is wrong with a folder whose SHA256SUMS must hold exactly these files, in words; None: nothing is."""
+    """What is wrong with a folder whose SHA256SUMS must list exactly these files; None if nothing is."""
     try:
         with open_regular(folder / SUMS) as file:
             text = file.read().decode("ascii")

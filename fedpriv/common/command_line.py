@@ -15,7 +15,7 @@ from fedpriv.common.stopping import signal_of
 DONE, FAILED, MISTAKE = 0, 1, 2
 
 
-#: What a signal ended: so much more than its number (130, 143).
+#: Exit code of a process ended by a signal: this plus the signal's number (130, 143).
 SIGNALLED = 128
 
 
@@ -26,7 +26,7 @@ WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDI
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Runs ``work`` and turns what a user can mend into one line and an exit code."""
+    """Runs ``work``; errors that a user can fix become one line and an exit code."""
     code, message = outcome(work)
     if message:
         print(f"fedpriv: {message}", file=sys.stderr, flush=True)
@@ -34,7 +34,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def outcome(work: Callable[[], int]) -> tuple[int, str]:
-    """(exit code, what to tell the user) of ``work``; what nobody but a developer can mend is raised."""
+    """(exit code, message for the user) of ``work``; errors that only a developer can fix are raised."""
     try:
         return work(), ""
     except RunFailed as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FedprivError(Exception):
-    """Base of every error that is the user's to mend (exit code 2)."""
+    """Base of every error that the user can fix (exit code 2)."""
 
 
 class OptionError(FedprivError):
@@ -32,7 +32,7 @@ class RunFolderError(FedprivError):
 
 
 class RunFailed(FedprivError):
-    """A run cannot go on (too few replies, every budget spent); what it had computed is kept."""
+    """A run cannot continue (too few replies, every budget spent); results so far are kept."""
 
 
 class PolicyRefused(FedprivError):

@@ -21,8 +21,8 @@ from fedpriv.common.errors import RunFolderError
 def write_atomic(path: Path, content: bytes | str, durable: bool = True, mode: int = 0o666) -> None:
     """Replaces a file as a whole: a reader, or the next start after a crash, sees the old or the new one.
 
-    durable=False: for what nobody reads after a crash of the machine; milliseconds faster. mode: less the umask; 0o600
-    for what is nobody else's.
+    durable=False: for files that are not needed after a crash of the machine; milliseconds faster. mode: less the
+    umask; 0o600 for files that only their owner may read.
     Raises OSError that names ``path`` where the disk is full.
     """
     data = content.encode() if isinstance(content, str) else content
@@ -44,8 +44,8 @@ def write_atomic(path: Path, content: bytes | str, durable: bool = True, mode: i
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """A file to read that somebody named. Raises OSError, also for a folder, a pipe, a socket or a device: a reader of
-    some of those waits for ever.
+    """Opens a file that a user named. Raises OSError, also for a folder, a pipe, a socket or a device: reading some of
+    those blocks forever.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -55,13 +55,13 @@ def open_regular(path: str | Path) -> BufferedReader:
 
 
 def read_regular(path: str | Path) -> bytes:
-    """The bytes of such a file."""
+    """The bytes of a file, opened as by `open_regular`."""
     with open_regular(path) as file:
         return file.read()
 
 
 def fsync_folder(folder: Path) -> None:
-    """A new name in a folder survives a power cut only once the folder itself is on the disk."""
+    """Syncs a folder: until then, a new name in it does not survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -70,30 +70,30 @@ def fsync_folder(folder: Path) -> None:
 
 
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
-    """A picture of matplotlib's, as `write_atomic` writes files; options as its ``savefig`` has them."""
+    """Saves a matplotlib figure as `write_atomic` writes files; options are those of ``savefig``."""
     picture = BytesIO()
     figure.savefig(picture, format="png", **options)
     write_atomic(path, picture.getvalue(), durable=False)
 
 
 class JsonLines:
-    """An append-only file of JSON objects, one a line. A torn last line (a crash) is dropped by whoever reads or
-    appends next; a damaged line before it raises `RunFolderError`.
+    """An append-only file of JSON objects, one a line. A torn last line (a crash) is dropped by the next
+    read or append; a damaged line before it raises `RunFolderError`.
 
     fsync: return from `append` only once the line is on the disk. mode: of a new file, less the umask.
     """
 
     def __init__(self, path: Path, fsync: bool = False, mode: int = 0o666) -> None:
         self.path, self.fsync, self.mode = path, fsync, mode
-        self._whole = False  # known to end with a whole line
+        self._whole = False  # whether the file is known to end with a complete line
 
     def append(self, row: dict[str, Any]) -> bytes:
-        """Adds a row as a whole or not at all; returns its line. Raises OSError that names the file where the disk is
+        """Adds a row completely or not at all; returns its line. Raises OSError that names the file where the disk is
         full.
         """
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, self.mode)
-        with os.fdopen(descriptor, "r+b", buffering=0) as file:  # unbuffered: what failed is not tried again on closing
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:  # unbuffered: a failed write is not retried on close
             if not self._whole:  # what an earlier process left behind
                 self._cut_torn_line(descriptor)
                 self._whole = True
@@ -130,7 +130,7 @@ class JsonLines:
         self._write([row for row in self.read() if wanted(row)])
 
     def replace_last(self, row: dict[str, Any]) -> None:
-        """Rewrites the file with ``row`` in the place of the last one."""
+        """Replaces the last row with ``row``, rewriting the file."""
         self._write([*self.read()[:-1], row])
 
     def _write(self, rows: list[dict[str, Any]]) -> None:

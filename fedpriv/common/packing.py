@@ -1,4 +1,4 @@
-"""How releases travel that hold some coordinates only.
+"""Wire format of releases that hold only some of the coordinates.
 
 Shapes: d coordinates, k of them sent.
 """
@@ -12,8 +12,8 @@ from fedpriv.common.messages import FloatVector
 
 
 def pack_selected(values: FloatVector, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """The chosen values with their places: the indices (int32 [k]) or a bitmap [d/8], whichever is shorter, then the
-    values (float32 [k]). Which of both it is follows from k and d.
+    """The selected values with their positions: the indices (int32 [k]) or a bitmap [d/8], whichever is shorter, then
+    the values (float32 [k]). Which of the two it is follows from k and d.
     """
     indices = np.flatnonzero(mask)
     places = np.packbits(mask) if _as_bitmap(len(indices), mask.size) else indices.astype("<i4").view(np.uint8)

@@ -1,4 +1,4 @@
-"""Text that somebody else chose, on a terminal, in a log or in a table: it must be no more than text there."""
+"""Untrusted text for a terminal, a log or a table: escaped, so that it stays plain text there."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 import re
 from typing import Any
 
-#: Strict: what float() takes beside it (blanks, underscores) a spreadsheet need not take for a number.
+#: Strict: float() accepts more (blanks, underscores), which a spreadsheet need not read as a number.
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
-#: With which a spreadsheet's formula may begin (OWASP, CSV Injection), full-width forms among them.
+#: Characters that may begin a spreadsheet formula (OWASP, CSV Injection), including full-width forms.
 _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
@@ -18,14 +18,14 @@ def printable(text: str) -> str:
 
 
 def cell(value: Any) -> Any:
-    """A value of a CSV file: a text that a spreadsheet would compute gets an apostrophe before it; numbers stay."""
+    """A value of a CSV file: text that a spreadsheet would evaluate is prefixed with an apostrophe; numbers are not."""
     if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
         return f"'{value}"
     return value
 
 
 class PrintableLog(logging.Filter):
-    """For a handler or a logger: whatever text a record quotes is `printable` and begins no line of its own."""
+    """For a handler or a logger: text quoted in a record is made `printable` and cannot start a line of its own."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):

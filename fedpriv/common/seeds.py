@@ -17,7 +17,7 @@ def generator(*key: int | str) -> np.random.Generator:
 
 
 def draw_cohort(seed: int, server_round: int, num_clients: int, size: int, sampling: str) -> list[int]:
-    """Sorted ids of the clients asked in a round, from (seed, round).
+    """Sorted ids of a round's cohort, from (seed, round).
 
     ``fixed``: exactly ``size``, uniformly without replacement. ``poisson``: each with probability size/num_clients.
     Memory and time are proportional to the cohort, not to the population.
@@ -39,14 +39,14 @@ def participations(seed: int, num_rounds: int, num_clients: int, size: int, samp
 
 
 def public_mask(seed: int, client: int, server_round: int, dimension: int, count: int) -> NDArray[np.bool_]:
-    """bool [d] with ``count`` True, uniform over all such masks: client and server draw the same. It hides nothing, so
-    no guarantee rests on it.
+    """bool [d] with ``count`` True, uniform over all such masks: client and server draw the same one. It is public,
+    so no guarantee depends on it.
     """
     if count >= dimension:
         return np.ones(dimension, bool)
     keys = generator(seed, client, server_round, "mask").integers(0, 2**64, dimension, dtype=np.uint64)
     mask: NDArray[np.bool_] = keys < np.partition(keys, count)[count]
-    if np.count_nonzero(mask) != count:  # equal keys, once in a blue moon
+    if np.count_nonzero(mask) != count:  # equal sort keys: very rare
         mask = np.zeros(dimension, bool)
         mask[np.argsort(keys, kind="stable")[:count]] = True
     return mask

@@ -1,7 +1,7 @@
-"""A stop that loses no round: the first signal lets the round end, the second ends the run at once.
+"""Graceful stop: after the first signal the current round is finished, a second one ends the run at once.
 
-Signals belong to the process, so there is one `stop` for all of it. Who works in rounds does so within
-`stop.graceful` and looks at `stop.requested` between them; everywhere else a signal stops at once.
+Signals are per process, so there is one `stop` object. Code that works in rounds runs within `stop.graceful` and
+checks `stop.requested` between them; everywhere else a signal stops at once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-#: Names a file whose existence asks the jobs of a sweep, which run in processes of their own, to stop.
+#: Environment variable: path of a file whose existence asks a sweep's jobs, which are separate processes, to stop.
 STOP_FILE = "FEDPRIV_STOP_FILE"
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the work; what it had is kept."""
+    """A signal ended the work; results so far are kept."""
 
     def __init__(self, signum: int, *words: str) -> None:
         super().__init__(*words)
@@ -30,7 +30,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def signal_of(stop: KeyboardInterrupt) -> int:
-    """The signal behind an interruption; Python's own is a Ctrl-C."""
+    """The signal that caused an interruption; Python's own KeyboardInterrupt is a Ctrl-C."""
     return stop.signum if isinstance(stop, Stopped) else signal.SIGINT
 
 
@@ -40,30 +40,30 @@ class Stop:
     def __init__(self) -> None:
         self._signum: int | None = None
         self._handled = False
-        self._grace: float | None = None  # seconds, while a first signal only leaves a note
+        self._grace: float | None = None  # seconds, while a first signal only sets the flag
         self._forwards: Path | None = None
         self._timer: threading.Timer | None = None
 
     @property
     def requested(self) -> int | None:
-        """The signal that asked for it, None where nobody did."""
+        """The signal that requested a stop, or None."""
         if self._signum is None and (file := os.environ.get(STOP_FILE)) and os.path.exists(file):
             self._signum = signal.SIGTERM
         return self._signum
 
     def request(self, signum: int = signal.SIGTERM) -> None:
-        """As a first signal: the round that is going on may end."""
+        """Acts like a first signal: the current round may finish."""
         self._signum = self._signum or signum
 
     def check(self) -> None:
-        """Raises `Stopped` if somebody asked for it."""
+        """Raises `Stopped` if a stop was requested."""
         if (signum := self.requested) is not None:
             self._cancel()
             raise Stopped(signum)
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """While inside, signals come here; a no-op within another, and in a thread, where Python allows no handlers.
+        """Context that handles signals here; a no-op when nested, and in a thread, where Python allows no handlers.
 
         A signal that the process was started to ignore (``nohup``) is still ignored.
         """
@@ -81,7 +81,7 @@ class Stop:
             self._signum, self._handled = None, False
 
     def rearm(self) -> None:
-        """Takes the signals again, if they are ours: Ray replaces SIGTERM's handler as it starts, by one that prints a
+        """Reinstalls our handlers, if they were installed: Ray replaces SIGTERM's as it starts with one that prints a
         trace and aborts the process after three seconds.
         """
         if self._handled and threading.current_thread() is threading.main_thread():
@@ -91,8 +91,8 @@ class Stop:
 
     @contextmanager
     def graceful(self, seconds: float) -> Iterator[None]:
-        """While inside, a first signal only leaves a note for `check`; after so many further seconds it stops at once
-        after all.
+        """Context in which a first signal only sets the flag that `check` reads; if the work has not ended after
+        ``seconds``, it is stopped at once.
         """
         self._grace = seconds
         try:
@@ -103,8 +103,8 @@ class Stop:
 
     @contextmanager
     def forwarded(self) -> Iterator[None]:
-        """While inside, a first signal is handed on to processes that were started since: they stop behind their
-        rounds, and the work inside ends with them.
+        """Context in which a first signal is forwarded to processes started within it: they stop after their current
+        round, and the work inside ends with them.
         """
         with TemporaryDirectory(prefix="fedpriv-") as folder:
             self._forwards = Path(folder) / "stop"
@@ -117,13 +117,13 @@ class Stop:
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         first, self._signum = self._signum is None, self._signum or signum
-        signal.alarm(0)  # Ray's, where it heard of this before us
+        signal.alarm(0)  # cancels Ray's alarm, if its handler ran before ours
         if first and self._forwards is not None:
             self._forwards.touch()
             _say("stopping when the rounds that are going on end; a second signal stops at once")
         elif first and self._grace is not None:
             _say(f"stopping when this round ends, after {self._grace:g} s at the latest; a second signal stops at once")
-            # A real signal, so that whatever the main thread waits for is interrupted.
+            # A real signal, so that a blocking call in the main thread is interrupted.
             self._timer = threading.Timer(self._grace, os.kill, (os.getpid(), signum))
             self._timer.daemon = True
             self._timer.start()
@@ -132,7 +132,7 @@ class Stop:
             raise Stopped(self._signum)
 
     def _cancel(self) -> None:
-        """Whoever is ending already is not hurried."""
+        """No forced stop any more: the work is ending."""
         if self._timer is not None:
             self._timer.cancel()
 

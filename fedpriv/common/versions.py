@@ -1,4 +1,4 @@
-"""What a repetition needs to be the same: versions of libraries, and a digest of the code."""
+"""What identifies the software of a run: versions of libraries, and a digest of the code."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
 
 
 def versions() -> dict[str, str]:
-    """What a summary and a study's record say of where they come from."""
+    """Versions as a summary and a study's record state them: libraries and code."""
     return library_versions() | {"code": code_digest()}
 
 
 def library_versions() -> dict[str, str]:
-    """Those that decide a result."""
+    """Versions of the libraries that can change a result."""
     return {"python": platform.python_version()} | {name: version(name) for name in VERSIONS}
 
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """SHA-256 over the project's source but what only reads finished runs, whether or not a run uses it: results of
-    many methods are compared under one name of the code.
+    """SHA-256 of the project's source, without what only reads finished runs, whether or not a run uses it: results of
+    many methods are compared under one code version.
     """
     root = Path(__file__).resolve().parents[2]
     files = [path for part in ("fedpriv", "strategies", "clients") for path in sorted((root / part).rglob("*.py"))]

@@ -3,6 +3,7 @@ another."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from fedpriv.config.methods import (
     ExampleLevelClientOptions,
     GradientOptions,
     OneBitOptions,
+    UnitOptions,
 )
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
 
@@ -95,6 +97,7 @@ def _check_across_options(config: Config) -> None:
     if config.engine.name != "ray" and config.engine.address is not None:
         raise OptionError("engine.address", config.engine.address, "only engine=ray joins a cluster; otherwise null")
     _check_faults(config)
+    _check_features(config)
     if config.dataset.name == "on_nodes":
         _check_declared(config)
     _check_over_selection(config)
@@ -105,6 +108,23 @@ def _check_across_options(config: Config) -> None:
             words = f"{config.dataset.name} has {examples} training pictures"
             raise OptionError("dataset.train_examples", wanted, words)
         _check_partition(config, wanted, classes)
+
+
+#: Models that read any numbers; all others read pictures.
+READ_VECTORS = ("auto", "linear", "softmax", "mlp", "custom")
+
+
+def _check_features(config: Config) -> None:
+    """A map needs features, and features are no picture. Whether pictures are large enough is known once read."""
+    features, model = config.features, config.model.name
+    if features.name == "none":
+        if features.map != "none":
+            words = "features=none leaves nothing to map; allowed: none, or features=gradients, dct or fourier"
+            raise OptionError("features.map", features.map, words)
+        return
+    if model not in READ_VECTORS:
+        words = f"features={features.name} gives the model a vector and no picture; allowed: {', '.join(READ_VECTORS)}"
+        raise OptionError("model", model, words)
 
 
 def _check_declared(config: Config) -> None:
@@ -184,6 +204,15 @@ def check_halves(config: Config) -> None:
         _check_gradient(config)
     if issubclass(client, ClippingClientOptions):
         _check_clipping(config)
+    if issubclass(client, UnitOptions):
+        _check_alike(config, UnitOptions.model_fields)
+
+
+def _check_alike(config: Config, names: Iterable[str]) -> None:
+    server, client = config.server_options(), config.client_options()
+    for name in names:
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
 
 
 def check_min_replies(config: Config) -> None:

@@ -38,13 +38,14 @@ COMMANDS = ("resume", "rerun", "plan")
 
 #: Value options that a remote caller (`flwr run`) may set; paths, targets, noise source and groups that load
 #: code are not among them.
-REMOTE_GROUPS = ("strategy", "dataset", "partition", "model", "engine", "experiment", "scale")
+REMOTE_GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")
 REMOTE_OPTIONS = re.compile(
     r"seed|num_clients|clients_per_round|over_selection|num_rounds"
     r"|(local|evaluate|checkpoint)\.[a-z_]+"
     r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
     r"|model\.(hidden|second_hidden|groups)"
     r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
+    r"|features\.(map|dims|exponent|waves|width)"
     r"|attack\.(keep_snapshots|snapshot_every)"
     r"|operations\.(log_format|log_level|metrics_port|report|stop_grace)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"

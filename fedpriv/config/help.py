@@ -43,7 +43,7 @@ FOLDERS = [
 def help_text(own: Mapping[str, tuple[type[Options], type[Options]]] | None = None) -> str:
     """Usage, groups with their choices, and every option with its range. ``own``: schemas of methods without a row."""
     lines = [USAGE]
-    for group in ("strategy", "dataset", "partition", "model", "engine", "experiment", "scale"):
+    for group in ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale"):
         choices = sorted(file.stem for file in (CONF / group).glob("*.yaml") if file.stem != "base")
         lines.append(f"  {group:<12} {', '.join(choices)}")
     lines += ["", "options (option=value):"]

@@ -349,6 +349,25 @@ class NbAFLClientOptions(NbAFLOptions, ClientOptions):
     min_replies: int = Field(ge=1, description="smallest cohort that the server aggregates")
 
 
+class UnitOptions(Options):
+    """What both halves of PrivUnit must agree on."""
+
+    mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "gaussian"] = Field(
+        description="how a direction is released"
+    )
+    epsilon: float = Field(ge=1e-5, le=500, description="what one release costs")
+    bits: int | None = Field(ge=1, le=16, description="sketch: b, bits of a release; null: the best for epsilon")
+    projections: int = Field(ge=1, le=2**20, description="projunit, hadamard: k, numbers of a release")
+
+
+class PrivUnitServerOptions(UnitOptions, ServerOptions):
+    learning_rate: float = Field(gt=0, description="eta of the server's step along the mean direction")
+
+
+class PrivUnitClientOptions(UnitOptions, ClientOptions):
+    claimed_delta: float = Field(gt=0, lt=1, description="gaussian: delta of a release's epsilon")
+
+
 #: name -> (options of the server half, options of the client half). A method without a row here is a user's
 #: own: its constructors are its schema (`fedpriv.config.constructors`).
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
@@ -373,6 +392,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "anr": (ANRServerOptions, ANRClientOptions),
     "dpfl_agn": (ANRServerOptions, DPFLAGNClientOptions),
     "nbafl": (NbAFLServerOptions, NbAFLClientOptions),
+    "privunit": (PrivUnitServerOptions, PrivUnitClientOptions),
 }
 
 

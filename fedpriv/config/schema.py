@@ -88,6 +88,24 @@ class DatasetConfig(Options):
         return classes
 
 
+# --- features --------------------------------------------------------------------------------------------
+
+
+class FeaturesConfig(Options):
+    """Public features between pictures and model (`fedpriv.data.features`)."""
+
+    name: Literal["none", "gradients", "dct", "fourier"]
+    map: Literal["none", "strokes"] = Field(
+        default="none", description="strokes: onto the directions in which random pen strokes differ"
+    )
+    dims: int = Field(default=150, ge=1, le=599, description="map=strokes: dimensions")
+    exponent: float = Field(
+        default=0.5, ge=0, le=4, description="map=strokes: direction's weight (b/(1+b))^exponent, b its signal to noise"
+    )
+    waves: int = Field(default=1000, ge=1, le=10_000, description="fourier: number of random waves")
+    width: float = Field(default=0.5, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
+
+
 # --- partition -------------------------------------------------------------------------------------------
 
 
@@ -132,7 +150,7 @@ PartitionConfig = Annotated[
 
 
 class ModelConfig(Options):
-    name: Literal["auto", "linear", "mlp", "cnn", "cnn_agn", "resnet18", "resnet34", "custom"]
+    name: Literal["auto", "linear", "softmax", "mlp", "cnn", "cnn_agn", "resnet18", "resnet34", "custom"]
     hidden: int = Field(default=64, ge=1, description="mlp: width of the hidden layer")
     second_hidden: int = Field(default=0, ge=0, description="cnn_agn: width of a second fully connected layer, 0 none")
     groups: int = Field(default=8, ge=1, description="resnet: groups of GroupNorm (divides 64)")
@@ -269,6 +287,7 @@ class Config(Options):
     )
     strategy: StrategyConfig
     dataset: DatasetConfig
+    features: FeaturesConfig = Field(default_factory=lambda: FeaturesConfig(name="none"))
     partition: PartitionConfig
     model: ModelConfig
     local: LocalConfig
@@ -308,7 +327,13 @@ class Config(Options):
         return {key: value for key, value in self.strategy.client.items() if key != "_target_"}
 
     def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        """As JSON has it. Without the features where there are none: such a run is what it was before there were any,
+        and keeps its digest.
+        """
+        content = self.model_dump(mode="json")
+        if self.features.name == "none":
+            content.pop("features")
+        return content
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the result (not of where files lie, nor of who looks on)."""

@@ -1,11 +1,11 @@
-"""The cache: what took long once (decoding pictures, dividing them) is found again by its content's key.
+"""The cache: results of slow work (decoding pictures, partitioning them) are stored under a key of their content.
 
     <cache>/pictures/<key>/    images.npy uint8 [n, c, h, w], labels.npy int64 [n], about.json
     <cache>/partitions/<key>/  partition.npz
 
-An entry is written into a folder of its own and renamed when it is complete, so it is there whole or not at
-all: a process that dies leaves a folder that nobody looks at, and of two processes that start at once the
-first to finish wins while the other throws its equal copy away.
+An entry is written into a temporary folder and renamed when complete, so a partial entry is never visible: a process
+that dies leaves a folder that is never read, and of two processes that start at once the first to finish wins and the
+other discards its equal copy.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def cache_folder(config: DatasetConfig) -> Path:
 
 
 def content_key(identity: dict[str, Any]) -> str:
-    """A name for everything that decides an entry's content, this package's own code included."""
+    """A key for everything that determines an entry's content, including this package's code."""
     content = json.dumps({"code": _code_version(), **identity}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 @functools.cache
 def _code_version() -> str:
-    """Digest of this package's source: a changed decoder never meets pictures of the one before."""
+    """Digest of this package's source: a changed decoder never reads pictures of an earlier version."""
     code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(code).hexdigest()
 
@@ -55,7 +55,7 @@ def _code_version() -> str:
 def entry(folder: Path, identity: dict[str, Any], write: Callable[[Path], None]) -> Path:
     """The entry of `identity` in `folder`; if it is not there, `write(new folder)` makes it first.
 
-    Raises `DataError` with the folder and the reason where the disk is full or not to be written to.
+    Raises `DataError` with the folder and the reason where the disk is full or not writable.
     """
     target = folder / content_key(identity)
     if target.is_dir():
@@ -100,7 +100,7 @@ def _remove_abandoned(folder: Path) -> None:
 def load_arrays(source: Source, folder: Path) -> PictureArrays:
     """The pictures of `source`: memory-mapped from the cache `folder`, decoded into it first where needed.
 
-    A source without an identity is decoded into memory.
+    A source without an identity is decoded into memory only.
     """
     identity = source.identity
     if identity is None:
@@ -126,8 +126,8 @@ def damaged(found: Path, error: Exception) -> DataError:
 
 
 def _write_pictures(stream: PictureStream, unfinished: Path) -> None:
-    # Written and not mapped: on a full disk a write raises an error, while a store into a mapped file ends
-    # the process (SIGBUS).
+    # Written, not memory-mapped: on a full disk a write raises an error, while a store into a mapped file
+    # kills the process (SIGBUS).
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(stream.labels), *stream.shape)}
     with (unfinished / "images.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)

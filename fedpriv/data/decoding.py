@@ -18,7 +18,7 @@ from fedpriv.config.schema import DatasetConfig
 
 BLOCK_BYTES = 64 * 2**20  # decoded at a time
 PICTURES_PER_TASK = 32  # handing single small pictures to threads costs more than decoding them
-MAX_THREADS = 4  # Pillow holds the interpreter's lock for much of the work: more threads only wait
+MAX_THREADS = 4  # Pillow holds the GIL for much of the work: more threads only wait
 SHOWN = 5  # broken pictures listed by name
 
 
@@ -30,9 +30,9 @@ class Encoded(NamedTuple):
 
 
 def shape_of(pictures: Iterable[Encoded], config: DatasetConfig, what: str) -> tuple[int, int, int]:
-    """(c, h, w) of every picture: as dataset.size says, otherwise as the first readable picture is.
+    """(c, h, w) of every picture: from dataset.size if set, otherwise from the first readable picture.
 
-    what: the pictures in words, for `DataError`.
+    what: description of the pictures, for `DataError`.
     """
     if config.size is not None:
         return config.channels, config.size, config.size
@@ -49,7 +49,7 @@ def shape_of(pictures: Iterable[Encoded], config: DatasetConfig, what: str) -> t
 def decode_pictures(
     pictures: Iterable[Encoded], shape: tuple[int, int, int], config: DatasetConfig, what: str
 ) -> Iterator[np.ndarray]:
-    """uint8 [some, c, h, w], block after block. Goes through all pictures before it reports broken ones.
+    """uint8 [some, c, h, w], block by block. Goes through all pictures before it reports broken ones.
 
     Raises `DataError`, or `OptionError` for dataset.size where a picture has another shape.
     """
@@ -82,7 +82,7 @@ def _cut(pictures: list[Encoded], length: int) -> Iterator[list[Encoded]]:
 
 
 def _read(encoded: Encoded, config: DatasetConfig) -> np.ndarray | str:
-    """One picture, uint8 [c, h, w]; what is wrong with it, in words, where it cannot be read."""
+    """One picture, uint8 [c, h, w]; or the reason, in words, why it cannot be read."""
     if encoded.content is None:
         return "there is no picture"
     try:
@@ -97,12 +97,12 @@ def _read(encoded: Encoded, config: DatasetConfig) -> np.ndarray | str:
                 picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
             picture = picture.convert("L" if config.channels == 1 else "RGB")
             if config.size is not None:
-                # Cut to a square around the middle, so that nothing is stretched.
+                # Cropped to a centred square, so that nothing is stretched.
                 picture = ImageOps.fit(picture, (config.size, config.size), Image.Resampling.BILINEAR)
             pixels = np.asarray(picture)
     except UnidentifiedImageError:
         return "not a picture"
-    except Exception as error:  # whatever a decoder makes of a damaged file: the user learns which file it is
+    except Exception as error:  # decoders raise anything on a damaged file; the user is told which file it is
         return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return pixels.reshape(*pixels.shape[:2], config.channels).transpose(2, 0, 1)
 

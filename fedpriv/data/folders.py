@@ -1,8 +1,8 @@
 """image_folder: the user's own pictures, one folder per class.
 
-Either ``root/<class>/*``, which is divided into training and test pictures by seed, or
+Either ``root/<class>/*``, which is split into training and test pictures by seed, or
 ``root/{train,test}/<class>/*``, which is recognised by ``root`` holding exactly these two folders. Hidden
-files count nowhere. Formats: whatever Pillow reads (PNG, JPEG, WebP, TIFF, BMP, ...).
+files are ignored. Formats: all that Pillow reads (PNG, JPEG, WebP, TIFF, BMP, ...).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _File:
 
 
 def image_folder(config: DatasetConfig, seed: int) -> Source:
-    """Lists the pictures. Raises `DataError` where the folder is not what it should be."""
+    """Lists the pictures. Raises `DataError` where the folder does not have this layout."""
     root = Path(config.root or "").expanduser().resolve()
     if config.root is None or not root.is_dir():
         raise DataError(
@@ -43,7 +43,7 @@ def image_folder(config: DatasetConfig, seed: int) -> Source:
     try:
         divided = {folder.name for folder in _subfolders(root)} == {"train", "test"}
         train, test = (_files(root / "train"), _files(root / "test")) if divided else (_files(root), [])
-    except OSError as error:  # no permission, or a link to nowhere
+    except OSError as error:  # no permission, or a broken link
         raise DataError(f"{error.filename}: {error.strerror}") from error
     classes = tuple(sorted({file.label for file in train}))
     unknown = sorted({file.label for file in test} - set(classes))
@@ -122,7 +122,7 @@ def _subfolders(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _files(folder: Path, fewest: int = 2) -> list[_File]:
-    """Every file of every class folder in `folder`, in a fixed order. fewest: classes that must be there."""
+    """Every file of every class folder in `folder`, in a fixed order. fewest: the least number of classes."""
     classes = _subfolders(folder)
     if len(classes) < fewest:
         raise DataError(
@@ -141,7 +141,7 @@ def _files(folder: Path, fewest: int = 2) -> list[_File]:
             )
         for file in inside:
             state = file.stat()
-            if not stat.S_ISREG(state.st_mode):  # a reader of a pipe or a device waits for ever
+            if not stat.S_ISREG(state.st_mode):  # reading a pipe or a device may block forever
                 raise DataError(f"{file.path}: not a regular file; class folders hold pictures and nothing else")
             files.append(_File(file.path, entry.name, state.st_size, state.st_mtime_ns))
     return files

@@ -1,13 +1,13 @@
-"""huggingface: a set for image classification of the Hugging Face hub, by name, or from a folder in the hub's own form.
+"""huggingface: an image classification data set of the Hugging Face hub, by name, or from a folder in the hub's format.
 
     <folder>/README.md                              names the columns, the classes, the splits (optional)
     <folder>/data/train-00000-of-00001.parquet      pictures as bytes, labels beside them
 
-Parquet, Arrow, and pictures in folders are read; code of a set is neither fetched nor run. The hub is asked for nothing
-unless dataset.download=true: a set is fetched once, whole, into a folder of its own, and read from there ever after.
+Parquet, Arrow, and pictures in folders are read; a data set's code is neither fetched nor run. The hub is not contacted
+unless dataset.download=true: a set is fetched once, completely, into its own folder, and read from there afterwards.
 
-The files are read by `datasets`, as flwr-datasets does: its `FederatedDataset` would add a report of the set's name to
-Flower's telemetry and nothing that is needed here. Clients' shares come from its partitioners, as for every source.
+The files are read by `datasets`, as flwr-datasets does; its `FederatedDataset` would only add a report of the set's
+name to Flower's telemetry. Clients' shares come from its partitioners, as for every source.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from fedpriv.data.decoding import Encoded, decode_pictures, shape_of
 from fedpriv.data.splits import divide_by_class
 from fedpriv.data.types import PictureStream, Source
 
-#: What is fetched: never code, never pickles.
+#: Files that are fetched: never code, never pickles.
 FETCHED = ["README.md", "*.parquet", "*.arrow", "*.zip", "metadata.csv", "metadata.jsonl"]
 FETCHED += [f"*.{suffix}" for suffix in ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "gif")]
 DATA = tuple(pattern.lstrip("*") for pattern in FETCHED if pattern.startswith("*"))
-#: Names of the splits that are looked for, the first that is there is taken.
+#: Names that splits may have; the first one present is used.
 TRAIN, TEST = ("train", "training"), ("test", "validation", "valid", "val")
-ROWS = 256  # read from the table at a time
+ROWS = 256  # rows read from the table at a time
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Layout:
 
 
 def huggingface(config: DatasetConfig, seed: int) -> Source:
-    """Finds the set, after fetching it where that was asked for. Raises `DataError`, `OptionError`."""
+    """Finds the set, after fetching it if requested. Raises `DataError`, `OptionError`."""
     root = set_folder(config)
     if config.download and not _files(root):
         _download(config, root)
@@ -73,7 +73,7 @@ def huggingface(config: DatasetConfig, seed: int) -> Source:
 
 
 def set_folder(config: DatasetConfig) -> Path:
-    """dataset.root, otherwise a folder of the set's own beside the other downloads, one for every revision."""
+    """dataset.root, otherwise a folder for this set and revision beside the other downloads."""
     if config.root is not None:
         return Path(config.root).expanduser().resolve()
     name = f"{config.hub_name}@{config.revision}" if config.revision else str(config.hub_name)
@@ -81,7 +81,7 @@ def set_folder(config: DatasetConfig) -> Path:
 
 
 def _files(root: Path) -> list[tuple[str, int, int]]:
-    """(path, size, time of change) of every file that a set may consist of; none where no data is there."""
+    """(path, size, time of change) of every file that may belong to a set; empty if there is no data."""
     found = sorted(
         path
         for path in root.rglob("*")
@@ -112,7 +112,7 @@ def _download(config: DatasetConfig, root: Path) -> None:
         raise OptionError("dataset.hub_name", "null", "dataset.download=true needs the name of a set of the hub")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed once all is there, so that an interrupted download never passes for a set.
+        # Renamed when complete, so that an interrupted download is never taken for a set.
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root.parent) as folder:
             fresh = Path(folder) / "set"
             huggingface_hub.snapshot_download(
@@ -125,7 +125,7 @@ def _download(config: DatasetConfig, root: Path) -> None:
             if not _files(fresh):
                 words = "the hub has no parquet files nor pictures of this set; sets that are made by code have them in"
                 raise OptionError("dataset.hub_name", config.hub_name, f"{words} dataset.revision=refs/convert/parquet")
-            os.rename(fresh, root)  # onto nothing, or onto an empty folder
+            os.rename(fresh, root)  # target is missing or an empty folder
     except RevisionNotFoundError:
         words = f"{config.hub_name} has no such revision"
         raise OptionError("dataset.revision", config.revision or "null", words) from None
@@ -134,7 +134,7 @@ def _download(config: DatasetConfig, root: Path) -> None:
         raise OptionError("dataset.hub_name", config.hub_name, words) from None
     except FedprivError:
         raise
-    except Exception as error:  # the libraries of the line have many of their own
+    except Exception as error:  # the network libraries raise many types of their own
         if _files(root):
             return  # another process was first
         raise DataError(
@@ -146,7 +146,7 @@ def _download(config: DatasetConfig, root: Path) -> None:
 
 
 def _found_layout(config: DatasetConfig, root: Path, identity: dict[str, Any]) -> _Layout:
-    """The columns and splits, from the cache where they have been looked up before."""
+    """The columns and splits, from the cache if they were looked up before."""
 
     def write(unfinished: Path) -> None:
         layout = _look_up(config, root)
@@ -160,7 +160,7 @@ def _found_layout(config: DatasetConfig, root: Path, identity: dict[str, Any]) -
 
 
 def _look_up(config: DatasetConfig, root: Path) -> _Layout:
-    """Reads the head of the set and no picture."""
+    """Reads the set's metadata, no picture."""
     with tempfile.TemporaryDirectory() as scratch, _reading(config, root):
         builder = _builder(config, root, scratch)
         splits = [str(name) for name in builder.as_streaming_dataset()]
@@ -170,7 +170,7 @@ def _look_up(config: DatasetConfig, root: Path) -> _Layout:
 
 
 def _builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
-    """The reader that `datasets` chooses, if it is one that runs nothing and reads nothing outside of the folder."""
+    """The reader that `datasets` chooses, provided that it runs no code and reads nothing outside the folder."""
     import datasets
     from datasets.packaged_modules.arrow.arrow import Arrow
     from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
@@ -192,7 +192,7 @@ def _builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
 
 
 def _splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
-    """(train, test): named or found; no test split where the training split is to be divided."""
+    """(train, test): as named or found; test is None where the training split is to be divided."""
     for option, name in (("train_split", config.train_split), ("test_split", config.test_split)):
         if name is not None and name not in splits:
             raise OptionError(f"dataset.{option}", name, f"the splits of this set are {', '.join(splits)}")
@@ -206,7 +206,7 @@ def _splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
 
 
 def _image_column(config: DatasetConfig, features: dict[str, Any]) -> str:
-    """Named ones may also be what pictures are stored as, where nothing in the set says that they are pictures."""
+    """A named column may also hold encoded pictures (bytes or paths) that the set does not declare as pictures."""
     import datasets
 
     found = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
@@ -215,7 +215,7 @@ def _image_column(config: DatasetConfig, features: dict[str, Any]) -> str:
 
 
 def _label_column(config: DatasetConfig, features: dict[str, Any]) -> str:
-    """Named ones may also hold whole numbers or texts."""
+    """A named column may also hold whole numbers or strings."""
     import datasets
 
     found = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
@@ -308,7 +308,7 @@ def _classes(layout: _Layout, column: Any, feature: Any) -> tuple[tuple[str, ...
 
 
 def _labels(split: str, column: Any, place: dict[Any, int]) -> np.ndarray:
-    """int64 [n]. Raises `DataError` for labels that are missing, or none of the classes."""
+    """int64 [n]. Raises `DataError` for labels that are missing or not among the classes."""
     values = _values(split, column)
     unknown = next((value for value in values if value not in place), None)
     if unknown is not None:
@@ -330,7 +330,7 @@ def _values(split: str, column: Any) -> list[Any]:
 
 
 def _encoded(table: Any, split: str, column: str, rows: np.ndarray, places: Iterable[str]) -> Iterator[Encoded]:
-    """The pictures of these rows, which are called ``split[row]``."""
+    """The pictures of these rows, named ``split[row]`` in errors."""
     chosen = table.select_columns([column]).with_format("arrow").select(rows, keep_in_memory=True)
     names = iter(rows)
     for part in chosen.iter(batch_size=ROWS):
@@ -351,7 +351,7 @@ def _content(picture: dict[str, Any] | None, places: Iterable[str]) -> str | byt
 
 @contextmanager
 def _reading(config: DatasetConfig, root: Path) -> Iterator[None]:
-    """Keeps `datasets` quiet, and turns what it raises into a `DataError`: the user learns which set it is."""
+    """Keeps `datasets` quiet, and turns its errors into a `DataError` that names the set."""
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
 
     level, hidden = logging.get_verbosity(), are_progress_bars_disabled()

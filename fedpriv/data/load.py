@@ -1,11 +1,11 @@
-"""Pictures: read, cached, normalised, and divided among clients.
+"""Pictures: read, cached, normalised, and partitioned among clients.
 
 >>> data = load_federated(config)
 >>> rows = data.train_indices(client=3)
->>> images = normalise(data.dataset.train.images[rows], data.dataset.mean, data.dataset.std)
+>>> images = inputs(data.dataset, data.dataset.train, rows)
 
-Heavy libraries (torch, torchvision, scikit-learn, datasets) are imported where they are needed and nowhere
-else: what is in the cache is found again within milliseconds, by every worker of a run.
+Heavy libraries (torch, torchvision, scikit-learn, datasets) are imported only where needed, so that every worker of a
+run loads cached data within milliseconds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import Config, DatasetConfig
+from fedpriv.config.schema import Config, DatasetConfig, FeaturesConfig
 from fedpriv.data.cache import cache_folder, load_arrays
+from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.partition import partition_clients, split_test_set
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 
-#: name -> (mean, standard deviation) per channel as everybody uses them. Public facts of public sets.
+#: name -> (mean, standard deviation) per channel, as commonly used: public constants of public data sets.
 NORMALISATION = {
     "mnist": ((0.1307,), (0.3081,)),
     "fashion_mnist": ((0.2860,), (0.3530,)),
@@ -37,32 +38,40 @@ NORMALISATION = {
 }
 
 
-def load_dataset(config: DatasetConfig, seed: int) -> Dataset:
-    """The data set of the configuration, from the cache where it has been decoded before.
+def load_dataset(config: DatasetConfig, seed: int, features: FeaturesConfig | None = None) -> Dataset:
+    """The data set of the configuration, from the cache where it has been decoded before; with ``features`` that a
+    model reads in place of the pictures.
 
-    `seed` decides the training and test pictures of own pictures and sets of the hub that are not divided already.
+    `seed` determines the split into training and test pictures of the user's own pictures and hub sets without one.
     Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
     """
-    arrays = load_arrays(find_source(config, seed), cache_folder(config))
-    channels = arrays.images.shape[1]
-    # Constants and never the mean of the pictures at hand: those are private, and a statistic of theirs
-    # inside every model would be a release that no ledger knows of.
+    source = find_source(config, seed)
+    arrays = load_arrays(source, cache_folder(config))
+    channels, total = arrays.images.shape[1], len(arrays.labels)
+    # Constants, never the mean of the pictures at hand: those are private, and a statistic of them inside
+    # every model would be a release that is in no ledger.
     mean, std = NORMALISATION.get(config.name, ((0.5,) * channels, (0.5,) * channels))
-    train, test = slice(None, arrays.num_train), slice(arrays.num_train, None)
+    found = feature_arrays(features, arrays.images, source.identity, cache_folder(config))
+
+    def part(start: int, stop: int) -> Pictures:
+        rows = None if found is None else found.rows(start, stop)
+        return Pictures(arrays.images[start:stop], arrays.labels[start:stop], rows)
+
     return Dataset(
         name=config.hub_name or config.name,
-        train=Pictures(arrays.images[train], arrays.labels[train]),
-        test=Pictures(arrays.images[test], arrays.labels[test]),
+        train=part(0, arrays.num_train),
+        test=part(arrays.num_train, total),
         classes=arrays.classes,
         mean=mean,
         std=std,
+        input_shape=None if found is None else found.input_shape,
     )
 
 
 def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
-    """The data set divided among the clients, with `auxiliary` public pictures cut from its test set.
+    """The data set partitioned among the clients, with `auxiliary` public pictures taken from its test set.
 
-    Raises `OptionError` with the numbers where the division is impossible, and what `load_dataset` raises.
+    Raises `OptionError` with the numbers where the partition is impossible, and the errors of `load_dataset`.
     """
     options = config.dataset
     if options.name == "on_nodes":
@@ -70,12 +79,12 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
 
         return load_on_nodes(config, auxiliary)
     if options.split is None:
-        dataset = load_dataset(options, config.seed)
+        dataset = load_dataset(options, config.seed, config.features)
         rows = chosen_examples(len(dataset.train), options.train_examples, config.seed)
         tested = np.arange(len(dataset.test))
     else:
         split = read_split(options.split)
-        dataset = load_pool(options, split.seed)
+        dataset = load_pool(options, split.seed, config.features)
         check_split(options.split, split, len(dataset.train))
         rows, tested = split.train, split.test
     public, reported = split_test_set(len(tested), auxiliary, config.seed)
@@ -92,21 +101,34 @@ def check_declared(config: Config, client: int, data: FederatedData) -> None:
         raise DataError(f"{config.dataset.root}: {found} pictures, declared were {declared}; declare the new number")
 
 
-def load_pool(config: DatasetConfig, seed: int) -> Dataset:
-    """All pictures, the training pictures first, as training and as test pictures: for a split of one's own."""
-    arrays = load_arrays(find_source(config, seed), cache_folder(config))
-    own = load_dataset(config, seed)
-    pictures = Pictures(arrays.images, arrays.labels)
+def load_pool(config: DatasetConfig, seed: int, features: FeaturesConfig | None = None) -> Dataset:
+    """All pictures, training pictures first, as both training and test pictures: for the caller's own split."""
+    source = find_source(config, seed)
+    arrays = load_arrays(source, cache_folder(config))
+    own = load_dataset(config, seed, features)
+    found = feature_arrays(features, arrays.images, source.identity, cache_folder(config))
+    pictures = Pictures(arrays.images, arrays.labels, None if found is None else found.rows(0, len(arrays.labels)))
     return replace(own, train=pictures, test=pictures)
+
+
+def inputs(dataset: Dataset, pictures: Pictures, rows: np.ndarray) -> torch.Tensor:
+    """What a model reads of these rows (int64 [b]): normalised pictures float32 [b, c, h, w], or their public features
+    [b, d, 1, 1]. Features are used as they are: a mean or deviation of them over a data set would be a release.
+    """
+    if pictures.features is None:
+        return normalise(pictures.images[rows], dataset.mean, dataset.std)
+    import torch
+
+    return torch.from_numpy(pictures.features[rows])[:, :, None, None]
 
 
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
     """(images / 255 - mean) / std, channel by channel: uint8 [n, c, h, w] -> float32 [n, c, h, w].
 
-    In numpy because one conversion and two passes in place take half the time of torch's on one thread, and
-    do not depend on the number of threads.
+    In numpy, because one conversion and two in-place passes take half the time of torch on one thread, and the result
+    does not depend on the number of threads.
     """
-    import torch  # here and not above: finding and dividing the data needs no torch, and it takes seconds
+    import torch  # here, not above: it takes seconds, and finding and partitioning the data needs no torch
 
     scale, shift = scale_and_shift(mean, std)
     pixels = images.astype(np.float32)

@@ -1,6 +1,7 @@
-"""on_nodes: a deployment. Every node has its own pictures, the server has test pictures; neither sees the other's.
+"""on_nodes: data in a deployment. Every node has its own pictures, the server has test pictures; neither sees the
+other's.
 
-What all sides must agree on is in the run's options and public: the classes in the order of their labels, the size of
+What all parties must agree on is public, in the run's options: the classes in the order of their labels, the size of
 a picture, and how many training pictures every client declares.
 """
 
@@ -8,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.config.schema import Config, DatasetConfig
+from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.draws import generator
+from fedpriv.data.feature_rows import feature_arrays
+from fedpriv.data.features import model_input
 from fedpriv.data.folders import chosen_classes, class_folders
 from fedpriv.data.types import Dataset, FederatedData, Pictures
 
 
 class DeclaredPartition:
-    """Clients' declared numbers of pictures (int64 [N]). Only this machine's own client, if any, has rows here."""
+    """Clients' declared numbers of pictures (int64 [N]). Only this machine's client, if any, has rows here."""
 
     def __init__(self, declared: Sequence[int]) -> None:
         self._declared = np.array(declared, dtype=np.int64)
@@ -45,13 +49,15 @@ class DeclaredPartition:
 
 
 def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
-    """On a node, which has set dataset.root, its own pictures; elsewhere the server's test pictures, or none where
-    only a plan is made. Raises `OptionError`, `DataError`.
+    """On a node (dataset.root is set) its own pictures; elsewhere the server's test pictures, or none where only a plan
+    is made. Raises `OptionError`, `DataError`.
     """
     options, constants = config.dataset, (0.5,) * config.dataset.channels  # public; never a mean of pictures
-    train = _pictures(options, "dataset.root", options.root)
-    test = _pictures(options, "dataset.test_root", options.test_root if options.root is None else None)
-    dataset = Dataset(options.name, train, test, options.classes, constants, constants)
+    train = _pictures(config, "dataset.root", options.root)
+    test = _pictures(config, "dataset.test_root", options.test_root if options.root is None else None)
+    shape = (options.channels, train.images.shape[2], train.images.shape[3])
+    read = None if train.features is None else model_input(config.features, shape)
+    dataset = Dataset(options.name, train, test, options.classes, constants, constants, read)
     rows = generator(config.seed, "auxiliary").permutation(len(test))
     if options.test_root is not None and options.root is None and auxiliary >= len(test):
         words = f"dataset.test_root holds {len(test)} pictures, and some are to be tested on"
@@ -61,15 +67,24 @@ def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
 
 
 def count_pictures(folder: Path, classes: Sequence[str]) -> int:
-    """How many pictures a node's folder holds, by their files. Raises `DataError`."""
+    """Number of picture files in a node's folder. Raises `DataError`."""
     return len(chosen_classes(folder, classes))
 
 
-def _pictures(options: DatasetConfig, option: str, folder: str | None) -> Pictures:
+def _pictures(config: Config, option: str, folder: str | None) -> Pictures:
+    """With their public features, which this machine computes itself and keeps in its own cache."""
+    options, cache = config.dataset, cache_folder(config.dataset)
     if folder is None:
         shape = (0, options.channels, options.size, options.size)
-        return Pictures(np.zeros(shape, np.uint8), np.zeros(0, np.int64))  # type: ignore[arg-type]
+        nothing: np.ndarray = np.zeros(shape, np.uint8)  # type: ignore[arg-type, type-var]
+        return _with_features(config, nothing, np.zeros(0, np.int64), None)
     if not Path(folder).is_dir():
         raise DataError(f"{option}={folder}: there is no such folder; it must hold one folder per class")
-    arrays = load_arrays(class_folders(options, Path(folder)), cache_folder(options))
-    return Pictures(arrays.images, arrays.labels)
+    source = class_folders(options, Path(folder))
+    arrays = load_arrays(source, cache)
+    return _with_features(config, arrays.images, arrays.labels, source.identity)
+
+
+def _with_features(config: Config, images: np.ndarray, labels: np.ndarray, identity: dict[str, Any] | None) -> Pictures:
+    found = feature_arrays(config.features, images, identity, cache_folder(config.dataset))
+    return Pictures(images, labels, None if found is None else found.rows(0, len(labels)))

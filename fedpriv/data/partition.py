@@ -1,4 +1,4 @@
-"""Who holds which pictures: flwr-datasets' partitioners over the label column, computed once and kept."""
+"""Partition of the pictures among clients: flwr-datasets' partitioners over the labels, computed once and cached."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from fedpriv.data.types import ResampledPartition as Resampled
 def partition_clients(
     labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int, cache: Path
 ) -> Partition | Resampled:
-    """Divides the training pictures with these `labels` (int64 [n]) among the clients.
+    """Partitions the training pictures with these `labels` (int64 [n]) among the clients.
 
     Deterministic in its arguments. With `iid` and `dirichlet` every picture belongs to exactly one client. With
-    `shards` those left over by the division into equal shards belong to nobody, with `pathological` those of
-    classes that no client holds. With `resampled` clients share pictures, and nothing is divided beforehand.
+    `shards` those left over by the division into equal shards are unused, with `pathological` those of classes
+    that no client holds. With `resampled` clients share pictures, and nothing is assigned beforehand.
 
     Raises `OptionError` with the numbers where the request is impossible.
     """
@@ -75,7 +75,7 @@ def split_test_set(num_test: int, auxiliary: int, seed: int) -> tuple[np.ndarray
 
 
 def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
-    """What can be said before dividing anything."""
+    """Checks that need no partition."""
     examples, classes = len(labels), len(np.unique(labels))
     if num_clients > examples:
         raise OptionError("num_clients", num_clients, f"there are {examples} training pictures, and each needs one")
@@ -100,7 +100,7 @@ def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
 
 
 def _split_each(clients: list[np.ndarray], test_fraction: float, seed: int) -> Partition:
-    """Cuts every client's local test set from its pictures; at least one is left for training."""
+    """Separates every client's local test set; at least one picture is left for training."""
     rng = generator(seed, "client-test")
     indices, num_train = [], []
     for rows in clients:
@@ -121,18 +121,18 @@ def _num_test(examples: int, test_fraction: float) -> int:
 
 def _with_flwr_datasets(labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int) -> list[np.ndarray]:
     """Rows (int64) of every client."""
-    # Imported here: it brings pandas, pyarrow and seaborn, takes seven seconds and more, and is not needed by
-    # the workers, which find the finished partition in the cache.
+    # Imported here: it loads pandas, pyarrow and seaborn, takes at least seven seconds, and is not needed by the
+    # workers, which find the finished partition in the cache.
     import datasets
 
-    # Shuffled before any partitioner: IidPartitioner hands out contiguous blocks, so that of a set sorted by
-    # class each client would get one class.
+    # Shuffled before any partitioner: IidPartitioner hands out contiguous blocks: from a set sorted by class,
+    # each client would get one class.
     order = generator(seed, "partition").permutation(len(labels))
     table = datasets.Dataset.from_dict({"label": labels[order], "row": order})
     partitioner, parts_per_client = _partitioner(config, labels, num_clients, seed)
     partitioner.dataset = table
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one per attempt of Dirichlet; what matters is raised
+        warnings.simplefilter("ignore")  # one per attempt of Dirichlet; real problems are raised
         try:
             parts = [np.array(partitioner.load_partition(part)["row"][:]) for part in range(partitioner.num_partitions)]
         except ValueError as error:
@@ -141,10 +141,10 @@ def _with_flwr_datasets(labels: np.ndarray, config: PartitionBase, num_clients: 
 
 
 def _partitioner(config: PartitionBase, labels: np.ndarray, num_clients: int, seed: int) -> tuple[Any, int]:
-    """(the partitioner, how many consecutive parts of its make up a client)."""
+    """(the partitioner, how many of its consecutive parts make up a client)."""
     from flwr_datasets import partitioner as flwr
 
-    # `shuffle` reorders a part's rows, which are put into an order of our own anyway.
+    # `shuffle` reorders a part's rows, which we reorder anyway.
     common = {"partition_by": "label", "shuffle": False, "seed": int(generator(seed, "partitioner").integers(2**31))}
     match config:
         case IidPartition():
@@ -159,15 +159,15 @@ def _partitioner(config: PartitionBase, labels: np.ndarray, num_clients: int, se
             num_classes = len(np.unique(labels))
             if num_clients >= num_classes:
                 # Client k holds class k (mod the number of classes), so no class goes unused; the others of its
-                # classes are drawn by seed. The mode of the scheme's own paper, arXiv:2102.02079.
+                # classes are drawn by seed. This is the mode of the paper, arXiv:2102.02079.
                 return flwr.PathologicalPartitioner(
                     num_clients,
                     num_classes_per_partition=config.classes_per_client,
                     class_assignment_mode="first-deterministic",
                     **common,
                 ), 1
-            # With fewer clients than classes that mode leaves classes out. Dealing single classes in turn,
-            # classes_per_client to each client, uses every class as soon as there are enough hands.
+            # With fewer clients than classes that mode leaves classes out. Dealing out single classes in turn,
+            # classes_per_client to each client, uses every class as soon as there are enough places.
             return flwr.PathologicalPartitioner(
                 num_clients * config.classes_per_client,
                 num_classes_per_partition=1,

@@ -1,8 +1,8 @@
-"""The sets that everybody has: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100, in torchvision's folder layout.
+"""The standard sets MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, in torchvision's folder layout.
 
 The MNIST family is read here, which checks each header against its file; the CIFARs are read by torchvision,
 which compares checksums before it unpickles anything. torchvision is imported only to download or to read
-CIFAR: that takes ten seconds and more.
+CIFAR: the import takes at least ten seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FASHION_CLASSES = (
 
 
 def published(config: DatasetConfig) -> Source:
-    """Finds the files, after downloading them where that was asked for.
+    """Finds the files, after downloading them if requested.
 
     Raises `DataError` naming dataset.root and the files expected there.
     """
@@ -73,8 +73,8 @@ def _download(name: str, root: Path) -> None:
     kind, files = _SETS[name]
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # Moved into place file by file once all are there, so that an interrupted download, or two at the
-        # same time, never leave half a file under its final name.
+        # Moved into place file by file once all are complete, so that an interrupted download, or two at the
+        # same time, never leave a partial file under its final name.
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as fresh:
             getattr(torchvision.datasets, kind)(fresh, download=True)
             for file in files:
@@ -139,7 +139,7 @@ def _read_cifar(name: str, root: Path) -> PictureStream:
 
     kind = getattr(torchvision.datasets, _SETS[name][0])
     # torchvision checks the same, but does not say which file it is. The files are pickles: one with another
-    # checksum could run any code and is not opened.
+    # checksum could run arbitrary code and is not opened.
     for file, checksum in [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]:
         path = root / kind.base_folder / file
         if not check_integrity(str(path), checksum):

@@ -29,14 +29,14 @@ def find_source(config: DatasetConfig, seed: int) -> Source:
     if config.name == "huggingface":
         return huggingface(config, seed)
     if config.name == "custom":
-        # No identity, so never cached: what a function returns can change with anything.
+        # No identity, so never cached: what a function returns can depend on anything.
         return Source(None, lambda: _read_custom(config.path or "null"))
     return published(config)
 
 
 def _read_digits() -> PictureStream:
-    """1,437 training and 360 test pictures of 8 x 8, the same for everybody (no seed: a public split)."""
-    from sklearn.datasets import load_digits  # takes seconds, and the cache makes it a matter of once
+    """1,437 training and 360 test pictures of 8 x 8, the same for every run (no seed: a public split)."""
+    from sklearn.datasets import load_digits  # takes seconds; needed only once, thanks to the cache
     from sklearn.model_selection import train_test_split
 
     pixels, labels = load_digits(return_X_y=True)  # float [1797, 64] in 0..16
@@ -58,7 +58,7 @@ def _read_digits() -> PictureStream:
 def _read_custom(path: str) -> PictureStream:
     """Calls the function at the dotted `path` for both splits and checks what it returns.
 
-    Raises `OptionError` for dataset.path saying what is wrong.
+    Raises `OptionError` for dataset.path that says what is wrong.
     """
     function = _import_function(path)
     (train, train_labels), (test, test_labels) = (_call(path, function, split) for split in ("train", "test"))

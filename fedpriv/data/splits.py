@@ -1,4 +1,4 @@
-"""Which pictures are trained and tested on, where that is not the set's own split."""
+"""Splits into training and test pictures other than the set's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpriv.data.draws import generator
 class Split:
     """Disjoint rows (int64, ascending) of all pictures, the set's training pictures first.
 
-    seed: of the pool, where that is divided by seed (image_folder, huggingface).
+    seed: seed of the pool, where the pool depends on one (image_folder, huggingface).
     """
 
     train: np.ndarray
@@ -26,8 +26,8 @@ class Split:
 def divide_by_class(labels: np.ndarray, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(training rows, test rows), the same share of every class, class after class and ascending in each.
 
-    Every class keeps a training picture, and gives up a test picture where it has two or more. Raises `DataError`
-    where none can be given up.
+    Every class keeps at least one training picture and, if it has two or more, at least one test picture. Raises
+    `DataError` where no test picture results.
     """
     rng = generator(seed, "train-test")
     train: list[np.ndarray] = []
@@ -56,7 +56,7 @@ def write_split(path: Path, split: Split) -> None:
 
 
 def read_split(path: str) -> Split:
-    """Raises `OptionError` where there is no such file, or one without the rows."""
+    """Raises `OptionError` for a missing file or one without these rows."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             train, test = (np.sort(np.asarray(stored[part], dtype=np.int64)) for part in ("train", "test"))
@@ -68,7 +68,7 @@ def read_split(path: str) -> Split:
 
 
 def check_split(path: str, split: Split, pictures: int) -> None:
-    """Raises `OptionError` for rows that are no pictures, given twice, or on both sides."""
+    """Raises `OptionError` for rows that are out of range, given twice, or on both sides."""
     rows = np.concatenate([split.train, split.test])
     if not len(split.train) or not len(split.test):
         raise OptionError("dataset.split", path, "at least one row of each side is needed")

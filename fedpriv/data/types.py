@@ -1,4 +1,4 @@
-"""What the data package hands out: small frozen values, arrays inside.
+"""Types of the data package: small frozen values that hold arrays.
 
 Shapes: n pictures, c channels, h x w pixels, N clients.
 """
@@ -14,12 +14,26 @@ import numpy as np
 from fedpriv.data.draws import generator
 
 
+class Rows(Protocol):
+    """Public features of pictures, float32 [n, d], read by rows."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Pictures:
-    """images: uint8 [n, c, h, w], possibly a memory map (read-only); labels: int64 [n]."""
+    """images: uint8 [n, c, h, w], possibly a memory map (read-only); labels: int64 [n]; features: [n, d], where a model
+    reads these in place of the pictures.
+    """
 
     images: np.ndarray
     labels: np.ndarray
+    features: Rows | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -27,7 +41,10 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set with its public normalisation constants, one per channel (of pixels scaled to 0..1)."""
+    """A data set with its public normalisation constants, one per channel (of pixels scaled to 0..1).
+
+    input_shape: what a model reads, where that is not the pictures: [d, 1, 1].
+    """
 
     name: str
     train: Pictures
@@ -35,9 +52,15 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    input_shape: tuple[int, int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """What a model reads of one picture: itself, or its features."""
+        return self.picture_shape if self.input_shape is None else self.input_shape
+
+    @property
+    def picture_shape(self) -> tuple[int, int, int]:
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
 
@@ -65,7 +88,7 @@ class Partition:
         return self.indices
 
     def among(self, rows: np.ndarray) -> Partition:
-        """The same partition of these rows, in the place of 0, 1, ..."""
+        """The same partition, with these rows in place of 0, 1, ..."""
         return replace(self, indices=rows[self.indices])
 
     def train(self, client: int) -> np.ndarray:
@@ -85,8 +108,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class ResampledPartition:
-    """Every client draws its own rows of the ``pool`` training pictures, by (seed, client); whatever is not asked for
-    is not drawn. num_test of a client's ``examples`` are its test part.
+    """Every client draws its own rows of the ``pool`` training pictures, by (seed, client), only when
+    requested. num_test of a client's ``examples`` are its test part.
     """
 
     pool: int
@@ -94,7 +117,7 @@ class ResampledPartition:
     num_test: int
     num_clients: int
     seed: int
-    chosen: np.ndarray | None = None  # rows (int64 [pool]) where the pool is not 0..pool - 1
+    chosen: np.ndarray | None = None  # rows (int64 [pool]) if the pool is not 0..pool - 1
 
     @property
     def used(self) -> np.ndarray:
@@ -107,7 +130,7 @@ class ResampledPartition:
 
     @property
     def num_train(self) -> np.ndarray:
-        """int64 [N], without taking their memory."""
+        """int64 [N], without memory for N numbers."""
         return np.broadcast_to(np.int64(self.examples - self.num_test), self.num_clients)
 
     def train(self, client: int) -> np.ndarray:
@@ -125,7 +148,7 @@ class ResampledPartition:
 
 
 class Division(Protocol):
-    """Who holds which training pictures: `Partition`, `ResampledPartition`, or what clients of a deployment declare."""
+    """Assignment of training pictures: `Partition`, `ResampledPartition`, or what clients of a deployment declare."""
 
     @property
     def num_clients(self) -> int: ...
@@ -143,7 +166,7 @@ class Division(Protocol):
 
 @dataclass(frozen=True)
 class FederatedData:
-    """A data set divided among clients.
+    """A data set partitioned among clients.
 
     partition: rows of ``dataset.train``; auxiliary, test: disjoint rows (int64) of ``dataset.test``. The
     auxiliary pictures are public, the test pictures are those that accuracy is reported on.
@@ -179,7 +202,7 @@ class PictureStream:
     """A data set while it is being decoded: the training pictures first, then the test pictures.
 
     labels: int64 [n]; blocks: uint8 [some, c, h, w] one after the other, n pictures in all, so that a set
-    larger than memory can be written to disk. Whatever is wrong with a picture is raised while iterating.
+    larger than memory can be written to disk. Errors in a picture are raised while iterating.
     """
 
     classes: tuple[str, ...]
@@ -203,8 +226,8 @@ class PictureArrays:
 class Source:
     """A data set that has been found but not read.
 
-    identity: JSON-able, everything that decides the decoded pictures, the key of the cache; None where that
-    cannot be known, so that nothing may be cached. decode: reads the pictures (slow).
+    identity: JSON-serialisable; everything that determines the decoded pictures, used as the cache key; None where that
+    is unknown, so that nothing may be cached. decode: reads the pictures (slow).
     """
 
     identity: dict[str, Any] | None

@@ -1,1 +1,1 @@
-"""What a real node allows and remembers."""
+"""Deployments: a node's policy and ledger, and the gates before its SuperNode and the SuperLink."""

@@ -1,19 +1,19 @@
 """The ledger of a data folder: everything that was ever released about its pictures, by any run, strategy or server.
 
-    DATA/.fedpriv/ledger.jsonl   first what was declared, then one line for every message that left
-    DATA/.fedpriv/runs/          what a method keeps between participations, a file for each run
+    DATA/.fedpriv/ledger.jsonl   first the declaration, then one line for every message that left
+    DATA/.fedpriv/runs/          the methods' state between participations, a file for each run
     DATA/.fedpriv/account.sqlite the ledger's running account, a cache (running_account.py)
-    DATA/.fedpriv/lock           held while a message is answered
-    COUNTER (somewhere else)     which ledger there is, how long it was at least, and a digest of so much of it
+    DATA/.fedpriv/lock           locked while a message is answered
+    COUNTER (somewhere else)     identifies the ledger: its least length, and a digest of that much of it
 
 A release goes through four steps, each on the disk before the next: its line in the ledger, the method's new state,
-the counter, and only then the message. A process may be killed anywhere: the ledger can count too much, never too
-little. A line that was torn is behind what the counter vouches for, and nothing of it has left: the next line takes
-its place. A ledger that is missing, another one, or shorter than the counter says is refused: it may have been deleted
-or put back from a copy, and then nobody knows what was spent.
+the counter, and only then the message. A process may be killed at any point: the ledger can overcount, never
+undercount. A torn line lies beyond the length that the counter attests, and its release has not left: the next line
+replaces it. A ledger that is missing, different, or shorter than the counter says is refused: it may have been deleted
+or restored from a copy, and then what was spent is unknown.
 
-The digest is a chain: SHA-256 of the lines' digest so far followed by the next line, so that a message extends it
-without reading what is before.
+The digest is a hash chain: SHA-256 of the digest so far followed by the next line, so that a message extends it
+without reading earlier lines.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from fedpriv.deployment.running_account import Balance, RunningAccount, Tie, boo
 
 log = logging.getLogger("fedpriv")
 
-#: Inside the data folder; hidden, so no picture source looks into it.
+#: Inside the data folder; hidden, so no picture source reads it.
 PRIVATE = ".fedpriv"
-#: Seconds that a message waits for another one about the same data.
+#: Seconds that a message waits for another one on the same data.
 PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What `init` wrote down, all of it public: how many pictures, of which classes, and the form they are read in."""
+    """What `init` recorded, all of it public: number of pictures, classes, and picture size and channels."""
 
     examples: int
     classes: tuple[str, ...]
@@ -55,7 +55,7 @@ class Declared:
 
 
 class DataLedger:
-    """One data folder's ledger. Use `held`; whatever writes needs the lock."""
+    """One data folder's ledger. Use `held`: writing requires the lock."""
 
     def __init__(self, data: Path, counter: Path) -> None:
         self.folder, self.counter = data / PRIVATE, counter
@@ -67,15 +67,15 @@ class DataLedger:
 
     @classmethod
     def create(cls, data: Path, counter: Path, declared: Declared, accounting: Accounting | None = None) -> DataLedger:
-        """A new, empty ledger and its counter. Raises `LedgerRefused` where either of them is there already.
+        """A new, empty ledger and its counter. Raises `LedgerRefused` where either exists already.
 
-        accounting: how its releases are to be added up, for ever; None: settled by the first policy that `settle` sees.
+        accounting: how its releases are composed, permanently; None: fixed by the first policy passed to `settle`.
         """
         ledger = cls(data, counter)
         if data.resolve() in counter.resolve().parents:
             raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
         if not counter.exists() and (known := ledger._all(missing_ok=True)) and len(known.rows or ()) == 1:
-            ledger._known = known  # killed in the middle of this very function
+            ledger._known = known  # an earlier call was killed in the middle
             _make_private(counter.parent)
             ledger.confirm()
             return ledger
@@ -94,7 +94,7 @@ class DataLedger:
 
     @contextmanager
     def seen(self, thorough: bool = False) -> Iterator[DataLedger]:
-        """As `held`, only to look: nobody is kept from answering. Raises `LedgerRefused`."""
+        """As `held`, but read-only; takes no lock. Raises `LedgerRefused`."""
         self._check(thorough)
         yield self
 
@@ -102,22 +102,22 @@ class DataLedger:
 
     @contextmanager
     def held(self, thorough: bool = False) -> Iterator[DataLedger]:
-        """The ledger, checked against its counter, for this process alone. Raises `LedgerRefused`.
+        """The ledger, checked against its counter, locked by this process. Raises `LedgerRefused`.
 
-        thorough: read from its first line, and the running account held against that.
+        thorough: read from its first line, and compare the running account with it.
         """
         if not self.folder.is_dir():
             raise LedgerRefused(f"{self.folder} is missing: `python -m fedpriv.node init` makes it, once")
         with _private(self.folder / "lock") as file:
             _lock(file, self.folder)
             if self._check(thorough):
-                self.confirm()  # whoever wrote the line was killed before it could: nothing leaves before this
+                self.confirm()  # its writer was killed before confirming; nothing leaves before that
             elif self._known.rows is not None:
                 self._renew_account()
             yield self
 
     def spent(self) -> Spent:
-        """What counts as spent; not to be changed."""
+        """What counts as spent; do not modify."""
         return self._known.balance.spent
 
     def releases(self) -> list[Booked]:
@@ -136,11 +136,11 @@ class DataLedger:
         return [read_booked(row) for row in of_run if row["entries"][0]["round"] == server_round]
 
     def num_entries(self) -> int:
-        """Of all releases together."""
+        """Number of entries of all releases together."""
         return self._known.balance.entries
 
     def last_release(self) -> float | None:
-        """When the last message was booked, by this machine's clock (Unix time in seconds); for people."""
+        """When the last message was booked, by this machine's clock (Unix time in seconds); for display."""
         return self._known.balance.last
 
     def declared(self) -> Declared:
@@ -149,12 +149,12 @@ class DataLedger:
         return Declared(row["examples"], tuple(row["classes"]), row["size"], row["channels"])
 
     def declare(self, declared: Declared) -> None:
-        """Writes down another public number of pictures."""
+        """Records a new public number of pictures."""
         self._append(_declaration(declared))
         self.confirm()
 
     def settle(self, policy: Policy) -> Accounting:
-        """How this ledger's releases are added up; what the policy adds to that is written down first.
+        """How this ledger's releases are composed; what the policy adds to that is recorded first.
 
         Raises `LedgerRefused` where the policy names another accountant, or another order for a budget.
         """
@@ -166,12 +166,14 @@ class DataLedger:
         return fixed
 
     def append(self, booked: Booked, run: str) -> None:
-        """One message's releases, on the disk when this returns. `confirm` follows once all else is there too."""
-        moment = round(time.time())  # for people: nothing is decided by it
+        """One message's releases, on the disk when this returns. Call `confirm` once everything else is on the disk
+        too.
+        """
+        moment = round(time.time())  # for display: no decision depends on it
         self._append({"time": moment, "run": run, **booked_to_json(booked)})
 
     def confirm(self) -> None:
-        """The counter vouches for all that the ledger now holds, and the running account follows it."""
+        """Updates the counter to cover all that the ledger now holds, then the running account."""
         known = self._known
         tie = known.tie.at(self._lines.path)
         if self._whole_size(tie) != tie.size:
@@ -181,7 +183,7 @@ class DataLedger:
         if known.rows is not None:
             self._account.rebuild(known.rows, tie, known.balance)
         elif not self._account.follow(known.accounted, known.new, tie, known.balance):
-            return  # tied to nothing: the next message reads the whole ledger
+            return  # the account has no valid tie: the next message reads the whole ledger
         self._known = Known(tie, tie, known.balance)
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ class DataLedger:
         (known.new if known.rows is None else known.rows).append(row)
 
     def _whole_size(self, tie: Tie) -> int:
-        """Bytes of the file's whole lines; only a line that was torn makes them fewer than its size."""
+        """Bytes of the file's complete lines; fewer than its size only after a torn line."""
         size = tie.file[1]
         return size if size <= tie.size else read_regular(self._lines.path).rfind(b"\n") + 1
 
@@ -212,12 +214,12 @@ class DataLedger:
         self._known = Known(tie, tie, known.balance)
 
     def _check(self, thorough: bool) -> bool:
-        """Whether the ledger holds more than its counter vouches for. Raises `LedgerRefused`."""
+        """Whether the ledger holds more than its counter attests. Raises `LedgerRefused`."""
         path = self._lines.path
         try:
             counter = json.loads(read_regular(self.counter))
             vouched = Tie(str(counter["ledger"]), int(counter["bytes"]), str(counter.get("chain", "")))
-            whole = None if vouched.chain else str(counter["sha256"])  # a counter without a chain: of all its bytes
+            whole = None if vouched.chain else str(counter["sha256"])  # without a chain: of all bytes
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise LedgerRefused(
                 f"{self.counter}: the counter is missing or damaged, and nothing else vouches for the ledger"
@@ -249,7 +251,7 @@ class DataLedger:
                 return None
             raise
         known = Known(rows=[])
-        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # what follows the last end was torn
+        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # anything after the last newline is a torn line
             line = text + b"\n"
             try:
                 row = json.loads(line)
@@ -267,8 +269,8 @@ class DataLedger:
 
 @dataclass
 class Known:
-    """What a process knows of a ledger. tie: its last whole line; accounted: what the running account is tied to; new:
-    lines since then; rows: all lines, where they were read; chains: (size, chain) behind each of these.
+    """A process's view of a ledger. tie: at its last complete line; accounted: the running account's tie; new: lines
+    since then; rows: all lines, if they were read; chains: (size, chain) after each of these.
     """
 
     tie: Tie = field(default_factory=lambda: Tie("", 0, ""))
@@ -280,7 +282,7 @@ class Known:
 
 
 def _lock(file: Any, folder: Path) -> None:
-    """Waits a while for another process that answers a message about the same data."""
+    """Waits up to `PATIENCE` for another process that answers a message on the same data."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -301,12 +303,12 @@ def _fixed(accounting: Accounting) -> dict[str, Any]:
 
 
 def _make_private(folder: Path) -> None:
-    """Folders that are not there yet, for this user alone."""
+    """Creates missing folders, accessible only to this user."""
     if not folder.exists():
         _make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _private(path: Path) -> TextIO:
-    """A file to lock, which nobody else may open."""
+    """Opens a file to lock, which no other user may open."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600), "w")

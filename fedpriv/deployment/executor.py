@@ -1,11 +1,12 @@
-"""The process that a node's ClientApps are forked from: what takes ten seconds to import is imported once.
+"""The process that a node's ClientApps are forked from, so that imports of ten seconds happen once.
 
 flwr 1.41 starts a new ``flwr-clientapp`` for every message, under ``--isolation process`` too: its SuperExec asks the
-SuperNode for tasks, and an executor starts a process for each. This is that SuperExec with another executor, which
-forks itself. The parent imports Flower and the libraries of an app, and nothing of any app; so a message has a process
-of its own still, which reads policy, ledger and bundle anew and takes what it knows with it when it ends.
+SuperNode for tasks, and an executor starts a process for each. This is that SuperExec with an executor that forks
+itself. The parent imports Flower and the libraries of an app, but no app code, so every message still has its own
+process, which reads policy, ledger and bundle again and keeps nothing when it ends.
 
-Whoever reaches the SuperNode's own service and knows the secret gets a node's messages: it is made for one SuperNode.
+Any client of the SuperNode's own service that knows the secret gets the node's messages, so the secret is generated for
+one SuperNode.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedpriv.common.errors import RunFailed
 
-if TYPE_CHECKING:  # Flower takes seconds to import: `end_with` comes before them
+if TYPE_CHECKING:  # Flower takes seconds to import, and `end_with` must be called before
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 
-#: What an approved app imports before it can answer a message. One that is missing here costs time, and nothing else.
+#: What an approved app imports before it can answer a message. A missing entry costs only time.
 LIBRARIES = (
     "flwr.clientapp",
     "flwr.supernode.runtime.run_clientapp",
@@ -45,9 +46,9 @@ LIBRARIES = (
     "torch",
     "yaml",
 )
-#: Modules of the app: a bundle brings its own.
+#: The app's own modules: they come from the bundle.
 APP = ("fedpriv", "strategies", "clients")
-#: Seconds between two questions for a task.
+#: Seconds between two polls for a task.
 POLL = "0.2"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -58,13 +59,13 @@ class Forks:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
     ) -> tuple[set[TaskType], set[str]]:
-        """A node answers messages: of all kinds of task, ClientApps alone."""
+        """A node runs only one kind of task, ClientApps."""
         from flwr.supercore.constant import TaskType
 
         return {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, task_type: TaskType | None = None, **given: Any) -> None:
-        """A SuperNode hands out one message at a time."""
+        """Returns at once: a SuperNode hands out one message at a time."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         from flwr.supercore.constant import TaskType
@@ -78,17 +79,17 @@ class Forks:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Buries processes that have ended."""
+        """Reaps child processes that have ended."""
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
 
     def close(self) -> None:
-        """What is left ends with this process."""
+        """Nothing to do: remaining children end with this process."""
 
 
 def _answer(spec: ExecutionSpec, parent: int) -> NoReturn:
-    """One message, in a process that has just been forked for it."""
+    """Answers one message in a process just forked for it."""
     status = 1
     try:
         end_with(parent)
@@ -104,11 +105,11 @@ def _answer(spec: ExecutionSpec, parent: int) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # nothing of the parent's is to be cleaned up twice
+        os._exit(status)  # skips the parent's cleanup, which must not run twice
 
 
 def _forget_the_parent() -> None:
-    """What a new interpreter would not have: the parent's signals, exit handlers and modules, its random state."""
+    """Drops what a new interpreter would not have: the parent's signal and exit handlers, modules and random state."""
     from flwr.supercore.exit.exit_handler import registered_exit_handlers
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
@@ -118,14 +119,15 @@ def _forget_the_parent() -> None:
         del sys.modules[name]
     import numpy as np
 
-    np.random.seed()  # noqa: NPY002 - the global one too; Python seeds its own anew, torch's is the same everywhere
+    np.random.seed()  # noqa: NPY002 - the global state too; Python reseeds its own, torch's is the same in every process
     sys.argv = ["flwr-clientapp"]
 
 
 def end_with(parent: int) -> None:
-    """From here on this process is killed as soon as ``parent``, which started it, has ended in whatever way.
+    """From now on, this process is killed as soon as ``parent``, which started it, ends for any reason.
 
-    A look at whether the process id still exists, as Flower takes it, goes on for ever where nobody buries the dead.
+    Checking whether the process id still exists, as Flower does, never ends where the parent is a zombie that is not
+    reaped.
     """
     if sys.platform != "linux":
         from flwr.supercore.app_utils import start_parent_process_monitor
@@ -134,23 +136,23 @@ def end_with(parent: int) -> None:
         return
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:  # it ended before that
+    if os.getppid() != parent:  # it had ended before prctl
         os._exit(1)
 
 
 @contextmanager
 def client_processes(port: int) -> Iterator[list[str]]:
     """Starts this module beside a SuperNode of this process, whose service gets ``port``; gives the SuperNode's
-    arguments. Either ends with the other: without it a node would take messages and never answer.
+    arguments. Each ends with the other: a node without this process would accept messages and never answer.
 
-    Raises `RunFailed` where it was the first to end.
+    Raises `RunFailed` where this process ended first.
     """
     with tempfile.TemporaryDirectory(prefix="fedpriv-node-") as folder:
         secret = Path(folder) / "secret"
         secret.touch(0o600)
         secret.write_bytes(secrets.token_bytes(32))
         command = [sys.executable, "-m", __name__, str(port), str(os.getpid()), str(secret)]
-        process = subprocess.Popen(command, start_new_session=True)  # Ctrl-C is for the node, which ends it
+        process = subprocess.Popen(command, start_new_session=True)  # Ctrl-C goes to the node, which ends this process
         leaving, ended_first = threading.Event(), threading.Event()
 
         def watch() -> None:
@@ -180,7 +182,7 @@ def main(port: str, parent: str, secret: str) -> None:
     gc.collect()
     gc.freeze()  # forks share these pages
     os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", POLL)
-    flower.get_executor = lambda *given, **named: Forks()  # the whole difference
+    flower.get_executor = lambda *given, **named: Forks()  # the only change to Flower's SuperExec
     flower.run_superexec(f"127.0.0.1:{port}", insecure=True, superexec_auth_secret=key)
 
 

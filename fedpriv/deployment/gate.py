@@ -1,7 +1,7 @@
-"""A client's own machine in a deployment: its policy, its data folder and its ledger around every message.
+"""A client's own machine in a deployment: policy, data folder and ledger are checked around every message.
 
-A simulated client has none of this. On a node, node-config (which its operator wrote, not the server) names the policy
-and the data folder; whoever asks this client for anything gets past both or gets a refusal code.
+A simulated client has none of this. On a node, node-config (written by its operator, not the server) names the policy
+and the data folder; every request must pass both or is answered with a refusal code.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.messages import STATISTICS, TRAIN, Instructions, Refusal, run_name, shown_text
 from fedpriv.config.schema import Config
+from fedpriv.data.features import model_input
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.privacy.events import Entry
@@ -58,7 +59,7 @@ class Node:
 
     @contextmanager
     def answering(self, config: Config, instructions: Instructions) -> Iterator[Gate]:
-        """Around one message: the data folder held for this process, the run's options held against the policy.
+        """Context for one message: the data folder is locked, and the run's options are checked against the policy.
 
         Raises `PolicyRefused`, `LedgerRefused`, `OptionError`, `MalformedMessage`.
         """
@@ -73,23 +74,23 @@ class Node:
             yield gate
 
     def effective(self, config: Config) -> Config:
-        """A run's configuration on this machine: own pictures, own cache, noise and samples that nobody can repeat."""
+        """A run's configuration on this machine: own pictures, own cache, secure noise and sampling."""
         own = {"root": str(self.data), "cache": str(self.data / PRIVATE / "cache"), "test_root": None}
         dataset = config.dataset.model_copy(update=own)
         privacy = config.privacy.model_copy(update={"rng": "secure"})
         return config.model_copy(update={"dataset": dataset, "privacy": privacy, "run_dir": None})
 
     def note(self, code: Refusal, reason: str) -> None:
-        """For the operator: the reason into the local log, the code into a file of counts."""
+        """For the operator: writes the reason into the local log and counts the code in a file."""
         log.warning("refused, %s: %s", code.name.lower(), shown_text(reason, MOST_REASON))
-        with suppress(OSError, ValueError):  # a full disk must not keep a refusal from being sent
+        with suppress(OSError, ValueError):  # a full disk must not prevent a refusal from being sent
             counts = read_counts(self.data)
             counts[code.name.lower()] = counts.get(code.name.lower(), 0) + 1
             write_atomic(self.data / PRIVATE / REFUSALS, json.dumps(counts) + "\n", durable=False, mode=0o600)
 
 
 def read_counts(data: Path) -> dict[str, int]:
-    """How often this node refused, by code. For people: a file that a crash has torn says nothing."""
+    """How often this node refused, by code. For display: a file torn by a crash counts as empty."""
     try:
         found = json.loads((data / PRIVATE / REFUSALS).read_text())
         return {str(code): int(number) for code, number in found.items()}
@@ -98,10 +99,10 @@ def read_counts(data: Path) -> dict[str, int]:
 
 
 def model_size(config: Config) -> int:
-    """Parameters of a run's model, without the memory for them."""
+    """Number of parameters of a run's model, without allocating them."""
     dataset = config.dataset
     assert dataset.size is not None, "on_nodes says the size"
-    shape = (dataset.channels, dataset.size, dataset.size)
+    shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         model = build_model(
             resolve_model(config.model, shape, client_class(config).keeps_layers), shape, len(dataset.classes), 0
@@ -116,14 +117,14 @@ def _changed(path: Path) -> int:
 
 
 class Gate:
-    """The one way out of a node while a message is answered: a client's store, and the check before its work."""
+    """The only way out of a node while a message is answered: the client's store, and the check before its work."""
 
     def __init__(
         self, node: Node, policy: Policy, ledger: DataLedger, config: Config, run: str, server_round: int
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
         self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
-        # A run's state serves that run with those very options: noise in it is in units of their noise multiplier.
+        # A run's state is used only with the same options: its noise is in units of their noise multiplier.
         key = hashlib.sha256(f"{run}/{config.digest()}".encode()).hexdigest()[:32]
         self._path = ledger.folder / "runs" / f"{key}.safetensors"
         self._before = read_memory(self)
@@ -131,7 +132,7 @@ class Gate:
         self._booked = False
 
     def admit_options(self) -> None:
-        """Holds the run's options against the policy and the declaration. Raises `PolicyRefused`."""
+        """Checks the run's options against the policy and the declaration. Raises `PolicyRefused`."""
         declared, dataset, own = self.ledger.declared(), self.config.dataset, self.node.client
         if self.policy.limits.max_parameters < (size := model_size(self.config)):
             raise PolicyRefused(f"model: {size} parameters, max_parameters is {self.policy.limits.max_parameters}")
@@ -144,7 +145,9 @@ class Gate:
             raise PolicyRefused("; ".join(wrong))
 
     def admit(self, client: Client) -> None:
-        """Holds the method against the policy; from here on it is this client that releases. Raises `PolicyRefused`."""
+        """Checks the method against the policy; from now on this client is the one that releases. Raises
+        `PolicyRefused`.
+        """
         if client.shares_secrets and (client.site is None or client.site.identity is None):
             words = "clients share secrets, and without identity-key and peer-keys a server in the middle knows them"
             raise PolicyRefused(f"strategy={self.config.strategy.name}: {words}")
@@ -155,7 +158,7 @@ class Gate:
     # --- before the work: the client's guard ---------------------------------------------------------------
 
     def check(self, charges: Sequence[Charge]) -> None:
-        """Raises `BudgetSpent` unless these charges may leave. `write` checks again what is really booked."""
+        """Raises `BudgetSpent` unless these charges may leave. `write` checks again what is actually booked."""
         entries = [Entry(0, 0, 0, 0, charge.event, charge.realised, charge.adaptive) for charge in charges]
         self._refuse_beyond_policy(entries)
 
@@ -172,7 +175,7 @@ class Gate:
         return self._path.read_bytes() if self._path.exists() else None
 
     def write(self, blob: bytes) -> None:
-        """Ledger, then state, then counter, each on the disk before the next; the message leaves behind them all.
+        """Ledger, then state, then counter, each on the disk before the next; the message leaves after all of them.
 
         Raises `BudgetSpent`, OSError: then nothing may leave.
         """
@@ -187,7 +190,7 @@ class Gate:
             self._booked = True
 
     def _write_state(self, blob: bytes) -> None:
-        """Beside it only the newest runs' states are kept: a run whose state is gone starts anew, and pays for it."""
+        """Keeps only the newest runs' states: a run whose state was dropped restarts and is charged again."""
         folder = self._path.parent
         if not folder.exists():
             folder.mkdir(mode=0o700)
@@ -198,10 +201,10 @@ class Gate:
         write_atomic(self._path, blob, mode=0o600)
 
     def require_booked(self, exchange: str, server_round: int, attempt: int) -> None:
-        """Raises `PolicyRefused` for an answer that is neither booked nor the repetition of one that was."""
+        """Raises `PolicyRefused` for a reply that is neither booked nor a repetition of a booked one."""
         assert self._client is not None, "admit comes first"
         releases = exchange == TRAIN or (exchange == STATISTICS and self._client.statistic_names)
-        if self._booked or not releases:  # keys are no release, nor are no statistics
+        if self._booked or not releases:  # neither keys nor empty statistics are a release
             return
         kept = self._before.answer if exchange == TRAIN else self._before.waiting
         if kept is None or (kept.round, kept.attempt) != (server_round, attempt):

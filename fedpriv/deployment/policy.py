@@ -1,7 +1,7 @@
-"""policy.yaml: what a client's own machine allows, whatever a server asks for.
+"""policy.yaml: what a client's own machine allows, regardless of what a server asks for.
 
 A policy is checked twice: against a run's effective parameters before anything is computed (`objections`), and against
-every single release before it leaves (`Policy.refusal`). Its budgets bound the composition of everything that the data
+every release before it leaves (`Policy.refusal`). Its budgets bound the composition of everything that the data
 folder's ledger holds, across runs, strategies and servers. SECURITY.md says what a policy cannot bind.
 """
 
@@ -57,7 +57,7 @@ class UnitBudget(Options):
 
 
 class Limits(Options):
-    """Bounds on the effective parameters of every release and of the local training behind it."""
+    """Bounds on the effective parameters of every release and of the local training that produces it."""
 
     min_noise_multiplier: float = Field(
         gt=0,
@@ -114,8 +114,8 @@ class Policy(Options):
         same_round: Sequence[Booked] = (),
         fixed: Accounting | None = None,
     ) -> str | None:
-        """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may. same_round: of
-        what was spent, what left in the same round of the same run. fixed: by the ledger (`accounting`).
+        """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may. same_round:
+        the part of ``spent`` in the same round of the same run. fixed: the ledger's `accounting`.
         """
         earlier = spent if isinstance(spent, Spent) else Spent(spent)
         if earlier.messages >= self.limits.max_messages:
@@ -136,12 +136,12 @@ class Policy(Options):
         return Budget(budget.max_epsilon, budget.delta, rule="rdp", order=order or "gaussian")
 
     def accounting(self, fixed: Accounting | None, spent: Spent) -> Accounting:
-        """How a ledger's releases are added up under this policy, ``fixed`` before its first release and kept; a budget
-        that is new gets its order here. Raises `LedgerRefused` where the policy names another accountant or order.
+        """How a ledger's releases are composed under this policy, ``fixed`` before its first release and kept; a new
+        budget gets its order here. Raises `LedgerRefused` where the policy names another accountant or order.
 
         fixed=None is a ledger that names none. Without releases the policy's accountant becomes the ledger's. With
-        releases it must be one whose filter admitted all of them, whichever accountant the policy named then: else
-        whoever may choose it now would choose after seeing outputs.
+        releases it must be one whose filter admitted all of them, whichever accountant the policy named then: otherwise
+        the accountant would be chosen after seeing outputs.
 
         - Gaussians alone: ``gaussian``. It is the larger of the two filters. The Renyi filter of order a admits a sum
           of mu^2 only if a mu^2 / 2 <= R(a), and R(a) is such that this implies (max_epsilon, delta / 2)-DP for every
@@ -166,7 +166,7 @@ class Policy(Options):
         return Accounting("renyi", orders | dict(fixed.orders if fixed else {}))
 
     def limit_broken(self, events: Sequence[Event], budget: UnitBudget) -> str | None:
-        """Which bound on a single round these events (under the budget's threat) do not keep to, in words."""
+        """The bound on a single round that these events (under the budget's threat) break, in words."""
         limits = self.limits
         for event in events:
             multiplier, rate = getattr(event, "multiplier", math.inf), getattr(event, "sampling_rate", 0.0)
@@ -188,7 +188,9 @@ class Policy(Options):
 
 @dataclass(frozen=True)
 class Accounting:
-    """How a ledger's releases are added up, for ever. orders: of ``renyi``, the one of each budget by its name."""
+    """How a ledger's releases are composed, permanently. orders: for ``renyi``, the order of each budget by its
+    name.
+    """
 
     accountant: Literal["gaussian", "renyi"]
     orders: Mapping[str, float] = field(default_factory=dict)
@@ -196,8 +198,8 @@ class Accounting:
 
 @dataclass(frozen=True)
 class Booked:
-    """What one message carried. own: the threat that the method books every release under; shares_secrets: whether
-    other clients know a part of its randomness.
+    """One message's releases. own: the threat under which the method books every release; shares_secrets: whether other
+    clients know a part of its randomness.
     """
 
     entries: tuple[Entry, ...]
@@ -213,7 +215,7 @@ class Booked:
     def under(self, threat: Threat) -> list[Event]:
         """The message's price under a threat of a policy's budget, each event an upper bound there.
 
-        A message that was booked under no threat that covers it costs infinitely much.
+        A message that was booked under no threat that covers this one has infinite cost.
         """
         wanted = self.own
         if self.shares_secrets and threat.observer == "server+members":
@@ -227,8 +229,8 @@ class Booked:
 def _covers(known: Threat, asked: Threat, shares_secrets: bool) -> bool:
     """Whether a bound under ``known`` is one under ``asked``.
 
-    Any two updates of a client are indistinguishable under (client, replace-one), so any change of any of its records
-    is. What other clients know helps the server only where they share randomness.
+    Under (client, replace-one) any two updates of a client are indistinguishable, and so is any change of its records.
+    What other clients know helps the server only where they share randomness.
     """
     same_data = (known.unit, known.adjacency) == (asked.unit, asked.adjacency)
     whole_client = (known.unit, known.adjacency) == ("client", "replace-one")
@@ -242,12 +244,12 @@ def _covers(known: Threat, asked: Threat, shares_secrets: bool) -> bool:
 def _restated(event: Event, threat: Threat) -> Event:
     try:
         return replace(event, threat=threat)
-    except ValueError:  # a mechanism that has no analysis there
+    except ValueError:  # a mechanism without an analysis under that threat
         return NoBound(threat=threat, reason=NOT_COVERED)
 
 
 class Spent:
-    """What left, message by message: equal prices counted, in the order of their first appearance."""
+    """All releases, message by message: equal costs are counted, in the order of their first appearance."""
 
     def __init__(self, releases: Iterable[Booked] = ()) -> None:
         self._times: Counter[Booked] = Counter()
@@ -259,7 +261,7 @@ class Spent:
         return self._times.total()
 
     def add(self, booked: Booked, times: int = 1) -> None:
-        """Counts ``times`` messages of this price."""
+        """Counts ``times`` messages of this cost."""
         self._times[booked.anywhere] += times
 
     def totals(self, threat: Threat) -> list[Event]:
@@ -280,7 +282,7 @@ class Spent:
 
 
 def objections(policy: Policy, config: Config, declared: int) -> list[str]:
-    """What of a run's options the policy does not allow, in words for the local log. declared: pictures at hand."""
+    """The run's options that the policy does not allow, in words for the local log. declared: number of pictures."""
     local, limits, found = config.local, policy.limits, list[str]()
     if config.strategy.name not in policy.strategies:
         found.append(f"strategy={config.strategy.name}: allowed: {', '.join(policy.strategies)}")
@@ -295,7 +297,7 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
 
 
 def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
-    """(option, what a run makes of it, what is allowed)."""
+    """(option, its effective value in the run, the largest allowed)."""
     options: dict[str, Any] = config.client_options()
     batches = config.local.epochs * -(-declared // config.local.batch_size)
     yield "num_rounds", config.num_rounds, limits.max_rounds
@@ -312,14 +314,14 @@ def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[s
 
 
 def too_dear(policy: Policy, client: Client) -> list[str]:
-    """Where one participation of this client is against the policy, whatever was spent before."""
+    """Why one participation of this client violates the policy, regardless of what was spent before."""
     if not client.books_itself:
         return ["clients send what only a trusted server protects, and do not book it"]
     found = []
     own = Booked(tuple(Entry(1, 0, 0, 0, event) for event in client.planned_events(1)), client.threat)
     for budget in policy.budgets:
         if client.shares_secrets and budget.observer == "server+members":
-            continue  # priced when it is released
+            continue  # checked when it is released
         if wrong := policy.limit_broken(own.under(budget.threat), budget):
             found.append(wrong)
     return found
@@ -330,9 +332,9 @@ def too_dear(policy: Policy, client: Client) -> list[str]:
 
 def read_policy(path: Path) -> Policy:
     """Raises `OptionError` that names the file, the entry, its value and what is allowed."""
-    try:  # OmegaConf's reader takes 1e-5 for a number, which YAML 1.1 does not
+    try:  # OmegaConf reads 1e-5 as a number, YAML 1.1 does not
         raw = OmegaConf.to_container(OmegaConf.create(read_regular(path).decode()), resolve=False)
-    except Exception as error:  # whatever a broken file makes a parser say
+    except Exception as error:  # any error of the parser on a broken file
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise OptionError("policy", str(path), f"cannot be read ({why})") from None
     if not isinstance(raw, dict):
@@ -347,7 +349,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def _tuples(value: Any) -> Any:
-    """YAML knows lists, the schema tuples."""
+    """YAML has lists, the schema tuples."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):

@@ -1,15 +1,15 @@
-"""The running account of a data folder's ledger: a message costs the same however many have left before it.
+"""The running account of a data folder's ledger, so that a message takes the same time however many came before.
 
-    DATA/.fedpriv/account.sqlite   how often each price was paid, and which of them in which round of which run
+    DATA/.fedpriv/account.sqlite   how often each cost was charged, and in which round of which run
 
-It is a cache and decides nothing by itself. `Tie` says which ledger it is the sum of: the length and the digest that
-the counter outside the folder vouches for, and the very file (inode, size, times of its last change) whose bytes were
-held against that digest. Where anything differs, or cannot be read, there is no account: the ledger is read from its
-first line, and the account is written anew.
+It is only a cache. `Tie` identifies the ledger that it sums up: the length and the digest attested by the counter
+outside the folder, and the file (inode, size, times of its last change) whose bytes were checked against that digest.
+Where anything differs or cannot be read, the account is not used: the ledger is read from its first line, and the
+account is rebuilt.
 
-What a crash can leave: an account that is older than the counter (it is written behind it, in one transaction), so it
-is tied to nothing. What a copy put back can be: an older account or ledger (the counter knows), or the ledger alone
-(another inode, or a time of change that nobody can set). Whoever writes into the folder on purpose is its owner.
+A crash can leave an account that is older than the counter (it is written after it, in one transaction), so its tie is
+invalid. A restored copy can be an older account or ledger (the counter shows that), or the ledger alone (its inode or
+its ctime, which cannot be set, differs). Deliberate tampering is out of scope: only the owner can write here.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class Tie:
     file: tuple[int, ...] = ()
 
     def followed_by(self, line: bytes) -> Tie:
-        """With one line more, in a file that has not been looked at."""
+        """The tie after one more line, in a file that has not been examined."""
         chain = hashlib.sha256(self.chain.encode() + line).hexdigest()
         return Tie(self.ledger, self.size + len(line), chain)
 
     def at(self, path: Path) -> Tie:
-        """With the file that holds it now. Raises OSError."""
+        """The tie with the file that holds it now. Raises OSError."""
         found = os.stat(path)
         return replace(self, file=(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
 
 
 @dataclass
 class Balance:
-    """What a ledger's lines come to. declaration: the newest; last: time of the last release; entries: their number."""
+    """Totals of a ledger's lines. declaration: the newest; last: time of the last release; entries: their number."""
 
     declaration: dict[str, Any] = field(default_factory=dict)
     accounting: Accounting | None = None
@@ -72,7 +72,7 @@ class Balance:
     entries: int = 0
 
     def add(self, row: dict[str, Any]) -> None:
-        """One more line. Raises `LedgerRefused` for one that cannot be read."""
+        """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
         if "examples" in row:
             self.declaration = {name: row[name] for name in ("examples", "classes", "size", "channels")}
         if "accountant" in row:
@@ -84,13 +84,13 @@ class Balance:
 
 
 class RunningAccount:
-    """One data folder's account. Every method ends its work with the file; none raises what SQLite raises."""
+    """One data folder's account. Every method closes the file when it ends; none raises SQLite's errors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, tie: Tie) -> Balance | None:
-        """What it comes to, if it is the account of exactly that ledger and that file."""
+        """The totals, if this is the account of exactly that ledger and that file; otherwise None."""
         try:
             with self._opened() as database:
                 return self._balance(database, tie)
@@ -107,7 +107,7 @@ class RunningAccount:
             return None
 
     def follow(self, before: Tie, rows: Sequence[dict[str, Any]], after: Tie, balance: Balance) -> bool:
-        """Adds lines to the account of the ledger ``before``; False where it is not of that. balance: with them."""
+        """Adds lines to the account of the ledger ``before``; False if it is of another. balance: totals with them."""
         try:
             with self._opened() as database, database:
                 if (kept := _tied(database)) is None or kept["tie"] != _as_json(before):
@@ -136,7 +136,7 @@ class RunningAccount:
         if not self.path.is_file():
             raise OSError(f"{self.path}: there is no account")
         with closing(sqlite3.connect(self.path, timeout=1.0)) as database:
-            database.execute("PRAGMA synchronous=FULL")  # a power cut leaves the account before or after, no mixture
+            database.execute("PRAGMA synchronous=FULL")  # after a power cut: the account before or after
             yield database
 
     def _balance(self, database: sqlite3.Connection, tie: Tie) -> Balance | None:
@@ -188,7 +188,7 @@ def _digest(prices: Sequence[tuple[str, int]]) -> str:
 
 
 def _count(database: sqlite3.Connection, price: str) -> int:
-    """Counts a price once more; returns its number."""
+    """Counts a cost once more; returns its id."""
     say = "INSERT INTO prices (price, times) VALUES (?, 1) ON CONFLICT (price) DO UPDATE SET times = times + 1"
     database.execute(say, (price,))
     (number,) = database.execute("SELECT id FROM prices WHERE price = ?", (price,)).fetchone()
@@ -196,7 +196,7 @@ def _count(database: sqlite3.Connection, price: str) -> int:
 
 
 def _price(row: dict[str, Any]) -> str:
-    """A line without what says when and for whom: equal texts are equal prices."""
+    """A line without time, round and client: equal texts are equal costs."""
     booked = read_booked(row).anywhere
     return json.dumps(booked_to_json(booked), sort_keys=True)
 
@@ -205,7 +205,7 @@ def _price(row: dict[str, Any]) -> str:
 
 
 def booked_to_json(booked: Booked) -> dict[str, Any]:
-    """The part of a ledger's line that has a price."""
+    """The part of a ledger's line that determines its cost."""
     return {
         "own": [booked.own.unit, booked.own.adjacency, booked.own.observer],
         "shares_secrets": booked.shares_secrets,

@@ -1,12 +1,13 @@
-"""The gate before Flower's SuperLink: who reaches what, and how much memory a request may take before it is known.
+"""The gate in front of Flower's SuperLink: access control, and a bound on the memory of unauthenticated requests.
 
-Two listeners lead to one application. Every machine may reach the public one, and on it nothing but the nodes' API and
-`HEALTH`. The control listener is bound to a loopback address and reaches everything, for processes of the SuperLink's
-own user. Which of the two a request came by is read from its socket, and whose process is at the other end is asked of
-the kernel; no header is looked at.
+Two listeners lead to one application. The public one is open to every machine, and serves only the nodes' API and
+`HEALTH`. The control listener is bound to a loopback address and serves everything, to processes of the SuperLink's own
+user. The listener is determined from the request's socket, and the user of the process at the other end from the
+kernel; no header is trusted.
 
-Flower 1.41 reads and parses a request before it asks who sent it. On the public listener its signature is therefore
-verified here first, as `flwr.superlink.routers.fleet.node_auth` does, so that of an unknown sender no body is read.
+Flower 1.41 reads and parses a request before it authenticates the sender. On the public listener its signature is
+therefore verified here first, as `flwr.superlink.routers.fleet.node_auth` does, so that an unknown sender's body is
+never read.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: What other machines may ask for: messages to and from registered nodes, and whether anybody is there.
+#: Paths open to other machines: messages to and from registered nodes, and the health check.
 FOR_NODES, HEALTH = "/v1/fleet/", "/health"
-#: A body up to this size waits for no other (bytes): heartbeats go on while updates are received.
+#: Bodies up to this size (bytes) never wait: heartbeats continue while updates are received.
 SMALL_BODY = 64 * 1024
-#: Seconds that a registered node may take for one body, and anybody for the head of a request.
+#: Time limits in seconds: for a registered node's body, and for any sender's request head.
 BODY_SECONDS, HEAD_SECONDS = 120.0, 10.0
 #: Most bytes of a request's head.
 HEAD_BYTES = 64 * 1024
 #: Where Linux lists this network namespace's connections.
 TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 ESTABLISHED = "01"
-#: Seconds between two remarks on connections that were turned away.
+#: Seconds between two log lines about refused connections.
 REMARK_SECONDS = 60.0
 
 Scope = MutableMapping[str, Any]
@@ -57,7 +58,7 @@ logger = logging.getLogger("uvicorn.error")
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the public listener.
+    """Limits of the public listener.
 
     body: most bytes of one request; bodies: how many larger than `SMALL_BODY` are in memory at once; connections: how
     many are open at once.
@@ -69,7 +70,7 @@ class Limits:
 
 
 class Refused(Exception):
-    """What a request is answered with instead: an HTTP status."""
+    """A request is refused with this HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -104,13 +105,13 @@ class Gate:
                 raise Refused(401)
             await self._pass_on(scope, receive, send, self._size(headers))
         except Refused as refused:
-            # Without "close" the server would go on reading what it throws away.
+            # Without "close" the server would go on reading data that it discards.
             answer = [(b"content-length", b"0"), (b"connection", b"close")]
             await send({"type": "http.response.start", "status": refused.status, "headers": answer})
             await send({"type": "http.response.body"})
 
     def _size(self, headers: dict[str, str]) -> int:
-        """Most bytes that this request's body will have, by its header. Raises `Refused`."""
+        """Size limit of this request's body, from its header. Raises `Refused`."""
         length = headers.get("content-length")
         if length is None:
             return self.limits.body
@@ -139,7 +140,7 @@ class Gate:
 def by_control_listener(scope: Scope, control: tuple[str, int]) -> bool:
     """Whether the connection ends at the control listener, and begins on this machine.
 
-    The second is a matter of course with a loopback address, unless the kernel was told to route packets for it
+    The second follows from a loopback address, unless the kernel was configured to route packets for it
     (net.ipv4.conf.*.route_localnet).
     """
     server, client = scope.get("server"), scope.get("client")
@@ -152,10 +153,10 @@ def by_control_listener(scope: Scope, control: tuple[str, int]) -> bool:
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Number of the user whose process holds the client's end of an IPv4 connection within this network namespace.
+    """User id of the process that holds the client's end of an IPv4 connection within this network namespace.
 
-    None where the connection is not open, or its other end is elsewhere: the kernel calls a connection that is being
-    closed root's.
+    None where the connection is not open, or its other end is elsewhere: the kernel
+    reports a closing connection as root's.
     """
 
     def row(ip: str, port: int, mapped: str) -> str:
@@ -172,7 +173,7 @@ def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """By lower-case name. Raises `Refused` where one of those that count is given twice."""
+    """Headers by lower-case name. Raises `Refused` where one that is used here is given twice."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1")
@@ -186,7 +187,7 @@ _SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_
 
 
 def _is_signed(headers: dict[str, str], is_registered: Callable[[bytes], bool]) -> bool:
-    """Whether a registered node signed a time of day that is near. Flower compares its node id with the body's."""
+    """Whether a registered node signed a recent timestamp. Flower compares its node id with the body's."""
     try:
         key, signature = (b64decode(headers[name], validate=True) for name in _SIGNED[:2])
         timestamp = headers[TIMESTAMP_HEADER]
@@ -199,7 +200,7 @@ def _is_signed(headers: dict[str, str], is_registered: Callable[[bytes], bool]) 
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
-    """A request's body; None where its sender has gone. Raises `Refused` behind the first byte too many."""
+    """A request's body; None if the sender disconnected. Raises `Refused` at the first byte over the limit."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -216,7 +217,7 @@ async def _read(receive: Receive, most: int) -> bytes | None:
 
 
 def _with_body(body: bytes, receive: Receive) -> Receive:
-    """`receive` of a request whose body is there already."""
+    """`receive` of a request whose body was read already."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -226,11 +227,11 @@ def _with_body(body: bytes, receive: Receive) -> Receive:
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP/1.1, h11 rather than httptools because it bounds a request's head (`HEAD_BYTES`).
+    """uvicorn's HTTP/1.1 with h11, which unlike httptools bounds a request's head (`HEAD_BYTES`).
 
-    The control listener keeps no connection but those of the SuperLink's own user (Linux; elsewhere of this machine's
-    users). On the public one there are no more than ``most`` at once, ``public`` being those that are open, and one on
-    which the head of a request takes longer than `HEAD_SECONDS` is closed.
+    The control listener keeps only connections of the SuperLink's own user (on Linux; elsewhere of this machine's
+    users). The public one keeps at most ``most`` at once (``public``: those open), and closes one on which a request's
+    head takes longer than `HEAD_SECONDS`.
     """
 
     def __init__(
@@ -263,7 +264,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
-            return  # of a request that was refused
+            return  # belongs to a request that was refused
         super().data_received(data)
         self._watch()
 
@@ -272,7 +273,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """A deadline while no request is being answered."""
+        """Sets a deadline while no request is being answered."""
         if self not in self._public:
             return
         if self.cycle is None or self.cycle.response_complete:

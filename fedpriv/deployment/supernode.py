@@ -1,7 +1,7 @@
-"""Flower's SuperNode with one thing added: an app bundle is held against the policy before it is unpacked or run.
+"""Flower's SuperNode with one addition: an app bundle is checked against the policy before it is unpacked or run.
 
-SuperNodes execute whatever bundle the SuperLink sends, so a policy inside the app binds the approved app alone. Flower
-offers signatures by entities that it knows; a plain list of SHA-256 digests needs no third party. The hook is the
+SuperNodes execute any bundle that the SuperLink sends, so a policy inside the app binds only the approved app. Flower
+offers signatures by entities known to it; a plain list of SHA-256 digests needs no third party. The hook is the
 function through which flwr 1.41's SuperNode fetches a bundle: nothing is stored, unpacked or started before it.
 """
 
@@ -28,9 +28,9 @@ class BundleRefused(FedprivError):
 
 
 def guard_bundles(approved: Callable[[], tuple[str, ...]], note: Callable[[Refusal, str], None]) -> None:
-    """From here on, this process's SuperNode answers messages of unapproved apps with `Refusal.BUNDLE`.
+    """From now on, this process's SuperNode answers messages of unapproved apps with `Refusal.BUNDLE`.
 
-    approved: the digests, read anew for every message. note: tells the operator.
+    approved: returns the digests, read for every message. note: informs the operator.
     """
     original = flower._pull_and_store_message
 
@@ -69,8 +69,8 @@ def guard_bundles(approved: Callable[[], tuple[str, ...]], note: Callable[[Refus
 def run_supernode(arguments: list[str], port: int) -> None:
     """Flower's own command ``flower-supernode`` with these arguments, in this process; returns when it is stopped.
 
-    port: of its service on this machine, through which the processes that answer messages reach it.
-    Flower logs what the server chose (a message's group): none of it is more than text.
+    port: of its service on this machine, for the processes that answer messages.
+    Flower logs text chosen by the server (a message's group): control characters in it are escaped.
     """
     from flwr.common.logger import FLOWER_LOGGER
     from flwr.supernode.cli import flower_supernode

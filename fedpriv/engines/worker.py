@@ -20,7 +20,7 @@ from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
 from fedpriv.config.constructors import locate
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
-from fedpriv.data.load import check_declared, load_federated, normalise
+from fedpriv.data.load import check_declared, inputs, load_federated
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.flat_model import FlatModel, prefers_channels_last
 from fedpriv.training.models import build_model, resolve_model
@@ -136,7 +136,7 @@ class Worker:
         if self.resident is not None:
             return self.resident.chosen(rows)
         dataset = self.data.dataset
-        images = normalise(dataset.train.images[rows], dataset.mean, dataset.std)
+        images = inputs(dataset, dataset.train, rows)
         return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows], dtype=np.int64)))
 
     def client(

@@ -1,6 +1,6 @@
-"""Book-keeping: a layer's per-example gradients from its inputs and its output's gradients.
+"""Book-keeping: a layer's per-example gradients from its inputs and the gradients of its outputs.
 
-What is computed for which layer, and what its rounding comes to, is said in `fedpriv.mechanisms.per_example`.
+The formula for each layer and its rounding error are in `fedpriv.mechanisms.per_example`.
 
 Shapes: b examples, d parameters, p positions of a picture, i (times the kernel) and o input and output channels.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: What the rounding of a ghost-clipped example's part of the sum comes to at most, in units of the bound.
+#: Bound on the rounding error of a ghost-clipped example's part of the sum, in units of the clip bound.
 DRIFT = 2.0**-28
 
 #: Unit roundoff of float64.
@@ -23,7 +23,7 @@ ROUNDOFF = 2.0**-53
 
 
 def gamma(terms: int) -> float:
-    """Relative error of a float64 sum of so many products, of the sum of their absolute values (Higham 2002, 3.1)."""
+    """Error of a float64 sum of ``terms`` products, relative to the sum of their absolute values (Higham 2002, 3.1)."""
     return terms * ROUNDOFF / (1 - terms * ROUNDOFF)
 
 
@@ -48,9 +48,9 @@ def _supported(layer: nn.Module) -> bool:
 
 @dataclass
 class _Seen:
-    """A layer with its input and output [b, ...], then the gradient of its output, then what was made of these.
+    """A layer with its input and output [b, ...], then the gradient of its output, then what was computed from these.
 
-    most: examples of a physical batch at most.
+    most: the most examples of a physical batch.
     """
 
     layer: Any
@@ -62,7 +62,7 @@ class _Seen:
     columns: Tensor | None = None  # of a convolution whose gradients are not formed: unfolded inputs [b, i, p]
 
     def tensors(self) -> list[Tensor]:
-        """All that it holds."""
+        """All tensors held for this layer."""
         columns = [] if self.columns is None else [self.columns]
         return [self.inputs, self.outputs, self.gradient, *self.kept, *columns]
 
@@ -76,7 +76,7 @@ class Trace:
         self.seen: list[_Seen] = []
 
     def run(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Forward, then backward as far as the layers' outputs; losses [b]. Raises `NotTraceable`."""
+        """Forward pass, then backward pass to the layers' outputs; losses [b]. Raises `NotTraceable`."""
         found: dict[int, _Seen] = {}
 
         def note(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
@@ -99,7 +99,7 @@ class Trace:
         return losses.detach()
 
     def squared_norms(self) -> Tensor:
-        """Of each example's whole gradient, or more (float64 [b])."""
+        """Upper bounds on the squared norm of each example's whole gradient (float64 [b])."""
         return torch.stack([KINDS[type(seen.layer)][0](seen) for seen in self.seen]).sum(0)
 
     def add_weighted_sum(self, weights: Tensor, total: Tensor) -> None:
@@ -113,14 +113,14 @@ class Trace:
             KINDS[type(seen.layer)][1](seen, weights, parts)
 
     def forget(self, broken: Tensor) -> None:
-        """Makes the gradients of these examples zero: zero times infinity would not be."""
+        """Sets the gradients of these examples to zero: a weight of zero would not do, since 0 * infinity is NaN."""
         for seen in self.seen:
             seen.inputs, seen.gradient = without(seen.inputs, broken), without(seen.gradient, broken)
             seen.kept = [without(part, broken) for part in seen.kept]
             seen.columns = None if seen.columns is None else without(seen.columns, broken)
 
     def numbers(self) -> int:
-        """Numbers that this pass holds."""
+        """How many numbers this pass holds in memory."""
         return sum(t.numel() for seen in self.seen for t in seen.tensors())
 
 
@@ -163,7 +163,9 @@ def _conv_norms(seen: _Seen) -> Tensor:
 
 
 def _ghost_norms(gradient: Tensor, columns: Tensor, most: int) -> Tensor:
-    """Squares [b] of lengths no less than sum_p g_p x_p^T of [b, o, p] and [b, i, p] (float64), with the slack of 3."""
+    """Squares [b] of lengths no less than sum_p g_p x_p^T of [b, o, p] and [b, i, p] (float64), with the slack of item
+    3.
+    """
     outputs, positions, inputs = gradient.shape[1], gradient.shape[2], columns.shape[1]
     by_columns, by_gradient = columns.mT @ columns, gradient.mT @ gradient
     squares = torch.einsum("bpq,bpq->b", by_columns, by_gradient).clamp(min=0)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 
 def allocated_epsilon(norm: Tensor, clip_norm: float, least_norm: float, epsilon: float, base_share: float) -> Tensor:
-    """eps_i [...] (float64) of norms [...]: a eps where the update is clipped; otherwise the more the shorter it is,
-    eps for the shortest of all. Not clamped: a norm below ``least_norm`` gives more than eps.
+    """eps_i [...] (float64) of norms [...]: a eps where the update is clipped; otherwise larger for shorter updates, up
+    to eps for the shortest. Not clamped: a norm below ``least_norm`` gives more than eps.
     """
     base = base_share * epsilon
     room = clip_norm - norm.double()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-#: exp of more than this is no float64.
+#: exp overflows float64 not far above this.
 LARGEST_EXPONENT = 700.0
 
 
@@ -46,5 +46,5 @@ def window_change(norms: Tensor, clip_norm: float, window: int) -> Tensor:
 
 
 def adp_step(clip_norm: float, changes: Sequence[float]) -> float:
-    """C^t = C^(t-1) - mean_i(s_i) over those who reported; may be negative, so whoever calls it keeps a floor."""
+    """C^t = C^(t-1) - mean_i(s_i) over the clients that reported; may be negative, so the caller applies a floor."""
     return clip_norm - math.fsum(change / len(changes) for change in changes)  # [ADP-FL, eq. 11]

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-#: Share of the bound kept back, so that float32 rounding cannot carry a clipped vector over it.
+#: Share of the bound held in reserve, so that float32 rounding cannot push a clipped vector over it.
 ROUNDING = 1e-6
 
 
@@ -20,7 +20,7 @@ def clip(x: Tensor, bound: float) -> Tensor:
     """clip(x, C) = x / max(1, ||x||_2 / C) for vectors [..., d]; a zero vector stays zero.
 
     The result's norm is at most ``bound`` in exact arithmetic on the float32 values returned (`ROUNDING`). Divided in
-    float64: for an update of norm 1e38 C the factor is no normal float32, and the result would be too long.
+    float64: for an update of norm 1e38 C the factor is not a normal float32, and the result would be too long.
     Raises ValueError unless ``bound`` is positive.
     """
     if not bound > 0:
@@ -32,7 +32,7 @@ def clip_change(x: Tensor, previous: Tensor, bound: Tensor, slack: float) -> Ten
     """The point nearest to ``x`` on its segment to ``previous`` whose distance from ``previous`` is <= bound.
 
     Shapes: ``x`` and ``previous`` [..., d], ``bound`` [...] (float64, > slack). ``slack`` is an absolute length
-    kept back for float32 rounding. A point of a ball stays in it: the segment's ends lie in it.
+    reserved for float32 rounding. If ``x`` and ``previous`` lie in a ball, so does the result, since balls are convex.
     """
     change = x - previous
     excess = _excess(l2_norm(change), bound - slack)
@@ -45,11 +45,11 @@ def _excess(norm: Tensor, bound: Tensor | float) -> Tensor:
 
 
 def finite_or_zero(x: Tensor) -> Tensor:
-    """Vectors [..., d] with any NaN or infinite coordinate become zero vectors.
+    """Replaces vectors [..., d] that have a NaN or infinite coordinate by zero vectors.
 
-    Whether a client answers must not depend on its data: such an update is released as a noised zero.
+    Whether a client replies must not depend on its data: such an update is released as zero plus noise.
     """
-    if x.ndim == 1 and math.isfinite(x.sum()):  # one pass instead of four, which is most of what a small client does
+    if x.ndim == 1 and math.isfinite(x.sum()):  # one pass instead of four: most of a small client's work
         return x
     finite = torch.isfinite(x).all(dim=-1, keepdim=True)
     return torch.where(finite, x, torch.zeros_like(x))

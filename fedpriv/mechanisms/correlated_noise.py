@@ -22,7 +22,9 @@ class Coefficients(NamedTuple):
 
 
 def published_coefficients(diff: Tensor, previous_variance: Tensor) -> Coefficients:
-    """As printed. When ``diff`` rises after v has shrunk, r exceeds 1 and the release is less private than claimed."""
+    """As published. When ``diff`` rises after v has shrunk, r exceeds 1 and the release is less private than
+    claimed.
+    """
     stay = 1 - diff
     reuse = stay / (stay**2 + previous_variance)  # [Fed-CAD, Alg. 1 line 14]
     fresh = (1 - reuse) + reuse * diff  # [Fed-CAD, Alg. 1 line 15]
@@ -33,7 +35,7 @@ def published_coefficients(diff: Tensor, previous_variance: Tensor) -> Coefficie
 def repaired_coefficients(diff: Tensor, previous_variance: Tensor) -> Coefficients:
     """The repair: r is capped at 1, which keeps the multiplier at sigma/2 for every path of ``diff``.
 
-    v follows from r and s instead of the printed formula, which holds for the uncapped r only.
+    v is computed from r and s, since the published formula holds only for the uncapped r.
     """
     stay = 1 - diff
     reuse = torch.clamp(stay / (stay**2 + previous_variance), max=1.0)

@@ -1,4 +1,4 @@
-"""Knowledge distillation: a student learns a teacher's answers on pictures without labels.
+"""Knowledge distillation: a student learns a teacher's outputs on unlabelled pictures.
 
 Symbols: T -> temperature. Shapes: n pictures, k classes.
 """
@@ -13,7 +13,7 @@ def distillation_loss(student: Tensor, teacher: Tensor, kind: str, temperature: 
     """How far the student's logits [n, k] are from the teacher's [n, k]; a scalar, the mean over pictures.
 
     kl: T^2 * KL(softmax(teacher/T) || softmax(student/T)) (Hinton, Vinyals and Dean 2015; T^2 keeps the gradient's
-    size when T changes). mse: mean squared difference of the logits, whatever T.
+    size when T changes). mse: mean squared difference of the logits; T is not used.
     """
     if kind == "mse":
         return functional.mse_loss(student, teacher)

@@ -1,4 +1,4 @@
-"""Exact laws and published bounds of single releases: coq-fl's bits, cpSGD's binomial noise, shuffled bits.
+"""Exact laws and published bounds of single releases: CoQ-FL's bits, cpSGD's binomial noise, shuffled bits.
 
 Everything here is about ONE coordinate of ONE release; composition multiplies. A discrete mechanism is a pair of
 probability vectors (world D, world D'), or several pairs of which the worst counts.
@@ -24,6 +24,18 @@ def randomised_response(epsilon: float) -> tuple[Vector, Vector]:
     """The two laws of an epsilon-private bit; this pair dominates every epsilon-private mechanism."""
     low, high = bit_extremes(epsilon)
     return np.array([high, low]), np.array([low, high])
+
+
+def cap_response(epsilon: float, inside: float) -> tuple[Vector, Vector]:
+    """The two laws of a release whose ratio is e^eps on a set of probability ``inside``, and e^-eps on another.
+
+    They dominate every pair of inputs of a mechanism whose density takes two values, e^eps apart, and that gives
+    probability ``inside`` to the set where it is the higher: PrivUnit (`privunit`), randomised response among several
+    symbols. In both directions: sup_S P(S) - e^t Q(S) = inside (1 - e^(t - eps)) for 0 <= t <= eps.
+    """
+    least = inside * math.exp(-epsilon)
+    middle = max(0.0, 1.0 - inside - least)
+    return np.array([inside, middle, least]), np.array([least, middle, inside])
 
 
 # --- CoQ-FL: the joint law of a pair's two bits -------------------------------------------------------------
@@ -106,7 +118,7 @@ def pair_symmetric_loss(epsilon: float, independent_weight: float) -> tuple[Vect
 
 def pure_renyi(epsilon: float, orders: Vector) -> Vector:
     """Renyi divergence of the pair that dominates every epsilon-private mechanism."""
-    if epsilon > 600:  # its smaller probability would underflow; the divergence never exceeds epsilon
+    if epsilon > 600:  # the smaller probability would underflow; the divergence never exceeds epsilon
         return np.full(len(orders), epsilon)
     return renyi_divergence(*randomised_response(epsilon), orders)
 

@@ -1,4 +1,4 @@
-"""k-level stochastic quantisation of rotated vectors, and whole numbers at their true width (cpSGD).
+"""k-level stochastic quantisation of rotated vectors, and integers packed at their bit width (cpSGD).
 
 N. Agarwal, A. T. Suresh, F. X. Yu, S. Kumar, H. B. McMahan: cpSGD: Communication-efficient and
 differentially-private distributed SGD. NeurIPS 2018.
@@ -53,8 +53,8 @@ def rotate_back(values: Tensor, signs: Tensor, dimension: int) -> Tensor:
 
 
 def coordinate_bound(clip_norm: float, dimension: int, failure: float) -> float:
-    """X that no coordinate of a rotated vector of norm <= clip_norm exceeds, but with probability ``failure``: each is
-    a sum of random signs (Hoeffding). What does exceed it is clamped: the guarantee needs no luck.
+    """X that no coordinate of a rotated vector of norm <= clip_norm exceeds, except with probability ``failure``: each
+    is a sum with random signs (Hoeffding). Larger ones are clamped, so the privacy guarantee always holds.
     """
     return clip_norm * min(1.0, math.sqrt(2 * math.log(2 * dimension / failure) / dimension))
 
@@ -88,7 +88,7 @@ def width_of(largest: int) -> int:
 def pack_integers(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
     """Whole numbers 0..2^width - 1 [n] at ``width`` bits each, highest bit first, in ceil(n width / 8) bytes."""
     parts = []
-    for start in range(0, len(numbers), CHUNK):  # CHUNK is a multiple of eight: every part but the last ends on a byte
+    for start in range(0, len(numbers), CHUNK):  # CHUNK is a multiple of 8: every part but the last ends on a byte
         piece = numbers[start : start + CHUNK].astype(">u8").view(np.uint8).reshape(-1, 8)
         parts.append(np.packbits(np.unpackbits(piece, axis=1)[:, 64 - width :]))
     return np.concatenate(parts) if parts else np.zeros(0, np.uint8)

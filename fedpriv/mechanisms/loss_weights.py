@@ -1,4 +1,4 @@
-"""Weights of clients that follow their training losses (DP-FedAGS)."""
+"""Aggregation weights of clients from their training losses (DP-FedAGS)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 def loss_weights(examples: Sequence[int], losses: Sequence[float]) -> list[float]:
     """gamma_k = (n_k L + n L_k) / (2 n L), with n and L the sums; they sum to 1.
 
-    Where all losses are zero the formula has no value: n_k/n. Raises ValueError for a negative or infinite loss, NaN, a
-    negative count, no examples at all, or lists of different length.
+    Where all losses are zero the formula is undefined: n_k/n is used. Raises ValueError for a negative or infinite
+    loss, NaN, a negative count, no examples at all, or lists of different length.
     """
     if len(examples) != len(losses):
         raise ValueError(f"{len(examples)} counts of examples, {len(losses)} losses")

@@ -1,4 +1,4 @@
-"""Noise sources: one interface, repeatable noise in simulation, the operating system's keys in a deployment.
+"""Noise sources: one interface; repeatable noise in simulation, keys from the operating system in a deployment.
 
 Every random number that a privacy guarantee rests on comes from a `NoiseSource` that is passed in: there is no
 global state and no default seed. `SeededNoise` is addressed by a key (seed, client, round, attempt, purpose) and
@@ -23,7 +23,7 @@ Shape = int | Sequence[int]
 GAUSSIAN_BITS = 19
 LAPLACE_BITS = 16
 
-#: Numbers that are put onto a grid at a time: several passes over memory that stays in a core's cache.
+#: Numbers rounded to a grid at a time: the several passes then stay in a core's cache.
 IN_CACHE = 2**14
 
 #: Standard deviation, in steps of the grid, of the second Gaussian of `NoiseSource.fine_normal`.
@@ -45,19 +45,19 @@ def add_normal(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Te
 
     Floating-point numbers are denser near zero, so the low bits of a plain `values + noise` tell which `values` are
     possible (Mironov, CCS 2012; Haney et al., "Precision-based attacks and interval refining", 2022), however
-    well the noise itself was drawn. Here `values` are moved onto the noise's grid first. Secure noise is a Gaussian
+    well the noise itself was drawn. Here `values` are first moved onto the noise's grid. Secure noise is a Gaussian
     rounded to the same grid, so the exact sum is the Gaussian mechanism's output on the gridded values, rounded, and
     the float32 addition rounds that sum once more: both are post-processing.
 
-    Moving is towards zero: it never lengthens a vector, so a bound on the norm of `values` still holds. The distance
+    Values are moved towards zero: no vector gets longer, so a bound on the norm of `values` still holds. The distance
     between two vectors can grow by sqrt(d) grid steps, sqrt(d) * std / 2^19.
     """
     return onto_grid(values, grid_step(std)) + noise.normal(values.shape, std)
 
 
 def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Tensor:
-    """As `add_normal` for ``values`` that are a sum whose parts nobody has, as float64: the grid is so fine
-    (`fine_step`, about std / 2^36) that moving the sum onto it hardly moves it.
+    """As `add_normal`, in float64, for ``values`` that are a sum whose parts are no longer available: the grid is so
+    fine (`fine_step`, about std / 2^36) that moving the sum onto it hardly changes it.
 
     Two sums whose exact difference is v differ by less than ``|v| + sqrt(d) * fine_step(std)`` on the grid; on
     `add_normal`'s it would be sqrt(d) * std / 2^19, which is 0.4 of a clip norm for a ResNet at multiplier 64.
@@ -87,7 +87,7 @@ def add_laplace(values: torch.Tensor, scale: float, noise: NoiseSource) -> torch
 
 def add_normal_to_sum(parts: Iterable[torch.Tensor], shape: Shape, std: float, noise: NoiseSource) -> torch.Tensor:
     """Sum of ``parts`` [shape] plus N(0, std^2) as float32. As `add_normal`, but every part is moved onto the grid
-    before it is added: without one of them the sum differs by that part on the grid, which is no longer than it was.
+    before it is added: leaving one part out changes the sum by that part on the grid, which is no longer than before.
     """
     step, total = grid_step(std), torch.zeros(as_size(shape), dtype=torch.float64)
     for part in parts:
@@ -102,7 +102,7 @@ def onto_grid(values: torch.Tensor, step: float) -> torch.Tensor:
 
 
 class NoiseSource(ABC):
-    """A stream of independent draws: every call continues the stream, none repeats it."""
+    """A stream of independent draws: every call continues the stream; no call repeats it."""
 
     @abstractmethod
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
@@ -143,15 +143,17 @@ class NoiseSource(ABC):
         return self._laplace(shape).mul_(scale).float()
 
     def gumbel(self, shape: Shape, scale: float = 1.0) -> torch.Tensor:
-        """Gumbel with location 0 and scale `scale` (float64: top-k releases the order only, ties would matter)."""
+        """Gumbel with location 0 and scale `scale` (float64, since top-k releases only the order and ties would
+        matter).
+        """
         return self.uniform(shape).log_().neg_().log_().mul_(-scale)
 
     def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
-        """Binomial(trials, 1/2) (int64). Here by inversion of 53-bit uniforms: slow where there are millions of trials.
+        """Binomial(trials, 1/2) (int64). Here by inversion of 53-bit uniforms: slow for millions of trials.
 
         Raises ValueError unless 0 <= trials <= 2^52.
         """
-        from scipy.stats import binom  # seconds to import: only where it is needed
+        from scipy.stats import binom  # takes seconds to import: only where needed
 
         check_trials(trials)
         found = binom.ppf(self.uniform(shape).numpy(), trials, 0.5)

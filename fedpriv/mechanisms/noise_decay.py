@@ -10,7 +10,7 @@ import math
 
 def next_sigma(sigma: float, loss_before: float, loss_after: float, decay: float, threshold: float) -> float:
     """sigma_{t+1}: decay * sigma if the loss fell by less than the threshold, else sigma."""
-    stopped_falling = not loss_before - loss_after >= threshold  # [DPFL-AGN, eq. 11]; also where a loss is NaN
+    stopped_falling = not loss_before - loss_after >= threshold  # [DPFL-AGN, eq. 11]; also true where a loss is NaN
     return decay * sigma if stopped_falling else sigma  # [DPFL-AGN, eq. 12]
 
 

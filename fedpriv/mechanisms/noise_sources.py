@@ -1,4 +1,4 @@
-"""Where noise comes from: seeded ones for repeatable runs, secure ones for deployments; the register of used keys."""
+"""Noise sources: seeded for repeatable runs, secure for deployments; and a registry of used keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SeededNoise(NoiseSource):
     The project's keys are (seed, client, round, attempt, purpose).
 
     The key is encoded without collisions and hashed to the generator's whole state. `torch.Generator.manual_seed` is
-    not enough: it keeps the low 32 bits of a seed, so among 100,000 keys one pair would share its noise.
+    not enough: it keeps the low 32 bits of a seed, so among 100,000 keys one pair would be expected to share its noise.
     """
 
     def __init__(self, *key: int | str) -> None:
@@ -31,28 +31,30 @@ class SeededNoise(NoiseSource):
 
     @cached_property
     def _generator(self) -> torch.Generator:
-        """Made when it is first drawn from: many sources never are, and it costs as much as all else of a key."""
+        """Created on the first draw: many sources are never drawn from, and this is half of a source's cost."""
         return _mersenne_twister(self._encoded)
 
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
-        """Gaussians [shape], float32; torch's reach 5.8 standard deviations at most, which simulations can bear."""
+        """Gaussians [shape], float32; torch's never exceed 5.8 standard deviations, which is acceptable in
+        simulation.
+        """
         draws = torch.randn(as_size(shape), generator=self._generator, dtype=torch.float32)
         return draws if std == 1.0 else draws.mul_(std)
 
     def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
-        """`normal`, which has no grid that its low bits would have to hide."""
+        """`normal` without a grid: seeded noise does not have to protect its low bits."""
         return self.normal(shape, std).double()
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)
 
     def _laplace(self, shape: Shape) -> torch.Tensor:
-        """A random sign on an exponential: one draw instead of four, which protects nobody here."""
+        """An exponential with a random sign: one draw instead of four, which would add no protection in simulation."""
         u = self.uniform(shape).sub_(0.5)
         return u.abs().mul_(-2).log1p_().mul_(u.sign_()).neg_()
 
     def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
-        """numpy's sampler, a stream of its own under the same key: torch has none that is exact to the last unit.
+        """numpy's sampler, with a separate stream under the same key: torch has no exact one.
 
         Up to 2^62 trials.
         """
@@ -68,7 +70,7 @@ def noise_source(rng: Literal["seeded", "secure"], *key: int | str) -> NoiseSour
     if rng == "seeded":
         return SeededNoise(*key)
     if rng == "secure":
-        from fedpriv.mechanisms.secure_noise import SecureNoise  # cryptography is loaded only where it is needed
+        from fedpriv.mechanisms.secure_noise import SecureNoise  # cryptography is loaded only where needed
 
         return SecureNoise()
     raise ValueError(f"rng must be seeded or secure, got {rng!r}")
@@ -96,8 +98,8 @@ def encode_key(*key: int | str) -> bytes:
 class KeyRegistry:
     """Context manager that records the key of every `SeededNoise` made while it is active, in any thread.
 
-    A key that is used twice raises `ValueError` at the second use: two updates under the same noise give away their
-    difference. Empty at the start of every `with` block; `keys` lists what was used.
+    A key that is used twice raises `ValueError` at the second use: two updates under the same noise reveal their
+    difference. Empty at the start of every `with` block; `keys` lists the keys used.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Steps of plain SGD and of Adam on a gradient that is noisy already: post-processing of a counted release.
+"""Steps of plain SGD and of Adam on a gradient that already has noise: post-processing of an accounted release.
 
 State in, state out; vectors are float32 [..., d].
 """
@@ -17,7 +17,7 @@ ADAM_EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class Moments:
-    """m, v: moving averages of the gradient and of its square (empty for SGD); steps: how many were taken."""
+    """m, v: moving averages of the gradient and of its square (empty for SGD); steps: number of steps taken."""
 
     m: Tensor
     v: Tensor
@@ -48,8 +48,8 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam as the equations have it: the listing prints beta1 where they have beta2 (lines 14 and 16) and drops the
-    power t of the bias correction (lines 15 and 16).
+    """Adam by the paper's equations: its listing prints beta1 for beta2 (lines 14 and 16) and omits the power t of the
+    bias correction (lines 15 and 16).
     """
 
     beta1: float

@@ -1,18 +1,18 @@
-"""Sums of per-example gradients, each clipped to a bound, by the fastest way that is exact for the model.
+"""Sums of per-example gradients, each clipped to a bound, by the fastest method that is exact for the model.
 
 Book-keeping (Bu, Wang, Zha and Karypis, "Differentially private optimization on large model at small cost", ICML
 2023): one forward pass, one backward pass that stops at the layers' outputs. A layer's per-example gradient is a
 product of its input and its output's gradient, so norms and the weighted sum follow from those two:
 - Linear: the norm is a product of two norms (Goodfellow 2015), the sum is the matrix product of a plain step.
-- Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large beside
-  the picture, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
+- Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large relative
+  to the picture, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
 - GroupNorm: two sums over positions.
 Any other layer, a layer that is used twice, or a model that mixes examples: `torch.func` (vmap of grad).
 
 Shapes: b examples, d parameters, p positions of a picture, i (times the kernel) and o input and output channels.
 
-**How much one example moves the sum, rounding included.** Theta may be hostile: it can make terms cancel that are far
-larger than their sum, so that no error may be taken relative to a norm. Let S(D) be the exact sum over D of
+**How much one example moves the sum, rounding included.** Theta may be adversarial: it can make terms cancel that are
+far larger than their sum, so no error may be assumed relative to a norm. Let S(D) be the exact sum over D of
 w_k c_k, where c_k is made of the float32 numbers x (inputs) and g (output gradients) of example k as they are, and
 fl(S) the computed one. Then |fl S(D+e) - fl S(D)| <= w_e |c_e| + err(D+e) + err(D). u = 2^-53 and
 gamma(n) = n u/(1 - n u) bound a float64 sum of n products, in any order (Higham 2002, section 3.1): by gamma(n)
@@ -35,11 +35,11 @@ So w_e |c_e| <= bound (1 - KEPT_BACK)(1 + 2^-20), and err(D) <= b (DRIFT + 2^-33
 than (1 - 2^-12) bound for every b <= LARGEST_BATCH, 2 b (DRIFT + 2^-33) being below 0.55 2^-10; `excess` says by
 how much more for a larger data set. A float32 product forms c_k itself, so TF32 does not matter.
 
-x and g of an example must not depend on who else is in the batch: libraries choose another kernel for another number of
-rows, theta can enlarge the difference, and then one example redirects the gradients of all others. So every
-computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, filled up with blank pictures of
+x and g of an example must not depend on the rest of the batch: libraries choose a different kernel for a different
+number of rows, theta can amplify the difference, and then one example redirects the gradients of all others. So every
+computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, padded with blank pictures of
 weight 0. `_settle` takes the largest block, up to the given one, in which equal pictures get equal bits in every row; a
-block of one row always is. Assumed: with that, a row's bits depend on nothing but its own picture.
+block of one row always qualifies. Assumed: a row's bits then depend on nothing but its own picture.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ from fedpriv.mechanisms.bookkeeping import (
     without,
 )
 
-#: Share of the bound kept back for rounding: of norms, of the sum, and of its place on the noise's grid.
+#: Share of the bound reserved for rounding: of norms, of the sum, and of moving the sum onto the noise's grid.
 KEPT_BACK = 2.0**-10
 
-#: Examples in a batch whose rounding fits into `KEPT_BACK`.
+#: The largest batch whose rounding error fits into `KEPT_BACK`.
 LARGEST_BATCH = 2**16
 
 #: Numbers that a physical batch may hold besides the model (256 MiB).
 PHYSICAL_NUMBERS = 2**26
 
-#: Most examples that are computed at a time.
+#: The most examples computed at a time.
 BLOCK = 32
 
-#: Agreement asked of book-keeping with batch-size-1 gradients before it is trusted with a model.
+#: How closely book-keeping must agree with batch-size-1 gradients before it is used for a model.
 TOLERANCE = 1e-3
 
 
 def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
-    """1 / max(1, norm / bound) for norms [...] (float64), less `KEPT_BACK`; 0 for a norm that is no finite number.
+    """1 / max(1, norm / bound) for norms [...] (float64), less `KEPT_BACK`; 0 for a norm that is not finite.
 
     What a broken example contributes must not depend on how it is broken: it contributes nothing.
     """
@@ -89,13 +89,13 @@ def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
 
 
 def block_for(expected: int) -> int:
-    """Rows of a block for batches of an expected, public size: few of them stay blank."""
+    """Rows of a block for batches of a public expected size, such that few rows stay blank."""
     return min(BLOCK, 1 << max(2, (expected - 1).bit_length() - 1))
 
 
 def excess(examples: int) -> float:
-    """Bound on how far one example moves a clipped sum over subsets of so many examples beyond the clip bound, in units
-    of it: 0 up to `LARGEST_BATCH`.
+    """Bound on how far beyond the clip bound one example moves a clipped sum over subsets of ``examples`` examples, in
+    units of the clip bound: 0 up to `LARGEST_BATCH`.
     """
     return 2 * max(0, examples - LARGEST_BATCH) * (DRIFT + 2.0**-33)
 
@@ -114,7 +114,8 @@ class PerExampleGradients:
 
     mode: ``bookkeeping``, ``vmap``, or None: book-keeping if the model passes a check against batch-size-1 gradients
     on random pictures (never on the client's), otherwise vmap. physical: number of examples computed at a time, None:
-    ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, as the expected batch is; never the batch drawn.
+    ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, from the expected batch size; never from the batch
+    drawn.
     """
 
     def __init__(
@@ -127,13 +128,13 @@ class PerExampleGradients:
         self._vmapped: Callable[..., Any] | None = None
 
     def settle(self, shape: torch.Size, device: torch.device) -> None:
-        """Chooses how to compute, at the parameters that the module has now: not at ones that somebody else chose."""
+        """Chooses the method, at the module's present parameters rather than at ones that the server chose."""
         if not self._settled:
             self._settle(shape, device)
             self._settled = True
 
     def clipped_sum(self, images: Tensor, labels: Tensor, bound: float, chosen: str = "given") -> ClippedSum:
-        """Of pictures [b, c, h, w] and labels [b]; an empty batch gives zeros.
+        """The clipped sum for pictures [b, c, h, w] and labels [b]; an empty batch gives zeros.
 
         chosen="median": the bound is the median of this batch's own norms (and ``bound`` for an empty batch), which
         has no useful sensitivity: for the published method only.
@@ -188,7 +189,7 @@ class PerExampleGradients:
         way = self._add_by_vmap if self.mode == "vmap" else self._add_by_bookkeeping
         return way(images, labels, real, bound, total)
 
-    # --- which way ---------------------------------------------------------------------------------------
+    # --- choice of method ---------------------------------------------------------------------------------------
 
     def _settle(self, shape: torch.Size, device: torch.device) -> None:
         """Chooses the mode and the physical batch once, from public facts and random pictures."""
@@ -223,7 +224,7 @@ class PerExampleGradients:
         return True
 
     def _agrees_with_single_gradients(self, images: Tensor, labels: Tensor) -> int | None:
-        """Numbers that an example needs if book-keeping equals batch-size-1 gradients, None where it does not."""
+        """Numbers held per example if book-keeping agrees with batch-size-1 gradients, None if it does not."""
         if not all_supported(self.module):
             return None
         try:
@@ -296,7 +297,7 @@ def _filled(values: Tensor, size: int) -> Tensor:
 
 
 def _of_real(factors: Tensor, real: int) -> Tensor:
-    """factors [b] with zeros for what fills the block."""
+    """factors [b] with zeros for the block's padding."""
     factors[real:] = 0.0
     return factors
 

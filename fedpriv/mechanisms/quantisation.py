@@ -1,6 +1,6 @@
 """One-bit quantisation with and without shared randomness: LDP-FL's bit, CoQ-FL's pairs and groups, Suresh et al. 2022.
 
-Every coordinate becomes one bit whose marginal law is exact however the bits of several clients depend on each other.
+Every coordinate becomes one bit whose marginal law is exact, whatever the dependence between clients' bits.
 
 Symbols: c -> centre, r -> radius, eps -> epsilon (math.inf: no privacy), p -> probability of a high bit, A -> `step`,
 M -> bits, N = 2^M, u -> cell (shared by a pair), pi(j) -> rank (of a member in its group), g -> size (of the group),
@@ -50,7 +50,7 @@ def decode(bits: Tensor, centre: Tensor | float, radius: Tensor | float, epsilon
 
 
 def clamped_share(values: Tensor, centre: Tensor | float, radius: Tensor | float) -> Tensor:
-    """Share [...] of the coordinates that lie outside [c - r, c + r]."""
+    """Fraction [...] of the coordinates outside [c - r, c + r]."""
     return ((values - centre).abs() > radius).double().mean(-1)
 
 
@@ -67,7 +67,7 @@ def pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool) -> T
     clip(u + 1 - t_b, 0, 1), t_b = (1 - p) N, for the second. ``cell``: u in {0..N-1}, the same for both.
     """
     cells = 2**bits
-    # Bob's cell joins the floats at once: 255 + 1 in the bytes of the shared stream is 0
+    # Bob's cell is promoted to float first: in uint8, as the shared stream has it, 255 + 1 would be 0
     edge = p * cells - cell if first else cell + (1 - (1 - p) * cells)  # [coq-fl page, the pair]
     return own < edge
 
@@ -82,8 +82,8 @@ def group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int) -> Tensor:
 def with_private_coins(p: Tensor, own: Tensor, private_share: float) -> tuple[Tensor, Tensor, Tensor]:
     """(coin, bits under the coin, fresh uniforms): with probability mu a coordinate uses a private uniform.
 
-    One private uniform serves as the coin and, rescaled to (0, 1), as the uniform of whatever follows: given the coin
-    it is uniform again.
+    One private uniform serves as the coin and, rescaled to (0, 1), as the next step's uniform: given the coin, it
+    is uniform again.
     """
     coin = own < private_share
     if private_share == 0:
@@ -107,7 +107,7 @@ def mixed_group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int, private_sh
 
 
 def in_chunks(make: Callable[..., Tensor], *vectors: Tensor, size: int = CHUNK) -> Tensor:
-    """make(*vectors) [..., d] piece by piece along the coordinates: what it computes in between stays in the cache."""
+    """make(*vectors) [..., d] piece by piece along the coordinates: intermediate results stay in the cache."""
     pieces = zip(*(vector.split(size, dim=-1) for vector in vectors), strict=True)
     return torch.cat([make(*piece) for piece in pieces], dim=-1)
 
@@ -154,13 +154,13 @@ def pack(bits: Tensor) -> NDArray[np.uint8]:
 
 
 def unpack(packed: NDArray[np.uint8], dimension: int) -> Tensor:
-    """[d] bool from the bytes of `pack`. Raises ValueError for another length, or where the filling is not zero."""
+    """[d] bool from the bytes of `pack`. Raises ValueError for another length, or where the padding is not zero."""
     expected = -(-dimension // 8)
     if packed.dtype != np.uint8 or packed.shape != (expected,):
         raise ValueError(f"expected {expected} bytes for {dimension} bits, got {packed.dtype} {list(packed.shape)}")
     bits = np.unpackbits(packed, bitorder="little")
     if bits[dimension:].any():
-        raise ValueError(f"bits behind the last of {dimension} coordinates are set")
+        raise ValueError(f"bits after the last of {dimension} coordinates are set")
     return torch.from_numpy(bits[:dimension].astype(bool))
 
 
@@ -181,8 +181,8 @@ def group_covariance(p_a: Tensor, p_b: Tensor, size: int, step_length: float, pr
     Given its rank k a member is high with probability q_k(p) = clip(g p - k, 0, 1), and the sum of q_k over k is g p.
     Two members' ranks are uniform over the g (g - 1) ordered pairs of different ranks and their uniforms are their
     own, so P(high, high) = (g^2 p_a p_b - S)/(g (g - 1)) with S the sum over k of q_k(p_a) q_k(p_b); subtract p_a p_b.
-    S/g is at least p_a p_b since both q fall with k (Chebyshev). Where a coin falls on private, the bits are
-    independent at the same marginals: only the share (1 - mu)^2 is left.
+    S/g is at least p_a p_b since both q fall with k (Chebyshev). Where a member uses its private uniform,
+    the bits are independent with the same marginals: only the share (1 - mu)^2 remains.
     """
     t_a, t_b = size * p_a, size * p_b
     cell = t_a.floor()

@@ -4,10 +4,10 @@ How a Gaussian is made: 64 random bits give the radius and 64 the angle of Box a
 is scaled and rounded to multiples of `noise.grid_step(std)`, about std / 2^19, which float32 holds exactly.
 
 Why the rounding protects: Mironov (CCS 2012) and Jin et al. ("Are we there yet?", S&P 2022) read secrets off the low
-bits of noisy floating-point numbers. Here there are none to read. Every multiple of the step within 7 standard
-deviations is reached, through more than 2^40 pairs of words, and float64's errors move the border between neighbouring
+bits of noisy floating-point numbers. Here the low bits carry nothing. Every multiple of the step within 7 standard
+deviations is reached, by more than 2^40 pairs of words, and float64's errors move the border between neighbouring
 multiples by about 2^-30 of a step (2^-27 in the far tail). So a value's probability differs from a rounded Gaussian's
-by a factor of about 1 +- 2^-29, which over d coordinates adds at most some d * 2^-28 to epsilon (3e-4 for d = 80,202);
+by a factor of about 1 +- 2^-29, which over d coordinates adds at most about d * 2^-28 to epsilon (3e-4 for d = 80,202);
 past 9.4 standard deviations nothing is reached, 2^-67 of the mass. A rounded Gaussian is post-processing of a Gaussian.
 `noise.add_normal` puts the values onto the same grid. Google's library rounds likewise ("Secure noise generation",
 2020). The alternative is a sum of several float draws (Holohan and Braghin, ESORICS 2021; Opacus, `secure_mode`): four
@@ -29,11 +29,11 @@ from randomgen import ChaCha
 
 from fedpriv.mechanisms.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
 
-CHUNK = 2**14  # pairs at a time: the work arrays stay in a core's cache, and torch starts no second thread
+CHUNK = 2**14  # pairs at a time: the working arrays stay in a core's cache, and torch starts no second thread
 
 
 class SecureNoise(NoiseSource):
-    """Noise that nobody can repeat: a fresh 256-bit key from the operating system per object and per process.
+    """Noise that cannot be reproduced: a fresh 256-bit key from the operating system per object and per process.
 
     AES rather than ChaCha20 because it is twice as fast where the processor has it (0.15 against 0.37 ns per byte).
     A forked process draws a key of its own. Pickling or deep-copying raises TypeError: it would repeat the stream.
@@ -95,9 +95,9 @@ class SecureNoise(NoiseSource):
 
 
 def secure_generator() -> np.random.Generator:
-    """For batches that no observer may foresee: ChaCha20 under a fresh 256-bit key from the operating system.
+    """For batches that must be unpredictable to the observer: ChaCha20 with a fresh 256-bit key from the system.
 
-    Sampling amplifies only while nobody can tell who is in the sample.
+    Sampling amplifies privacy only while the observer does not know the sample.
     """
     return np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
 

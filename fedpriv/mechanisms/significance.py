@@ -1,4 +1,4 @@
-"""Which coordinates of a gradient count as significant, in clear, by a noisy comparison, or privately.
+"""Selection of a gradient's significant coordinates: without noise, by a noisy comparison, or privately.
 
 Symbols (DP-FedAGS): g' -> values, k_t -> rank, lambda_t -> threshold, q -> selected, d -> dimension, T -> num_rounds.
 Shapes: values [..., d]; leading dimensions are independent trials.
@@ -64,5 +64,5 @@ def largest(scores: Tensor, count: int) -> Tensor:
     chosen = scores >= kth_largest(scores, count).unsqueeze(-1)
     if int(chosen.sum()) == count * chosen[..., 0].numel():
         return chosen
-    chosen.fill_(False)  # ties at the threshold: exactly count, whichever
+    chosen.fill_(False)  # with ties at the threshold, any count of them
     return chosen.scatter_(-1, scores.topk(count, dim=-1, sorted=False).indices, True)

@@ -1,4 +1,4 @@
 """What releases cost: events, ledgers, their composition, claims, and the auditor.
 
-Import the modules themselves: nothing is loaded from here.
+Import the modules directly: this package loads none of them.
 """

@@ -1,11 +1,11 @@
-"""Statistical lower bounds on epsilon: a distinguisher is run against the code that really releases.
+"""Statistical lower bounds on epsilon: a distinguisher is run against the code that makes the releases.
 
 `audit` draws many releases for each of two neighbouring inputs ("worlds"). On the first half of the draws it learns a
 score (high says world 1) and picks a threshold; on the second half it counts the errors of that one rule, bounds both
 error rates (Clopper and Pearson, 1934) and turns them into a lower bound on epsilon (Kairouz, Oh and Viswanath,
 "The composition theorem for differential privacy", ICML 2015; used for audits since Jagielski, Ullman and Oprea,
-NeurIPS 2020). Because learning and measuring see different draws, whatever the first half suggests, however
-overfitted, costs only power, never validity.
+NeurIPS 2020). Because learning and measuring use different draws, overfitting to the first half costs power,
+never validity.
 
 Shapes: n trials, k features (small: worst-case inputs in low dimension). Epsilon is natural, at the given delta.
 """
@@ -26,9 +26,9 @@ Score = Callable[[Array], Array]
 Sample = Callable[[bool, int, int], np.ndarray]
 
 BINS = 256  # candidate thresholds per score, and bins per feature of the histogram score
-ATOM = 1e-3  # a value that makes up this share of a feature's draws gets a bin of its own
-CAUTION = 100  # thresholds are compared by bounds with this many times less error, lest the luckiest one be picked
-RIDGE = 1e-12  # of a feature's variance: what a direction without any noise counts as
+ATOM = 1e-3  # a value that makes up this share of a feature's draws gets its own bin
+CAUTION = 100  # thresholds are compared by bounds with this many times less error, so that luck rarely decides
+RIDGE = 1e-12  # share of a feature's variance that is assumed for a direction without any noise
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Audit:
     """A lower bound on epsilon at `delta`, true with probability `confidence` over the audit's draws.
 
     `trials` are the draws per world, half of which were used to learn the `rule`. `structural` gives the reason where
-    the bound is infinite by the mechanism's structure, and `epsilon_sampled` what sampling alone supports.
+    the bound is infinite by the mechanism's structure; `epsilon_sampled` is the bound from sampling alone.
     """
 
     epsilon_lower: float
@@ -51,7 +51,7 @@ class Audit:
 
     @property
     def attainable(self) -> float:
-        """The bound that a rule without a single error would have given: more than that, these trials cannot show."""
+        """The bound of a rule without a single error: the largest that this many trials can show."""
         if self.structural is not None:
             return math.inf
         measured = self.trials - self.trials // 2
@@ -113,10 +113,10 @@ def audit(
 
 
 def verdict(found: Audit, claimed_epsilon: float, same_scope: bool) -> str:
-    """What an audit says of a claim, in words.
+    """What an audit says about a claim, in words.
 
     Only an audit at the claim's own scope, unit, adjacency and observer (`same_scope`) and at its delta may refute it,
-    and only one that had enough trials to refute it may be called consistent with it.
+    and only one with enough trials to refute it may be called consistent with it.
     """
     if not same_scope:
         return "cannot tell"
@@ -145,7 +145,7 @@ def epsilon_bound(
 
 @dataclass(frozen=True)
 class _Rule:
-    """World 1 is what a release is taken for when its score exceeds the threshold."""
+    """Decides for world 1 when a release's score exceeds the threshold."""
 
     name: str
     score: Score
@@ -225,7 +225,7 @@ SCORES: dict[str, Callable[[Array, Array], Score]] = {
 
 
 def _edges(values: Array) -> Array:
-    """Bin edges: quantiles, and for every value that keeps coming back bit for bit a bin that holds it alone."""
+    """Bin edges: quantiles, and a separate bin for every value that recurs bit for bit."""
     distinct, counts = np.unique(values, return_counts=True)
     atoms = distinct[counts > max(1, ATOM * len(values))]
     quantiles = np.quantile(values, np.linspace(0, 1, BINS + 1))

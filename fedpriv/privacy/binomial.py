@@ -6,7 +6,7 @@ sets move by whole numbers v of steps. The bound: outside an event of probabilit
     (alpha - 1) D_alpha <= d tau + alpha (alpha - 1) curvature / 2 * sum v_i^2 .
 
 Proof, for one coordinate. Let b(x) be the law of x = Z - m/2, R the window with 2 d exp(-2 R^2/m) <= delta
-(Hoeffding: all d coordinates stay in it but with probability delta), r = R + max |v| < m/2.
+(Hoeffding: all d coordinates stay in it except with probability delta), r = R + max |v| < m/2.
 - On |x| <= r the second difference of -ln b is ln(1 + (m + 1)/(m^2/4 - x^2)), at least 0 and at most its value L at r.
   Let f = b up to one step beyond r, and geometric tails of the slope reached there: f >= b is even and log-concave
   on the whole lattice, the second differences of -ln f are at most L, and its steps Delta(x) = ln f(x)/f(x+1) at most
@@ -36,12 +36,12 @@ from fedpriv.mechanisms.laws import Vector
 
 
 def binomial_window(trials: int, dimension: int, delta: float) -> float:
-    """R: all of ``dimension`` binomials stay this close to their mean, but with probability delta (Hoeffding)."""
+    """R: all of ``dimension`` binomials stay this close to their mean, except with probability delta (Hoeffding)."""
     return math.sqrt(trials / 2 * math.log(2 * dimension / delta))
 
 
 def binomial_curvature(trials: int, reach: float) -> float:
-    """L cosh(D/2) up to ``reach`` from the mean: of -ln of the law; infinite where its support ends before."""
+    """L cosh(D/2), of -ln of the law up to ``reach`` from the mean; infinite where the support ends before that."""
     half = trials / 2
     if reach + 1 >= half:
         return math.inf
@@ -57,11 +57,11 @@ def _excess_mass(trials: int, reach: float) -> float:
 
 
 def rounded_square(distance: float, dimension: int) -> float:
-    """What takes the place of sum v_i^2 for two vectors ``distance`` (L2, in steps) apart before random rounding.
+    """Replaces sum v_i^2 for two vectors that are ``distance`` (L2, in steps) apart before random rounding.
 
     Rounded with the same uniforms, t_i = n + f apart, they end n + 1 apart with probability f, else n. Divergences are
-    jointly convex, so the moments' mean over the uniforms counts, and it is a product over coordinates. To first order
-    (`binomial_renyi` adds the rest) that replaces v_i^2 by q(t_i) = n^2 + f(2n + 1) = t_i^2 + f(1 - f).
+    jointly convex, so the moments may be averaged over the uniforms, and the average is a product over coordinates. To
+    first order (`binomial_renyi` adds the rest) that replaces v_i^2 by q(t_i) = n^2 + f(2n + 1) = t_i^2 + f(1 - f).
     - q(t) <= t^2 + 1/4: the sum is at most T^2 + d/4.
     - With c = T/sqrt(d) <= 1/2, q(t) <= (t^2/c + c)/2: below t = 1 by q(t) = t, above by the line before, as
       1/(2c) - 1 + c/2 >= 1/4. The sum is at most T sqrt(d).

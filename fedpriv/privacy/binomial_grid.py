@@ -1,4 +1,4 @@
-"""cpSGD's grid: what both halves must agree on to quantise a vector, add binomial noise, and read it again.
+"""cpSGD's grid: what client and server must agree on to quantise a vector, add binomial noise, and decode it.
 
 Agarwal et al., NeurIPS 2018. Symbols: X -> bound, k -> levels, s -> step, m -> trials, d' -> padded.
 """
@@ -31,18 +31,18 @@ from fedpriv.mechanisms.level_quantisation import (
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Binomial, Threat
 
-#: Whole numbers on the wire stay exact in a double.
+#: Keeps the integers on the wire exact in a float64.
 MOST_TRIALS = 2**50
-#: How likely any coordinate of a rotated vector is to be clamped.
+#: Bound on the probability that any coordinate of a rotated vector is clamped.
 FAILURE = 0.01
-#: Relative: more than float64 adds to a distance by the rotation, by the place between two levels, and by rounding.
+#: Relative error: more than float64 adds to a distance in the rotation, the position between levels, and rounding.
 ROUNDING = 1e-9
-#: The part of delta that a run's releases may use up for their bound's sake; the rest goes to their composition.
+#: Share of delta that the bounds of a run's releases may use up; the rest is for their composition.
 SHARE = 0.01
 
 
 def delta_share(delta: float, rounds: int) -> float:
-    """What one of so many releases may use up of delta."""
+    """The part of delta that one of a run's releases may use up."""
     return SHARE * delta / rounds
 
 
@@ -78,17 +78,19 @@ class BinomialGrid:
 
     @property
     def std(self) -> float:
-        """Of the noise on a coordinate, in real units: s sqrt(m)/2."""
+        """Standard deviation of the noise on a coordinate, in real units: s sqrt(m)/2."""
         return self.step * self.trials**0.5 / 2
 
     def sensitivities(self, clip_norm: float | None = None) -> tuple[float, float, float]:
-        """(L1, L2, Linf) in real units under replace-one, of vectors as long as ``clip_norm`` (its own by default)."""
+        """(L1, L2, Linf) in real units under replace-one, of vectors of length ``clip_norm`` (default: the grid's
+        own).
+        """
         return binomial_sensitivities(clip_norm or self.clip_norm, self.step, self.levels, self.padded)
 
     def event(self, threat: Threat, share: float, clients: int = 1, clip_norm: float | None = None) -> Binomial:
-        """A release under the noises of so many clients, of which one changes (by vectors as long as ``clip_norm``).
+        """A release with the noise of ``clients`` clients, one of which changes (vectors of length ``clip_norm``).
 
-        share: of delta, that the bound of one release may use up.
+        share: the part of delta that the bound of one release may use up.
         """
         length = (clip_norm or self.clip_norm) * (1 + ROUNDING)
         l1, l2, linf = self.sensitivities(length)
@@ -101,7 +103,7 @@ class BinomialGrid:
             l2=l2,
             linf=linf,
             delta=share,
-            distance=2 * length,  # clamping brings two vectors no further apart
+            distance=2 * length,  # clamping never increases a distance
         )
 
     def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> tuple[Tensor, float]:
@@ -137,8 +139,8 @@ def grid_for(
 ) -> BinomialGrid:
     """The grid with ``trials``, or with the fewest whose release costs ``epsilon`` at ``delta``.
 
-    rounds: that the noise is chosen for, by the account; None: as published, by Theorem 1 for one release.
-    examples: above 1 the sensitivity is divided by it (``sensitivity=per_example``), which no guarantee counts on.
+    rounds: number of rounds that the noise is calibrated for, by the accountant; None: as published, by Theorem 1 for
+    one release. examples: divides the sensitivity (``sensitivity=per_example``), which no guarantee relies on.
 
     Raises `OptionError` where more than 2^50 trials would be needed.
     """

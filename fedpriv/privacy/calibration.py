@@ -1,4 +1,4 @@
-"""The noise that spends a given epsilon: one search over whole planned runs."""
+"""Calibration: the noise at which a whole planned run costs a given epsilon, found by search."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import ZCDP, Event, PoissonGaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
-_SMALLEST, _LARGEST = 1e-4, 1e9  # noise multipliers that are tried
+_SMALLEST, _LARGEST = 1e-4, 1e9  # range of noise multipliers searched
 _MOST_EVALUATIONS = 60
 _ROUND_EPSILON = "strategy.client.epsilon"
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """noise_multiplier: what the plan was called with; epsilon: what the planned run then costs, by ``accountant``."""
+    """noise_multiplier: argument of the plan; epsilon: cost of the run so planned, by ``accountant``."""
 
     noise_multiplier: float
     epsilon: float
@@ -35,9 +35,9 @@ def calibrate(
 ) -> Calibrated:
     """The smallest noise found whose planned run costs at most target_epsilon, and at least (1 - tolerance) of it.
 
-    plan: noise multiplier -> everything that one client will have released by the end (of the client that releases
-    most); more noise must never cost more. Raises OptionError(option) where no noise is enough.
-    Where the cost jumps over the tolerated range, the noise just above the jump.
+    plan: noise multiplier -> all releases of one client by the end of the run (the client that releases most); more
+    noise must never cost more. Raises OptionError(option) where no noise is enough. Where the cost jumps over the
+    tolerated range, returns the noise just above the jump.
     """
     if not target_epsilon > 0:
         raise OptionError(option, target_epsilon, "must be more than 0")
@@ -122,8 +122,8 @@ def planned_participations(
     """A bound, fixed before the run, on the rounds in which any one client releases something.
 
     schedule: each client's number of rounds, where the cohorts are known beforehand (they are drawn from a public
-    seed in simulation). Otherwise num_rounds: whoever draws at random ("fixed" or "poisson") may draw the same
-    client every time.
+    seed in simulation). Otherwise num_rounds: random sampling ("fixed" or "poisson") may draw the same client every
+    time.
     """
     if sampling not in ("fixed", "poisson"):
         raise ValueError(f"sampling={sampling!r}: allowed: fixed, poisson")

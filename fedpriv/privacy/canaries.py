@@ -1,9 +1,9 @@
 """Training-level audit: canaries in one real run, and the lower bound on epsilon that they give.
 
 Each of m canaries takes part with probability 1/2, independently; after the run each gets a score (high says it took
-part), the auditor guesses for the clearest ones and abstains for the rest, and the number of correct guesses bounds
-epsilon: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (NeurIPS 2023). One run is enough,
-and whatever the scores are, the bound holds with the stated confidence.
+part), the auditor guesses for the most extreme scores and abstains for the rest, and the number of correct guesses
+bounds epsilon: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (NeurIPS 2023). One run is
+enough, and the bound holds with the stated confidence whatever the scores are.
 
 - Client level: a canary is a client whose update is a Dirac (`dirac_updates`: one coordinate as long as the clip
   norm, Nasr et al., "Tight auditing of differentially private machine learning", USENIX Security 2023), scored by what
@@ -54,7 +54,7 @@ def coin_flips(canaries: int, noise: NoiseSource) -> torch.Tensor:
 
 
 def dirac_updates(coordinates: torch.Tensor, size: int, clip_norm: float) -> torch.Tensor:
-    """One client update per coordinate, all of its allowed length in that coordinate (float32 [m, d])."""
+    """One client update per coordinate, with its whole allowed norm in that coordinate (float32 [m, d])."""
     return torch.nn.functional.one_hot(coordinates, size).float() * clip_norm
 
 
@@ -69,8 +69,8 @@ def audit_canaries(
     """The best bound among several numbers of guesses: half "in" for the highest scores, half "out" for the lowest.
 
     Args:
-        took_part: the coins (bool [m]), fair, independent, and unknown to whoever computed the scores.
-        scores: what the observer makes of each canary (float [m], finite); high says it took part.
+        took_part: the coins (bool [m]), fair, independent, and unknown to the code that computes the scores.
+        scores: the observer's score of each canary (float [m], finite); high: it took part.
         delta: at which epsilon is bounded.
         confidence: probability that the bound holds, for all of `guesses` together (Bonferroni).
         guesses: how many canaries to guess for (each from 1 to m), fixed before the scores are seen.

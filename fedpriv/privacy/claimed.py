@@ -1,6 +1,6 @@
-"""What each paper says of itself: one pure function per paper, as printed, whether or not it is true.
+"""What each paper claims: one pure function per paper, as published, whether or not it is true.
 
-The verified epsilon is the ledger's business. What the papers *report* of their own runs, which need not follow
+The verified epsilon comes from the ledger. What the papers *report* for their own runs, which need not follow
 from their formulas, is in `paper_reported`.
 """
 
@@ -16,7 +16,7 @@ from fedpriv.mechanisms import laws
 
 @dataclass(frozen=True)
 class Claim:
-    """epsilon at delta for ``scope`` (whole run, one round, one coordinate of one release), and by which formula."""
+    """epsilon at delta for ``scope`` (whole run, one round, one coordinate of one release), and its formula."""
 
     epsilon: float
     scope: Literal["run", "round", "coordinate"]
@@ -128,13 +128,19 @@ def cpsgd(step: float, trials: int, dimension: int, sensitivities: tuple[float, 
     return Claim(epsilon, "round", "cpSGD, Theorem 1", delta)
 
 
+def privunit(epsilon: float, delta: float) -> Claim:
+    """PrivUnit and its kin: epsilon of each release, at the delta of its floating point (of the Gaussian: its own)."""
+    return Claim(epsilon, "round", "PrivUnit (Asi, Feldman and Talwar 2022, section 2)", delta)
+
+
 # --- DPFL-AGN and its baselines ----------------------------------------------------------------------------------
 
 
 def dpfl_agn(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> Claim:
     """DPFL-AGN, eq. 13: T subsampled Gaussian steps of constant sigma, the best order of 2..64; example unit.
 
-    Eq. 13 prints a minus in the exponent and drops the logarithm: read with the sign of eq. 17 and the log of eq. 14.
+    Eq. 13 prints a minus in the exponent and drops the logarithm: read here with the sign of eq. 17 and the log of eq.
+    14.
     """
     best = math.inf
     for order in range(2, 65):

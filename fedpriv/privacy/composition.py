@@ -1,6 +1,6 @@
-"""How releases add up: over a run, over clients, under a filter; and the verdict on a ledger.
+"""Composition of releases: over a run, over clients, under a filter; and the verification of a ledger.
 
-The rules are privacy.md's "How to compose"; every result names its accountant:
+Every result names its accountant:
 ``gaussian`` (exact closed form), ``rdp``, ``pld``, ``basic`` (sums of pure epsilons and deltas), ``filter``
 (the bound is privacy.max_epsilon), ``none`` (infinite for a reason in words, or nothing was released).
 """
@@ -47,8 +47,8 @@ __all__ = [
 ]
 
 _MOST_REFINED = 2  # histories refined by PLD in search of the maximum
-_IDLE = EVERY_CLIENT - 1  # stands for all clients without an account
-_ROUNDING = 1 + 1e-12  # the same account summed in another order is admitted again
+_IDLE = EVERY_CLIENT - 1  # id that stands for all clients without an account
+_ROUNDING = 1 + 1e-12  # tolerance, so that the same account summed in another order is still admitted
 ADAPTIVE = (
     "the noise was chosen from earlier outputs: without privacy.max_epsilon a composition of what was spent "
     "is an odometer reading, not a guarantee"
@@ -57,7 +57,7 @@ ADAPTIVE = (
 
 @dataclass(frozen=True)
 class Population:
-    """Over clients: the largest and the median epsilon; accountant is the maximum's."""
+    """Largest and median epsilon over clients; ``accountant`` is that of the maximum."""
 
     maximum: float
     median: float
@@ -80,7 +80,7 @@ def compose_clients(
 ) -> Population:
     """Every client's total. Equal histories (any order, any grouping into counts) are composed once.
 
-    times: how many clients have this history, where it is not one.
+    times: how many clients have each history, where that is not 1.
     refined=False: without PLD, milliseconds even for sampled Gaussians; an upper bound, within 20% over many steps.
     """
     clients: Counter[History] = Counter()
@@ -100,7 +100,7 @@ def compose_clients(
 
 
 def _largest(bounds: Mapping[History, Composed], delta: float) -> Composed:
-    """A bound on the largest total: PLD from the top down until no client's cheaper bound is above what was found."""
+    """A bound on the largest total: refined by PLD from the top down until no client's cheap bound exceeds it."""
     found, refined = Composed(0.0, "none"), list[History]()
     for history in sorted(bounds, key=lambda history: bounds[history].epsilon, reverse=True):
         bound = bounds[history]
@@ -129,16 +129,16 @@ def _median(clients: Counter[History], bounds: Mapping[History, Composed], delta
 
 @dataclass(frozen=True)
 class Budget:
-    """May a client release once more? Stays sound where the noise of a release depends on earlier outputs.
+    """Decides whether a client may release again. Sound also where the noise of a release depends on earlier outputs.
 
-    With a ``plan`` (all that may be released, fixed before the run) whose total is at most max_epsilon: whatever
-    stays within it, and nothing else. Otherwise a filter. All Gaussian: the sum of mu^2 stays below the largest that
-    max_epsilon allows (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). Other mechanisms: Renyi at ONE
+    With a ``plan`` (all that may be released, fixed before the run) whose total is at most max_epsilon, it admits
+    exactly what stays within the plan. Otherwise it is a filter. All Gaussian: the sum of mu^2 stays below the largest
+    that max_epsilon allows (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). Other mechanisms: Renyi at ONE
     order (Feldman and Zrnic 2021), fixed by the account's first event that is not a Gaussian; for short histories of
-    sampled Gaussians it stops far too early, so give a plan where the noise is constant.
+    sampled Gaussians that filter stops far too early, so pass a plan where the noise is constant.
 
     rule="auto" picks between the filters by the KINDS of mechanism in the account, which must be settled before the
-    first release (a run's strategy settles them); where they might be chosen after seeing outputs, say "gaussian"
+    first release (a run's strategy settles them); where they might be chosen after seeing outputs, set "gaussian"
     (nothing else is admitted) or "rdp".
     """
 
@@ -164,14 +164,14 @@ class Budget:
         return self.rule != "gaussian" and self._renyi_admits(events)
 
     def fixed_order(self) -> float:
-        """The order of a filter with order="gaussian" or a number: the same whatever was or will be released."""
+        """The order of a filter with order="gaussian" or a number: independent of what was or will be released."""
         return float(ORDERS[self._order(self._renyi_limits(self.delta / 2), ())])
 
     def _renyi_admits(self, events: Sequence[Event]) -> bool:
         paid = sum(mechanisms.delta_share(event) * event.count for event in events)
         if any(mechanisms.why_unbounded(event) for event in events) or paid > self.delta / 2:
             return False
-        # Pairs pay from the other half; where they may come later, it is theirs from the beginning.
+        # Pairs use the other half of delta; where they may come later, it is reserved for them from the beginning.
         delta = self.delta / 2 if paid or self.order != "opening" else self.delta
         limits = self._renyi_limits(delta)
         order = self._order(limits, events)
@@ -183,7 +183,7 @@ class Budget:
         return found
 
     def _order(self, limits: np.ndarray, events: Sequence[Event]) -> int:
-        """Position in `ORDERS`. A fixed one depends on nothing that was released."""
+        """Position in `ORDERS`. A fixed order does not depend on any release."""
         if isinstance(self.order, float):
             return int(np.flatnonzero(self.order == ORDERS)[0])
         if self.order == "gaussian":
@@ -199,11 +199,11 @@ def _planned_epsilon(plan: tuple[Event, ...], delta: float) -> float:
     return compose(plan, delta).epsilon
 
 
-# --- the verdict on a ledger ---------------------------------------------------------------------------------------
+# --- verification of a ledger ---------------------------------------------------------------------------------------
 
 
 def guarantee_events(entries: Iterable[Entry]) -> list[Event]:
-    """What counts as a guarantee without a filter: the bounds fixed before the run; adaptive noise has none."""
+    """Events that give a guarantee without a filter: the bounds fixed before the run; adaptive noise has none."""
     return [_no_guarantee(entry.event.threat) if entry.adaptive else entry.event for entry in entries]
 
 
@@ -213,7 +213,7 @@ def _no_guarantee(threat: Threat) -> NoBound:
 
 
 def realised_events(entries: Iterable[Entry]) -> list[Event]:
-    """What was really spent, release by release."""
+    """What was actually spent, release by release."""
     return [entry.spent for entry in entries]
 
 
@@ -224,7 +224,9 @@ def threats(entries_by_client: Mapping[int, Sequence[Entry]]) -> list[Threat]:
 
 @dataclass(frozen=True)
 class Verified:
-    """A run's verified figures under one threat. maximum: verified_epsilon; spent_so_far: of what was realised."""
+    """A run's verified figures under one threat. maximum: verified_epsilon; spent_so_far: composed from the realised
+    events.
+    """
 
     maximum: float
     median: float
@@ -249,13 +251,13 @@ def verify(
     threat: Threat | None = None,
     idle: int = 0,
 ) -> Verified:
-    """The verified figures of a ledger under one threat (of ``threat`` alone; needed if there are several).
+    """The verified figures of a ledger under one threat (``threat`` is required if the ledger has several).
 
     idle: clients that are not in the ledger.
 
-    Where a client's bounds exceed ``max_epsilon``, or its noise is adaptive and has no bound, and what it really spent
-    passes the filter (which is checked again here), its epsilon is max_epsilon. Clients without entries count, with
-    epsilon 0. ValueError for mixed threats.
+    Where a client's bounds exceed ``max_epsilon``, or its noise is adaptive and has no bound, and its actual
+    spending passes the filter (checked again here), its epsilon is max_epsilon. Clients without entries count with
+    epsilon 0. Raises ValueError for mixed threats.
     """
     present = threats(entries_by_client)
     if threat is None and len(present) > 1:
@@ -280,7 +282,7 @@ def verify(
                 rounds: dict[int, list[Entry]] = {}
                 for entry in account:
                     rounds.setdefault(entry.round, []).append(entry)
-                for part in rounds.values():  # a part has its own bound beside the filter's for the whole
+                for part in rounds.values():  # a round has its own bound besides the filter's for the whole run
                     held, own = guarantee(client, part), guarantee_events(part)
                     cheaper = client in filtered and compose(own, own_delta).epsilon < float(max_epsilon or 0)
                     histories.append(own if cheaper else held)
@@ -300,7 +302,7 @@ def verify(
 
 
 def _held_by_filter(entries: Mapping[int, Sequence[Entry]], max_epsilon: float | None, delta: float) -> frozenset[int]:
-    """Clients whose bound alone exceeds max_epsilon (or is none), but all of whose real spending passes the filter."""
+    """Clients whose bound exceeds max_epsilon (or is missing), but whose actual spending passes the filter."""
     if max_epsilon is None:
         return frozenset()
     histories = collect_histories(guarantee_events(account) for account in entries.values())

@@ -1,5 +1,5 @@
-"""The one place that talks to dp-accounting 0.6.0, and knows its traps. Loaded only when something needs it:
-importing it takes seconds, and clients whose noise is Gaussian alone never do.
+"""The only module that uses dp-accounting 0.6.0; it works around its pitfalls. Loaded only where needed:
+importing it takes seconds, and clients with only Gaussian noise never do.
 
 Our multipliers are relative to the sensitivity under the event's own adjacency, so no accountant may apply a
 neighbouring relation of its own (tests/privacy/test_privacy_composition.py pins each figure):
@@ -29,7 +29,7 @@ from fedpriv.mechanisms.laws import Vector
 
 _ADD_OR_REMOVE = privacy_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE
 _REPLACE = privacy_accountant.NeighboringRelation.REPLACE_ONE
-#: The library's loops cost O(order) (Poisson) and O(order^2) (fixed size): beyond these the divergence is left out.
+#: The library's loops cost O(order) (Poisson) and O(order^2) (fixed size): beyond these the divergence is not computed.
 _LARGEST_POISSON_ORDER, _LARGEST_FIXED_ORDER = 256.0, 128.0
 
 
@@ -62,7 +62,7 @@ def laplace_rdp(multiplier: float, orders: Vector) -> Vector:
 
 
 def gaussian_rdp_epsilon(multiplier: float, count: int, delta: float) -> float:
-    """What dp-accounting's RDP accountant says, at its default orders, of ``count`` Gaussians: for papers' claims."""
+    """epsilon of ``count`` Gaussians by dp-accounting's RDP accountant at its default orders: for papers' claims."""
     accountant = rdp_library.RdpAccountant()
     accountant.compose(dp_event.GaussianDpEvent(multiplier), count)
     return float(accountant.get_epsilon(delta))
@@ -79,7 +79,7 @@ def _rdp(event: Any, relation: Any, orders: Vector, where: NDArray[np.bool_]) ->
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings about orders at which a series does not converge: they count as infinite."""
+    """Suppresses warnings about orders at which a series does not converge: those count as infinite."""
     verbosity = absl_logging.get_verbosity()
     absl_logging.set_verbosity(absl_logging.ERROR)
     try:
@@ -113,7 +113,7 @@ def laplace_pld(multiplier: float, interval: float) -> Any:
 def discrete_pld(first: Vector, second: Vector, interval: float) -> Any:
     """From one pair of probability vectors that dominates in both directions (its loss is the same both ways).
 
-    Losses are connected linearly between the two next grid points (Doroshenko et al. 2022): never too small, and
+    Losses are interpolated linearly between the neighbouring grid points (Doroshenko et al. 2022): never too small, and
     the error is of second order, where rounding each loss up would add up to one interval per composition.
     """
     first, second = first[second > 0], second[second > 0]

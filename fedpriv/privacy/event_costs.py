@@ -1,4 +1,4 @@
-"""What a single event is to an accountant: a Gaussian, a Renyi curve, a pure epsilon, a share of delta, or nothing.
+"""A single event as accountants see it: a Gaussian, a Renyi curve, a pure epsilon, a share of delta, or nothing.
 
 All figures are for ONE of the event's ``count`` releases, its ``dimension`` included.
 """
@@ -29,6 +29,7 @@ from fedpriv.privacy.events import (
     PoissonGaussian,
     RandomisedResponse,
     Shuffled,
+    UnitCap,
 )
 
 #: Orders of every Renyi curve: close to 1 for large totals, up to a million for tiny ones.
@@ -46,12 +47,12 @@ ORDERS: Vector = np.round(
     ),
     9,
 )
-#: Beyond it the laws of correlated bits lose their digits: counted as sent without noise.
+#: Beyond it the laws of correlated bits lose precision: such bits count as sent without noise.
 _LARGEST_BIT_EPSILON = 20.0
 
 
 def gaussian_multiplier(event: Event) -> float | None:
-    """The multiplier of an unsampled Gaussian (a "sample" of everybody included), None for anything else."""
+    """The multiplier of an unsampled Gaussian (or one whose sample is everybody), None for anything else."""
     if isinstance(event, Gaussian):
         return event.multiplier
     if isinstance(event, PoissonGaussian) and event.sampling_rate == 1:
@@ -62,14 +63,14 @@ def gaussian_multiplier(event: Event) -> float | None:
 
 
 def is_silent(event: Event) -> bool:
-    """Nobody is ever sampled: nothing is released."""
+    """Whether the sample is always empty, so that nothing is released."""
     if isinstance(event, PoissonGaussian):
         return event.sampling_rate == 0
     return isinstance(event, FixedSizeGaussian) and event.sample_size == 0
 
 
 def coordinates(event: Event) -> int:
-    """How many independent releases of one coordinate each release consists of, for the mechanisms made of those."""
+    """Number of independent one-coordinate releases in each release, for mechanisms that consist of those."""
     return event.dimension if isinstance(event, RandomisedResponse | PairedQuantisation | Shuffled) else 1
 
 
@@ -81,11 +82,11 @@ def one_coordinate(event: Event) -> Event:
 
 
 def why_unbounded(event: Event) -> str | None:
-    """In words, if this release alone is infinite at every delta."""
+    """The reason, in words, if this release alone costs infinite epsilon at every delta; otherwise None."""
     if isinstance(event, NoBound):
         return event.reason
     if isinstance(event, Gaussian | Laplace | PoissonGaussian | FixedSizeGaussian):
-        # 1/multiplier^2 that overflows is no noise that a float could tell from none
+        # noise so small that 1/multiplier^2 overflows cannot be told from none
         return "no noise is added" if event.multiplier < 1e-150 and not is_silent(event) else None
     if isinstance(event, PairedQuantisation) and event.epsilon > _LARGEST_BIT_EPSILON:
         return f"bits of epsilon above {_LARGEST_BIT_EPSILON:g} are all but sent without noise"
@@ -105,7 +106,7 @@ def why_unbounded(event: Event) -> str | None:
 
 def delta_share(event: Event) -> float:
     """The part of the target delta that one release uses up; the rest of the mechanism is then pure."""
-    if isinstance(event, Binomial | ApproximateDP):
+    if isinstance(event, Binomial | ApproximateDP | UnitCap):
         return event.delta
     if isinstance(event, Shuffled) and _amplified(event) is not None:
         return event.dimension * event.delta
@@ -114,13 +115,15 @@ def delta_share(event: Event) -> float:
 
 @lru_cache(maxsize=100_000)
 def pure_epsilon(event: Event) -> float:
-    """epsilon at delta = 0 (for pairs: once `delta_share` is paid); infinite for Gaussians and their kin."""
+    """epsilon at delta = 0 (for pairs: once `delta_share` is paid); infinite for Gaussians and the like."""
     if isinstance(event, Binomial | ApproximateDP):
         return _pair_epsilon(event)
     if isinstance(event, Laplace):
         return 1 / event.multiplier if event.multiplier else math.inf
     if isinstance(event, GumbelTopK):
         return event.k * event.epsilon
+    if isinstance(event, UnitCap):
+        return event.epsilon if event.inside else 0.0
     if isinstance(event, RandomisedResponse | Shuffled | PairedQuantisation):
         return event.dimension * _coordinate_epsilon(event)
     return 0.0 if is_silent(event) else math.inf
@@ -129,7 +132,7 @@ def pure_epsilon(event: Event) -> float:
 def _pair_epsilon(event: Binomial | ApproximateDP) -> float:
     if isinstance(event, ApproximateDP):
         return event.epsilon
-    # half of the release's share of delta pays for the event outside of which the curve holds
+    # half of the release's share of delta covers the event outside which the curve holds
     return float(renyi_to_epsilon(_binomial_curve(event, event.delta / 2), event.delta / 2))
 
 
@@ -157,7 +160,7 @@ def _coordinate_epsilon(event: RandomisedResponse | Shuffled | PairedQuantisatio
 
 
 def _worst_laws(event: PairedQuantisation) -> tuple[Vector, Vector]:
-    """Pairs of laws of one coordinate against which the event's observer gains most."""
+    """Worst-case pairs of laws of one coordinate for the event's observer."""
     if event.bits == 0:
         first, second = laws.randomised_response(event.epsilon)
         return np.stack([first, second]), np.stack([second, first])
@@ -181,7 +184,7 @@ def renyi_curve(event: Event) -> Vector:
         curve = ORDERS * (0.5 * (1 / multiplier) * (1 / multiplier))
     else:
         curve = _curve(event)
-    curve = np.minimum.accumulate(curve[::-1])[::-1]  # it rises with the order: a gap takes the next value
+    curve = np.minimum.accumulate(curve[::-1])[::-1]  # it increases with the order: a gap takes the next value
     curve.flags.writeable = False
     return curve
 
@@ -190,10 +193,12 @@ def _curve(event: Event) -> Vector:
     if isinstance(event, ZCDP):
         return event.rho * ORDERS
     if isinstance(event, GumbelTopK):
-        # each pick has a loss of range epsilon: epsilon^2/8-zCDP (Cesar and Rogers 2021)
+        # each pick has a privacy loss of range epsilon: epsilon^2/8-zCDP (Cesar and Rogers 2021)
         return np.minimum(event.k * event.epsilon**2 / 8 * ORDERS, event.k * event.epsilon)
     if isinstance(event, RandomisedResponse | Shuffled):
         return event.dimension * laws.pure_renyi(_coordinate_epsilon(event), ORDERS)
+    if isinstance(event, UnitCap):
+        return _cap_renyi(event)
     if isinstance(event, PairedQuantisation):
         return event.dimension * laws.renyi_divergence(*_worst_laws(event), ORDERS)
     if isinstance(event, Binomial):
@@ -210,6 +215,12 @@ def _curve(event: Event) -> Vector:
     if isinstance(event, FixedSizeGaussian):
         return dp_library.fixed_size_gaussian_rdp(event.sample_size, event.population, event.multiplier, ORDERS)
     raise TypeError(f"no Renyi curve for {event}")
+
+
+def _cap_renyi(event: UnitCap) -> Vector:
+    if event.epsilon > 600:  # the smallest probability would underflow
+        return np.full(len(ORDERS), event.epsilon)
+    return laws.renyi_divergence(*laws.cap_response(event.epsilon, event.inside), ORDERS)
 
 
 def renyi_to_epsilon(curves: Vector, delta: float) -> Vector:
@@ -229,7 +240,7 @@ def release_epsilon(event: Event, delta: float) -> float:
 
 
 def loss_distribution(event: Event, interval: float) -> Any | None:
-    """Of ONE coordinate of one release, for dp_library.composed_epsilon; None where there is none."""
+    """Privacy loss distribution of ONE coordinate of one release, for dp_library.composed_epsilon; None: none known."""
     from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
 
     if isinstance(event, Laplace):
@@ -244,6 +255,8 @@ def loss_distribution(event: Event, interval: float) -> Any | None:
         return dp_library.discrete_pld(*law, interval)
     if isinstance(event, RandomisedResponse | Shuffled | PairedQuantisation):
         return dp_library.discrete_pld(*laws.randomised_response(_coordinate_epsilon(event)), interval)
+    if isinstance(event, UnitCap):
+        return dp_library.discrete_pld(*laws.cap_response(event.epsilon, event.inside), interval)
     if isinstance(event, ApproximateDP):
         return dp_library.discrete_pld(*laws.randomised_response(_pair_epsilon(event)), interval)
     return None

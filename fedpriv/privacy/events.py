@@ -1,8 +1,8 @@
-"""What leaves a client, as records: a release is an `Event` under a `Threat`, and a ledger line is an `Entry`.
+"""Records of what leaves a client: a release is an `Event` under a `Threat`, and a ledger line is an `Entry`.
 
 Noise is always standard deviation (or scale) divided by the sensitivity **under the event's own adjacency**:
 the option ``noise_multiplier`` (standard deviation / clip norm) is twice that under replace-one.
-Nothing heavy is imported here: every client loads this module at start.
+No heavy imports here: every client loads this module at start.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import ClassVar
 UNITS = ("client", "example")
 ADJACENCIES = ("replace-one", "zero-out", "add-or-remove-one")
 OBSERVERS = ("server", "server+members", "secure-sum", "trusted-server", "public")
-#: Observers from whom it is hidden which clients took part: for them alone, sampling clients amplifies.
+#: Observers who do not learn which clients took part: only against them does sampling clients amplify.
 BLIND_TO_COHORT = ("trusted-server", "public")
 
 
 @dataclass(frozen=True)
 class Threat:
-    """Whose data, compared with what, seen by whom (privacy.md). Only equal threats are ever composed."""
+    """Unit, adjacency and observer of a guarantee. Only equal threats are ever composed."""
 
     unit: str
     adjacency: str
@@ -37,7 +37,7 @@ class Threat:
 
 
 CLIENT_TO_SERVER = Threat("client", "replace-one", "server")
-#: Whoever sees the sum of a round's releases only. Secure summation is assumed, not implemented.
+#: An observer who sees only the sum of a round's releases. Secure summation is assumed, not implemented.
 SECURE_SUM = Threat("client", "replace-one", "secure-sum")
 
 
@@ -55,7 +55,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Event):
-    """Independent normal noise on every coordinate. multiplier: std / L2 sensitivity; 0 is no noise at all."""
+    """Independent normal noise on every coordinate. multiplier: std / L2 sensitivity; 0 means no noise."""
 
     mechanism = "gaussian"
     multiplier: float
@@ -65,15 +65,15 @@ class Gaussian(Event):
         _number("multiplier", self.multiplier)
 
     def in_sum(self, noises: int) -> Gaussian:
-        """What is left of this release for whoever sees nothing but the sum of a round's releases.
+        """This release as an observer sees it who sees only the sum of a round's releases.
 
-        noises: how many of them carry noise of this size that the observer does not know, this one among them: the
+        noises: how many releases carry noise of this size that the observer does not know, including this one: the
         fewest that are ever summed, less the colluders. Given all earlier sums, the other clients' clipped updates are
         fixed, so one client's data move the sum by as much as its own release, while the independent noises N(0, s^2)
         add up to N(0, noises s^2): the multiplier grows by sqrt(noises), and rounds compose adaptively. That needs
         equal weights in the sum, one clip norm for all in a round (a server that announced a smaller one to the others
-        would make their noise smaller; whoever counts on a sum trusts the server with its announcements, as with
-        min_replies), and clients that keep nothing between rounds which the observer has not seen.
+        would make their noise smaller; a guarantee for the sum trusts the server's announcements, as it does
+        min_replies), and clients that keep nothing between rounds that the observer has not seen.
         Raises ValueError for fewer than one noise.
         """
         _whole("noises", noises, least=1)
@@ -82,7 +82,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Event):
-    """Independent Laplace noise on every coordinate. multiplier: scale / L1 sensitivity; 0 is no noise at all."""
+    """Independent Laplace noise on every coordinate. multiplier: scale / L1 sensitivity; 0 means no noise."""
 
     mechanism = "laplace"
     multiplier: float
@@ -97,7 +97,7 @@ class PoissonGaussian(Event):
     """A Gaussian over a Poisson sample: of a client's examples, or of the clients at a trusted aggregate.
 
     multiplier: std / sensitivity to one unit that *is* in the sample. The sample must come from randomness
-    that the observer cannot know. Replace-one is refused: no sound analysis of it is offered here.
+    that the observer cannot know. Replace-one is refused: no sound analysis of it is implemented.
     """
 
     mechanism = "poisson_gaussian"
@@ -167,7 +167,7 @@ class GumbelTopK(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomisedResponse(Event):
-    """``dimension`` bits, each epsilon-locally private and answered on its own (LDP-FL: one per coordinate)."""
+    """``dimension`` bits, each epsilon-locally private and drawn independently (LDP-FL: one per coordinate)."""
 
     mechanism = "randomised_response"
     epsilon: float
@@ -177,6 +177,31 @@ class RandomisedResponse(Event):
         super().__post_init__()
         _number("epsilon", self.epsilon)
         _whole("dimension", self.dimension, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitCap(Event):
+    """A release whose density takes two values, e^epsilon apart: PrivUnit's cap, or one symbol among several.
+
+    inside: the probability of the set where the density is the higher, at most 1/(1 + e^-epsilon); nothing more is
+    known of an epsilon-private release that is given with exactly that (`laws.cap_response`). delta: used up by ONE
+    release; the price of floating point is in it and in epsilon (`fedpriv.mechanisms.privunit`).
+    """
+
+    mechanism = "unit_cap"
+    epsilon: float
+    inside: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number("epsilon", self.epsilon)
+        _number("inside", self.inside, most=1.0)
+        _number("delta", self.delta)
+        if self.delta >= 1:
+            raise ValueError(f"delta={self.delta}: must be in [0, 1)")
+        if self.inside * (1 + math.exp(-self.epsilon)) > 1 + 1e-12:
+            raise ValueError(f"inside={self.inside}: no epsilon={self.epsilon} allows more than 1/(1 + e^-epsilon)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,10 +238,10 @@ class PairedQuantisation(Event):
 class Binomial(Event):
     """cpSGD: noise step*(Z - trials/2), Z ~ Binomial(trials, 1/2), on each of ``dimension`` coordinates.
 
-    l1, l2, linf: sensitivities in real units; step: width of the grid, same units; trials: those the observer
-    cannot subtract. delta: the part of the target delta that ONE release uses up (the bound needs one of its own).
-    distance: how far (L2, real units) two data sets' vectors are apart before they are rounded to the grid at random,
-    each coordinate on its own; infinite: unknown, l2 alone counts.
+    l1, l2, linf: sensitivities in real units; step: width of the grid, same units; trials: of the noise that
+    the observer cannot subtract. delta: the part of the target delta that ONE release uses up (the bound needs one of
+    its own). distance: L2 distance (real units) of two data sets' vectors before they are randomly rounded to the grid,
+    each coordinate independently; infinite: unknown, only l2 is used.
     """
 
     mechanism = "binomial"
@@ -240,7 +265,7 @@ class Binomial(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffled(Event):
-    """``dimension`` bits of ``users`` clients, each epsilon-private and each coordinate shuffled on its own.
+    """``dimension`` bits of ``users`` clients, each epsilon-private and each coordinate shuffled separately.
 
     delta: the part of the target delta that ONE coordinate of one release uses up.
     """
@@ -263,7 +288,7 @@ class Shuffled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ApproximateDP(Event):
-    """Anything known by an (epsilon, delta) pair alone; delta is used up by one release."""
+    """A mechanism known only by its (epsilon, delta) pair; one release uses up delta."""
 
     mechanism = "approximate_dp"
     epsilon: float
@@ -299,6 +324,7 @@ MECHANISMS: dict[str, type[Event]] = {
         ZCDP,
         GumbelTopK,
         RandomisedResponse,
+        UnitCap,
         PairedQuantisation,
         Binomial,
         Shuffled,
@@ -308,7 +334,7 @@ MECHANISMS: dict[str, type[Event]] = {
 }
 
 
-#: Whose entry it is where a trusted server releases a sum: every client's, whether or not it was in the sample.
+#: Client id of an entry for a sum released by a trusted server: it counts for every client, sampled or not.
 EVERY_CLIENT = -2
 
 
@@ -316,9 +342,9 @@ EVERY_CLIENT = -2
 class Entry:
     """One line of a ledger.
 
-    event: the bound that was fixed before the run; realised: what was spent, where that is something else.
+    event: the bound fixed before the run; realised: what was spent, where that differs.
     adaptive: a parameter of ``event`` was chosen from earlier outputs, so it is a guarantee only under a filter.
-    client: `EVERY_CLIENT` for what a trusted server released of all of them; -1 where a torn line hides whose it was.
+    client: `EVERY_CLIENT` for a release of a trusted server about all of them; -1 where a torn line hides the client.
     """
 
     round: int
@@ -339,16 +365,13 @@ class Entry:
 
     @property
     def spent(self) -> Event:
-        """What this release really cost."""
+        """What this release actually cost."""
         return self.realised or self.event
 
     @property
     def order(self) -> tuple[int, int, int, int]:
         """Sort key of a ledger: (round, client, sequence, attempt)."""
         return self.round, self.client, self.sequence, self.attempt
-
-
-# --- JSON: one flat object per entry; infinite numbers are the string "inf" --------------------------------
 
 
 # --- checks ------------------------------------------------------------------------------------------------

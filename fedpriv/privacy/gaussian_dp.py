@@ -5,7 +5,7 @@ mu is sensitivity / standard deviation; k releases of multipliers m_i compose to
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon * Phi(-mu/2 - epsilon/mu)
 
 Source: Balle and Wang, ICML 2018, Theorem 8; composition: Dong, Roth and Su, JRSS-B 2022, Corollary 3.3.
-Standard library only: clients ask before every release.
+Standard library only: clients call this before every release.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if math.isinf(mu) or delta == 0:
         return math.inf
-    # With a = mu/2 - epsilon/mu the curve is free of cancellation, and it rises in a.
+    # With a = mu/2 - epsilon/mu the curve is free of cancellation and increasing in a.
     low, high = NormalDist().inv_cdf(delta) - 1.0, mu / 2
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -61,7 +61,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def total_mu(multipliers_and_counts: list[tuple[float, int]]) -> float:
-    """mu of a composition of (multiplier, count). No noise, or noise so small that it underflows, is infinite."""
+    """mu of a composition of (multiplier, count). Infinite for no noise, or noise so small that it underflows."""
     squares = [
         count * _square(1 / multiplier) if multiplier else math.inf for multiplier, count in multipliers_and_counts
     ]

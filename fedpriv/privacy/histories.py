@@ -1,4 +1,4 @@
-"""One client's history of releases: the multiset, and the best bound that each accountant gives for it.
+"""One client's history of releases as a multiset, and the best bound that any accountant gives for it.
 
 `compose` and the rest of the public interface are in `composition`.
 """
@@ -17,18 +17,18 @@ from fedpriv.privacy.event_costs import gaussian_multiplier, renyi_curve
 from fedpriv.privacy.events import Binomial, Event, PoissonGaussian
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, total_mu
 
-#: (event with count 1, how often), without order: equal histories are equal objects.
+#: Unordered (event with count 1, number of times): equal histories compare equal.
 History = frozenset[tuple[Event, int]]
 
 _PLD_UP_TO_EPSILON = 100.0
 _PLD_UP_TO_COMPOSITIONS = 10_000
 _PLD_FEW_KINDS = 16
-_PLD_KINDS = 96  # distributions that one history may cost: seconds, and within 1% of all of them
+_PLD_KINDS = 96  # most distributions per history: takes seconds, and is within 1% of using all of them
 
 
 @dataclass(frozen=True)
 class Composed:
-    """epsilon at the delta asked for; reasons in words where it is infinite."""
+    """epsilon at the requested delta; the reasons, in words, where it is infinite."""
 
     epsilon: float
     accountant: str
@@ -39,7 +39,7 @@ class Composed:
 
 
 def make_history(events: Sequence[Event]) -> History:
-    """Multiset of single releases. Counts by identity first: that is fast, and most events are one shared object."""
+    """Multiset of single releases. Counts by identity first: that is fast, since most events are one shared object."""
     by_identity = Counter(map(id, events))
     distinct = {id(event): event for event in events}
     counts: Counter[Event] = Counter()
@@ -53,8 +53,8 @@ def make_history(events: Sequence[Event]) -> History:
 
 
 def collect_histories(sequences: Iterable[Sequence[Event]]) -> list[History]:
-    """`make_history` of each; sequences of the very same objects are looked at once."""
-    alive = [events if isinstance(events, list | tuple) else tuple(events) for events in sequences]  # ids stay unique
+    """`make_history` of each; sequences of identical objects are examined once."""
+    alive = [events if isinstance(events, list | tuple) else tuple(events) for events in sequences]  # keeps ids unique
     known: dict[frozenset[tuple[int, int]], History] = {}
     found = []
     for events in alive:
@@ -72,7 +72,7 @@ def contains(larger: History, smaller: History) -> bool:
     return all(counts.get(event, 0) >= count for event, count in smaller)
 
 
-# --- bounds that cost next to nothing: closed form, Renyi, sums --------------------------------------------------
+# --- cheap bounds: closed form, Renyi, sums --------------------------------------------------
 
 
 def first_bounds(histories: Sequence[History], delta: float) -> dict[History, Composed]:
@@ -121,12 +121,12 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
     return bounds
 
 
-# --- bounds that cost seconds: privacy loss distributions ----------------------------------------------------------
+# --- bounds that take seconds: privacy loss distributions ----------------------------------------------------------
 
 
 def refine(history: History, bound: Composed, delta: float) -> Composed:
-    """The bound, or PLD's where that is smaller and worth its time."""
-    ordered = sorted(history, key=repr)  # sets have another order in every process: the same sums, bit for bit
+    """The given bound, or PLD's where that is smaller and worth computing."""
+    ordered = sorted(history, key=repr)  # set order differs between processes; sorted sums are equal bit for bit
     sampled = [(event, count) for event, count in ordered if gaussian_multiplier(event) is None]
     compositions = sum(mechanisms.coordinates(event) * count for event, count in sampled)
     if not sampled or not 0 < bound.epsilon <= _PLD_UP_TO_EPSILON or compositions > _PLD_UP_TO_COMPOSITIONS:
@@ -157,7 +157,9 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
 
 
 def _coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:
-    """Many sigmas (a decaying noise) become at most `_PLD_KINDS`, each rounded DOWN: never too little is charged."""
+    """Many sigmas (a decaying noise) become at most `_PLD_KINDS`, each rounded DOWN, so that the cost is never
+    underestimated.
+    """
     poisson = [(event, count) for event, count in sampled if isinstance(event, PoissonGaussian)]
     if len(sampled) <= _PLD_KINDS or len(poisson) < len(sampled):
         return list(sampled)

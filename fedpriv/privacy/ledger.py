@@ -1,8 +1,8 @@
 """The ledger on disk, and one client's account of it.
 
 A ledger is a file of lines, one JSON object per entry, only ever appended to. An entry is written before the
-message leaves, with one write call. A process killed in between leaves a torn last line at most: whatever cannot be
-read counts as spent, and the next append starts on a line of its own.
+message leaves, with one write call. A process killed in between leaves at most a torn last line: an unreadable line
+counts as spent, and the next append starts on a new line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TORN = "a ledger line is torn: what it recorded counts as spent and cannot be re
 
 @dataclass(frozen=True)
 class LedgerContent:
-    """entries: all that counts as spent, in file order, torn lines included; torn: numbers of torn lines, from 1."""
+    """entries: all that counts as spent, in file order, including torn lines; torn: numbers of torn lines, from 1."""
 
     entries: tuple[Entry, ...]
     torn: tuple[int, ...]
@@ -46,7 +46,7 @@ class LedgerFile:
     outlives the process); in simulation a ledger can be rebuilt by running again.
     torn_counts_as: what an unreadable line is charged as. None: a release without a bound, total infinite. A
     deployment may pass the costliest single release that its policy allows: the line was written before anything
-    left, so that is never too little.
+    left, so that is never an underestimate.
     """
 
     def __init__(self, path: str | Path, fsync: bool, torn_counts_as: Event | None = None) -> None:
@@ -77,7 +77,7 @@ class LedgerFile:
     def read(self) -> LedgerContent:
         """Everything that counts as spent. A missing file is an empty ledger.
 
-        A torn line without a price of its own makes every threat of the ledger infinite.
+        A torn line without ``torn_counts_as`` makes epsilon infinite under every threat of the ledger.
         """
         lines = [(line, _read_line(line)) for line in self._lines()]
         threats = dict.fromkeys(entry.event.threat for _, entry in lines if entry) or [CLIENT_TO_SERVER]
@@ -88,9 +88,9 @@ class LedgerFile:
         return LedgerContent(tuple(entries), tuple(number for number, line in enumerate(lines, 1) if line[1] is None))
 
     def cut_back(self, last_round: int) -> int:
-        """Drops everything after ``last_round``, for a run that redoes its rounds from a checkpoint; atomic.
+        """Drops everything after ``last_round``, for a run that replays rounds from a checkpoint; atomic.
 
-        A torn tail goes too (the checkpoint was written after its own round's lines); torn lines further up stay.
+        A torn tail is dropped too (the checkpoint was written after its own round's lines); earlier torn lines stay.
         Returns the number of lines dropped.
         """
         lines = self._lines()
@@ -122,7 +122,7 @@ class LedgerFile:
 
 
 def _torn_entry(line: bytes, event: Event) -> Entry:
-    """What a torn line counts for, with the round and client that can still be read."""
+    """The entry that a torn line counts as, with its round and client where those can still be read."""
 
     def number(key: bytes) -> int | None:
         found = re.search(rb'"' + key + rb'":(\d+),', line)  # the comma proves that the number is whole
@@ -148,9 +148,9 @@ def _read_line(line: bytes) -> Entry | None:
 
 
 class Account:
-    """What one client has spent: equal releases counted, in the order of their first appearance.
+    """What one client has spent: equal releases are counted, in the order of their first appearance.
 
-    Travels as bytes, to be stored in one atomic step with the client's state and its reply.
+    Serialised to bytes, to be stored in one atomic step with the client's state and its reply.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -160,19 +160,19 @@ class Account:
             self.charge(entry)
 
     def charge(self, entry: Entry) -> None:
-        """Books one entry. Entries are never merged by round: a release that was repeated was made twice."""
+        """Charges one entry. Entries are never merged by round: a repeated release was made twice."""
         key = (entry.event, entry.realised, entry.adaptive)
         self._counts[key] = self._counts.get(key, 0) + 1
         self.next_sequence = max(self.next_sequence, entry.sequence + 1)
 
     def copy(self) -> Account:
-        """An account of its own; the events in it are immutable and shared."""
+        """An independent account; its events are immutable and shared."""
         twin = Account()
         twin._counts, twin.next_sequence = dict(self._counts), self.next_sequence
         return twin
 
     def spent(self, threat: Threat | None = None) -> list[Event]:
-        """What was really spent (under one threat), for `Budget.admits`; equal releases as one event with a count."""
+        """What was actually spent (under one threat), for `Budget.admits`; equal releases as one event with a count."""
         events = [(realised or event, times) for (event, realised, _), times in self._counts.items()]
         return [_times(event, times) for event, times in events if threat in (None, event.threat)]
 
@@ -201,9 +201,9 @@ class Account:
     __hash__ = None  # type: ignore[assignment]
 
 
-@lru_cache(maxsize=256)  # clients that took part equally often have spent the same
+@lru_cache(maxsize=256)  # clients with equally many participations have spent the same
 def _account(content: bytes) -> Account:
-    """As `Account.from_bytes`; not to be changed."""
+    """As `Account.from_bytes`; shared, so do not modify it."""
     account = Account()
     try:
         stored = json.loads(content)

@@ -1,4 +1,4 @@
-"""Figures that the papers print of their own experiments, for tables beside what is measured here. Not our results."""
+"""Figures that the papers report for their own experiments, for tables beside our measurements. Not our results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reported:
-    """One printed figure. accuracy in percent; epsilon as the paper states it (None: none, or no privacy)."""
+    """One published figure. accuracy in percent; epsilon as the paper states it (None: none, or no privacy)."""
 
     method: str
     dataset: str

@@ -1,6 +1,6 @@
 """Membership inference in a run's report: its table, its controls in words, its ROC curves.
 
-Reads ``attacks`` of summary.json and the curves in ``attacks/*.json``; knows nothing of how they came about.
+Reads ``attacks`` of summary.json and the curves in ``attacks/*.json``; independent of the attacks' code.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _mapping(source: Any, key: str) -> Mapping[str, Any]:
 
 
 def draw_attacks(folder: Path) -> Picture | None:
-    """Draws attack-roc.png from ``attacks/*.json``; where nothing may be shown, an older picture goes away."""
+    """Draws attack-roc.png from ``attacks/*.json``; where no result may be shown, an older picture is deleted."""
     kept = [json.loads(path.read_text()) for path in sorted((folder / "attacks").glob("*.json"))]
     kept = [one for one in kept if one.get("shown")]
     if not kept:

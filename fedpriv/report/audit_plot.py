@@ -1,4 +1,4 @@
-"""A picture of audits beside the figures they are held against."""
+"""A plot of audits beside the claimed and verified epsilon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLUE, GREEN, ORANGE = "#2b6cb0", "#2f855a", "#c05621"
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One line of the picture; `claimed` and `verified` at the audit's scope and delta, None where there is none."""
+    """One row of the plot; `claimed` and `verified` at the audit's scope and delta, None where there is none."""
 
     name: str
     audit: Audit
@@ -28,8 +28,8 @@ class AuditRow:
 def draw_audit(rows: Sequence[AuditRow], path: Path | str, *, threat: str) -> None:
     """Draw each row's audited lower bound (a bar), claimed and verified epsilon (marks) into a PNG or SVG at `path`.
 
-    All rows must share one threat model, which `threat` spells out below the axis: epsilons of different threat
-    models do not belong in one picture. Infinite figures stand at the right edge, labelled so.
+    All rows must share one threat model, which `threat` describes below the axis: epsilons of different threat
+    models do not belong in one plot. Infinite figures are drawn at the right edge and labelled.
     """
     figures = [figure for row in rows for figure in (row.audit.epsilon_lower, row.claimed, row.verified)]
     finite = [figure for figure in figures if figure is not None and math.isfinite(figure)]

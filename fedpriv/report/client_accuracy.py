@@ -1,6 +1,6 @@
-"""How well each client's own model does on the client's own test pictures, summed up over the clients.
+"""Accuracy of each client's own model on its own test pictures, summarised over the clients.
 
-A diagnostic for the experimenter: the accuracies come from messages that exist in simulation only.
+A diagnostic for the experimenter: the accuracies come from messages that exist only in simulation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PERSONAL = "personal_accuracy"
 
 
 def spread_over_clients(accuracies: Mapping[int, float]) -> dict[str, float]:
-    """Over clients with equal weights: mean, worst_decile (mean over the tenth of the clients, at least one, that has
-    the lowest accuracies), std (population). Of at least one client.
+    """Over clients with equal weights: mean, worst_decile (mean over the tenth of the clients, at least one, with the
+    lowest accuracies), std (population). Requires at least one client.
     """
     ascending = sorted(accuracies.values())
     worst = ascending[: math.ceil(len(ascending) / 10)]
@@ -32,7 +32,7 @@ def round_figures(accuracies: Mapping[int, float]) -> dict[str, Any] | None:
 
 
 def last_known(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
-    """client -> the accuracy of its last participation that has one, from the lines of metrics.jsonl in order."""
+    """client -> accuracy of its last participation with a value, from the lines of metrics.jsonl in order."""
     found: dict[int, float] = {}
     for row in rows:
         entry = row.get(PERSONAL)
@@ -43,7 +43,7 @@ def last_known(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def summary_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
-    """What summary.json's ``accuracy`` says of the clients' own models: over each client's last known value."""
+    """Entries on the clients' own models in summary.json's ``accuracy``, from each client's last known value."""
     known = last_known(rows)
     spread = spread_over_clients(known) if known else {}
     return {

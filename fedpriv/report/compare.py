@@ -18,7 +18,7 @@ from fedpriv.common.printing import cell
 from fedpriv.report.reading import RunFolder
 from fedpriv.report.words import number, other_threats, pick, reasons, threat_key
 
-#: What may differ between the runs of a group: the seed, and where and by which engine they were computed.
+#: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
 NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
 
 #: Figures of a row; the epsilons are those of the row's threat model.
@@ -44,14 +44,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only. ``options``: those by which the groups differ, by full name, as shown."""
+    """Runs that differ in their seed only. ``options``: those that differ between groups, by full name, as shown."""
 
     options: Mapping[str, str]
     runs: Sequence[RunFolder]
 
     @property
     def short_names(self) -> list[str]:
-        """``strategy.client.diff`` as ``diff``, ``strategy.name`` as ``strategy``, where that is clear."""
+        """``strategy.client.diff`` as ``diff``, ``strategy.name`` as ``strategy``, where that is unambiguous."""
         short = [name.removesuffix(".name").rsplit(".", 1)[-1] for name in self.options]
         return [s if short.count(s) == 1 else name for s, name in zip(short, self.options, strict=True)]
 
@@ -67,7 +67,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Row:
-    """A group under one threat model. ``scopes``: what its claims are about; ``reasons``: why a bound is not finite."""
+    """A group under one threat model. ``scopes``: scopes of its claims; ``reasons``: why a bound is not finite."""
 
     group: Group
     figures: Mapping[str, Spread]
@@ -102,7 +102,7 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
 
 
 def spread(values: Iterable[float | None]) -> Spread:
-    """Mean, standard deviation and half width of the 95% t-interval; values that are missing do not count."""
+    """Mean, standard deviation and half width of the 95% t-interval; missing values are ignored."""
     known = [value for value in values if value is not None]
     n = len(known)
     if n == 0:
@@ -126,7 +126,9 @@ def mean_curve(group: Group) -> tuple[list[int], list[float], list[float]]:
 
 
 def write_csv(comparison: Comparison, file: Path) -> None:
-    """One line per group and threat model; infinite is ``inf``, what does not exist is empty, no text is a formula."""
+    """One line per group and threat model; infinite is ``inf``, a missing value is empty, no text can be read as a
+    formula.
+    """
     options = list(comparison.groups[0].options) if comparison.groups else []
     parts = ("mean", "std", "ci95_half_width", "n")
     header = [*options, "unit", "adjacency", "observer", "delta", "claimed_scope"]
@@ -147,7 +149,7 @@ def write_csv(comparison: Comparison, file: Path) -> None:
 
 
 def _one_per_seed(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], list[tuple[Path, str]]]:
-    """A repetition of the same seed says nothing about the spread over seeds: the first run of each counts."""
+    """The first run of each seed: repeating a seed adds nothing about the spread over seeds."""
     first: dict[tuple[str, Any], RunFolder] = {}
     repeated = []
     for run in runs:
@@ -170,7 +172,7 @@ def _identity(run: RunFolder) -> str:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options under dotted names, without what never decides a result and without class paths."""
+    """Nested options under dotted names, without class paths and options that never affect a result."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if (not prefix and name in NOT_COMPARED) or name == "_target_":
@@ -185,8 +187,8 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """For each configuration the options whose values differ between them, in words.
 
-    An option that only some methods have is shown where its values differ among those; that it is there at all
-    is shown only where the rest does not tell two configurations apart.
+    An option that only some methods have is shown where its values differ among those; its mere presence is shown only
+    where nothing else distinguishes two configurations.
     """
     names = [name for name in dict.fromkeys(chain.from_iterable(configs)) if not _repeats_another(name, configs)]
 
@@ -201,7 +203,7 @@ def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, s
 
 
 def _repeats_another(name: str, configs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a server option says only what the client's, or `privacy`'s, option of the same name says."""
+    """Whether a server option repeats the client's, or `privacy`'s, option of the same name."""
     half, _, option = name.rpartition(".")
     if half != "strategy.server":
         return False
@@ -223,7 +225,7 @@ def _shown(config: Mapping[str, Any], name: str) -> str:
 
 
 def _by_threat(runs: Sequence[RunFolder]) -> dict[str, list[tuple[RunFolder, Mapping[str, Any]]]]:
-    """The privacy records of the runs, those of further threat models too, by threat model."""
+    """The privacy records of the runs by threat model, including further threat models."""
     found: dict[str, list[tuple[RunFolder, Mapping[str, Any]]]] = {}
     for run in runs:
         own = pick(run.summary, "privacy")

@@ -1,4 +1,4 @@
-"""One picture of who holds what: the label distribution of every client."""
+"""A plot of the partition: the label distribution of every client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fedpriv.common.files import save_figure
 from fedpriv.data.types import FederatedData, ResampledPartition
 
 MAX_BARS = 100  # clients; beyond, a bar would be thinner than its gap
-MAX_COLOURS = 20  # classes; beyond, the eye cannot tell their colours apart
+MAX_COLOURS = 20  # classes; beyond, their colours cannot be distinguished
 MAX_ROWS = 1000  # clients; beyond, a row of the heat map would be less than a pixel
 INK, FAINT = "#333333", "#777777"
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
-    """int64 [clients, classes]: pictures of each class that each client holds, its local test set included; of the
-    first clients only where each draws its own.
+    """int64 [clients, classes]: pictures of each class per client, including its local test set; for the first clients
+    only, where each client draws its own.
     """
     most = MAX_ROWS if isinstance(data.partition, ResampledPartition) else data.num_clients
     labels, num_classes = data.dataset.train.labels, len(data.dataset.classes)
@@ -74,7 +74,7 @@ def _draw_bars(axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None
 
 
 def _draw_heat_map(figure: Figure, axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None:
-    some = np.ma.masked_equal(counts, 0)  # none at all stays blank
+    some = np.ma.masked_equal(counts, 0)  # zero counts stay blank
     image = axes.imshow(some, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest")
     axes.set_facecolor("#f4f4f4")
     if len(classes) <= MAX_COLOURS:
@@ -101,6 +101,6 @@ def _summary(counts: np.ndarray, num_shown: int, num_clients: int) -> str:
     totals = counts.sum(axis=1)
     same = totals.min() == totals.max()
     spread = f"{totals[0]:,}" if same else f"{totals.min():,} to {totals.max():,}, median {np.median(totals):,.0f}"
-    pictures = f"{totals.sum():,} pictures; " if len(counts) == num_clients else ""  # not all were looked at
+    pictures = f"{totals.sum():,} pictures; " if len(counts) == num_clients else ""  # not all clients were counted
     words = f"{num_clients:,} clients, {pictures}per client {spread}"
     return words if num_shown == num_clients else f"{words}\nthe first {num_shown:,} clients are shown"

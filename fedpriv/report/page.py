@@ -1,6 +1,6 @@
 """The HTML pages: one run's report, and the comparison of several.
 
-A page needs nothing but the pictures beside it: no network, no script. Everything that comes from a file is
+A page needs only the picture files beside it: no network, no script. Everything that comes from a file is
 escaped by the template engine.
 """
 
@@ -71,8 +71,8 @@ SECURE_SUM = "Secure summation is assumed, not implemented."
 def write_report(folder: Path) -> Path:
     """Writes ``report.html`` and its pictures into a run folder and returns the page's path.
 
-    Works with whatever the folder holds so far: a run that goes on, broke off or has no privacy gets the page that
-    its files allow. Raises `RunFolderError` where there is no run, `OSError` where nothing can be written.
+    Works with the files present so far: an active or interrupted run, or one without privacy, gets the page that its
+    files allow. Raises `RunFolderError` where there is no run, `OSError` where nothing can be written.
     """
     run = read_run(folder)
     problems = dict(run.problems)
@@ -149,6 +149,7 @@ def _subtitle(run: RunFolder) -> str:
         value = pick(run.config, *(nested or name).split(".")) if value is None else value
         return None if value is None else words.format(f"{value:,}" if isinstance(value, int) else value)
 
+    known = pick(run.summary, "public_knowledge")
     facts = (
         fact("model", "model {}", "model.name"),
         fact("num_parameters", "{} parameters"),
@@ -156,12 +157,13 @@ def _subtitle(run: RunFolder) -> str:
         fact("clients_per_round", "{} per round"),
         fact("rounds", "{} rounds", "num_rounds"),
         fact("seed", "seed {}"),
+        f"public features: {known}" if known not in (None, "none") else None,
     )
     return " · ".join(filter(None, facts))
 
 
 def _accuracy(run: RunFolder) -> float | None:
-    """The final accuracy, or the last one that a run without a summary has reached."""
+    """The final accuracy, or the last one so far of a run without a summary."""
     if run.summary is not None:
         return number(pick(run.summary, "accuracy", "final"))
     known = [accuracy for row in run.rounds if (accuracy := number(row.get("accuracy"))) is not None]
@@ -307,7 +309,7 @@ def _cost(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def _refused(run: RunFolder) -> str:
-    """How many, and what was wrong with them."""
+    """Number of refused replies, by reason."""
     kinds = Counter[str]()
     for row in run.rounds:
         for kind, count in _mapping(row, "refused").items():
@@ -317,7 +319,7 @@ def _refused(run: RunFolder) -> str:
 
 
 def _method_figures(run: RunFolder) -> list[tuple[str, str, str]]:
-    """(name, first value, last value) of every figure that the strategy reports itself."""
+    """(name, first value, last value) of every figure that the strategy itself reports."""
     first: dict[str, Any] = {}
     last: dict[str, Any] = {}
     for row in run.rounds:

@@ -1,7 +1,7 @@
-"""The pictures of a run and of a comparison: matplotlib's objects only, no global state, colours for every eye.
+"""The plots of a run and of a comparison: matplotlib objects only, no global state, colour-blind safe.
 
-Each function draws one file and returns it with its text for readers who do not see it, or returns None where
-there is nothing to draw.
+Each function draws one file and returns it with its alternative text, or returns None where there is nothing to
+draw.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpriv.report.words import number, percent
 
 Round = Mapping[str, Any]
 
-#: Okabe and Ito (2008), without the yellow that white paper swallows.
+#: Okabe and Ito (2008), without yellow, which is too faint on white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
@@ -36,7 +36,7 @@ INK, FAINT = "#33363b", "#d9dadc"
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture beside the page: file name, text in place of it, caption under it."""
+    """A picture file beside the page: file name, alternative text, caption."""
 
     file: str
     alt: str
@@ -54,7 +54,9 @@ class Band:
 
 
 def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
-    """Draws what the rounds have values for: accuracy, clients, loss, epsilon, noise, clipping and significance.png."""
+    """Draws the plots that the rounds have values for: accuracy, clients, loss, epsilon, noise, clipping and
+    significance.png.
+    """
     pictures = (
         draw_accuracy(rounds, folder),
         draw_clients(rounds, folder),
@@ -137,7 +139,7 @@ def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 
 def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> Picture | None:
-    """What was spent so far, with the run's guarantee (and its claim, where that is about the run) as levels.
+    """Epsilon spent so far, with the run's guarantee (and its claim, if that covers the run) as levels.
 
     An infinite value is a line at the top of the picture, where the axis reads ∞.
     """
@@ -194,7 +196,9 @@ def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 
 def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
-    """The clip norm where it moves, beside the updates that it clips and what was reported of their norms."""
+    """The clip norm, where it is adaptive, with the updates that it clips and the reported statistics of their
+    norms.
+    """
     moving = [{"round": row["round"], **_figures(row)} for row in rounds]
     x, y = _series(moving, "clip_norm", positive=True)
     if not x:
@@ -220,7 +224,7 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 
 def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
-    """The share of the coordinates that got noise, beside the share that the method's schedule names."""
+    """The share of coordinates that received noise, and the share in the method's schedule."""
     shares = [{"round": row["round"], **_figures(row)} for row in rounds]
     found, planned = (_series(shares, name) for name in ("share_perturbed", "scheduled_share"))
     if not found[0]:
@@ -283,7 +287,7 @@ def blank_figure(title: str, ylabel: str = "", inches: tuple[float, float] = (5.
 
 
 def draw_line(axes: Axes, x: Sequence[int], y: Sequence[float], color: str, label: str, style: str = "-") -> None:
-    """A line; with few points each of them is marked, so that a single one is seen."""
+    """A line; with few points each is marked, so that a single one is visible."""
     axes.plot(x, y, color=color, ls=style, lw=2, marker="o" if len(x) <= 12 else None, ms=4, label=label)
 
 
@@ -294,7 +298,7 @@ def _legend(axes: Axes) -> None:
 def _series(
     rounds: Sequence[Round], key: str, *, positive: bool = False, infinite: bool = False
 ) -> tuple[list[int], list[float]]:
-    """(rounds, values) where there is a value to draw; a null or a word leaves a gap."""
+    """(rounds, values) where there is a value to draw; null or text leaves a gap."""
     pairs = [(row["round"], number(row.get(key))) for row in rounds]
     kept = [(x, y) for x, y in pairs if y is not None and (infinite or math.isfinite(y)) and (y > 0 or not positive)]
     return [x for x, _ in kept], [y for _, y in kept]
@@ -307,7 +311,7 @@ def _median_ratio(rounds: Sequence[Round]) -> float | None:
 
 
 def log_axis(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic y axis with plain figures at its ticks and room around the (positive) values."""
+    """A logarithmic y axis with plain numbers at its ticks and margins around the (positive) values."""
     low, high = min(values) / 2, max(values) * 2
     axes.set_yscale("log")
     axes.set_ylim(low, high)

@@ -1,4 +1,4 @@
-"""Reading a run folder as it lies on the disk: finished, still running, or broken off in the middle of a line."""
+"""Reads a run folder from the disk: finished, still running, or with a torn last line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fedpriv.report.words import number
 #: A folder that holds one of these is a run's folder (``.hydra`` alone: a job that ended before its first file).
 MARKS = ("config.yaml", "metrics.jsonl", "summary.json", ".hydra")
 
-#: What a line of the ledger holds besides the parameters of its mechanism.
+#: Keys of a ledger line that are not parameters of its mechanism.
 NOT_PARAMETERS = {"round", "client", "sequence", "attempt", "count"}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What could be read of a run. ``problems`` names, file by file, what could not."""
+    """The readable part of a run. ``problems``: file -> what could not be read."""
 
     path: Path
     config: Mapping[str, Any]
@@ -37,7 +37,7 @@ class RunFolder:
 
     @property
     def why_not_comparable(self) -> str | None:
-        """The reason in words why this run has no place in a comparison, or None."""
+        """The reason, in words, why this run cannot be compared, or None."""
         for name in ("config.yaml", "summary.json"):
             if name in self.problems:
                 return f"{name}: {self.problems[name]}"
@@ -50,8 +50,8 @@ class RunFolder:
 class Releases:
     """All releases of one mechanism (and, without a bound, for one reason) under one threat model.
 
-    ``parameters``: the mechanism's own, each with its smallest and largest value. A release whose client a torn
-    line hides is in ``total`` only. clients: None where a trusted server released them, of every client.
+    ``parameters``: the mechanism's own, each with its smallest and largest value. A release whose client is lost
+    in a torn line counts only in ``total``. clients: None where a trusted server released a sum over every client.
     """
 
     mechanism: str
@@ -70,7 +70,7 @@ def is_run(folder: Path) -> bool:
 def find_runs(folders: Sequence[Path]) -> list[Path]:
     """The run folders among and below ``folders``, in their order and without repetition.
 
-    Raises `RunFolderError` for a path that is no folder or holds no run.
+    Raises `RunFolderError` for a path that is not a folder or holds no run.
     """
     found: dict[Path, Path] = {}
     for folder in folders:
@@ -97,12 +97,14 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """Numbers in a name count as numbers: Hydra's job 2 comes before 10, and 2-fedcad before 10-fedcad."""
+    """Sort key that orders numbers in a name numerically: Hydra's job 2 comes before 10, and 2-fedcad before
+    10-fedcad.
+    """
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def read_run(path: Path) -> RunFolder:
-    """Reads a run folder; whatever is missing or broken becomes a line of ``problems``, never an exception.
+    """Reads a run folder; missing or broken parts become entries of ``problems``, not exceptions.
 
     Raises `RunFolderError` where there is no run at all.
     """
@@ -132,7 +134,7 @@ def _read_mapping(file: Path, parse: Any, problems: dict[str, str]) -> tuple[str
 
 
 def _read_rounds(file: Path, problems: dict[str, str]) -> list[dict[str, Any]]:
-    """One mapping per round, in order of rounds; a line that is not a whole round is left out and noted."""
+    """One mapping per round, in order of rounds; an incomplete line is left out and noted."""
     if not file.exists():
         return []
     lines = [_round(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
@@ -156,7 +158,7 @@ def _round(line: str) -> dict[str, Any] | None:
 
 
 def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[Releases]:
-    """Counts ``ledger.jsonl`` line by line (it may be far larger than memory would like), largest total first."""
+    """Counts ``ledger.jsonl`` line by line (it may be much larger than memory), largest total first."""
     if not file.exists():
         return []
     per_client: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)

@@ -1,4 +1,4 @@
-"""Tables for the terminal, with rich where there is one and as aligned plain lines elsewhere."""
+"""Tables for the terminal: with rich in a terminal, as aligned plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPARISON_NOTE = (
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table ready to be shown. ``notes``: what its rows need said in words, e.g. why a bound is not finite."""
+    """A table ready to be shown. ``notes``: explanations of its rows in words, e.g. why a bound is not finite."""
 
     title: str
     sentence: str
@@ -43,17 +43,17 @@ class TextTable:
 
 
 def final_table(summary: Mapping[str, Any]) -> Table:
-    """What a run prints at its end: accuracy, the three epsilons with their meaning, the time."""
+    """The table printed at the end of a run: accuracy, the three epsilons with their meaning, the time."""
     return rich_table(_title(summary), ("", "", ""), _final_rows(summary), _caption(summary))
 
 
 def final_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The same as plain text, for where the output is no terminal."""
+    """The same as plain text, for output that is not a terminal."""
     return [_title(summary), *plain_table((), _final_rows(summary)), _caption(summary)]
 
 
 def rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
-    """A table of plain strings: square brackets in them stay what they are."""
+    """A table of plain strings: square brackets in them are not markup."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=any(header))
     table.title, table.title_justify = Text(title, "bold"), "left"
     table.caption, table.caption_justify = Text(caption), "left"
@@ -65,14 +65,14 @@ def rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns aligned by spaces, nothing cut off; an empty header is left out."""
+    """Columns aligned by spaces, not truncated; an empty header is left out."""
     lines = [header, *rows] if any(header) else list(rows)
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def records(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line of words per row, for a terminal that is too narrow for the table."""
+    """One line of text per row, for a terminal that is too narrow for the table."""
     return [" · ".join(f"{name} {cell}" for name, cell in zip(header, row, strict=True)) for row in rows]
 
 
@@ -132,7 +132,7 @@ _EPSILON_HEADER = ("claimed ε", "verified ε", "audited ε")
 
 
 def _personalised(comparison: Comparison) -> bool:
-    """Whether any run knows how its clients' own models do."""
+    """Whether any run has accuracies of its clients' own models."""
     return any(row.figures["personalised"].n for _, rows in comparison.tables for row in rows)
 
 
@@ -163,7 +163,7 @@ def _comparison_row(row: Row, personalised: bool) -> list[str]:
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
-    """Each reason once, with the groups that it is about."""
+    """Each reason once, with the groups that it concerns."""
     about: dict[str, list[str]] = {}
     for row in rows:
         for reason in row.reasons:

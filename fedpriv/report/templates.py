@@ -1,4 +1,4 @@
-"""The HTML of the pages (jinja2). A Python module, because Flower's app bundle takes no other file type for it."""
+"""The HTML of the pages (jinja2). A Python module, because Flower's app bundle excludes template files."""
 
 STYLE = """
 :root { color-scheme: light dark; --page: #f6f6f4; --card: #fff; --ink: #1d1f23; --soft: #5c6169; --line: #dfdfdb;
@@ -89,7 +89,7 @@ BASE = (
 """
 )
 
-#: What a run's report and its page on the site share: the row of tiles, and the three epsilons under a threat model.
+#: Shared by a run's report and its page on the site: the row of tiles, and the three epsilons under a threat model.
 SUMMARY = """{% macro row(tiles) %}
 <div class="tiles">
 {% for tile in tiles %}

@@ -1,4 +1,4 @@
-"""Numbers and threat models in words; the one place that knows how an epsilon is shown to a person."""
+"""Numbers and threat models in words; the only place that decides how an epsilon is displayed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
 
 @dataclass(frozen=True)
 class Figure:
-    """One of the epsilons of a run as a person reads it; ``scope`` is empty where there is no figure."""
+    """One of a run's epsilons for display; ``scope`` is empty where there is no figure."""
 
     name: str
     value: str
@@ -58,7 +58,7 @@ def pick(mapping: Any, *keys: str) -> Any:
 
 
 def untrained_layers(summary: Any) -> str | None:
-    """What the saved model of a run is not, where clients keep layers that the server never sees; else None."""
+    """What is missing from a run's saved model, where clients keep layers that the server never sees; else None."""
     shared, size = number(pick(summary, "num_shared")), number(pick(summary, "num_parameters"))
     if shared is None or size is None or shared >= size:
         return None
@@ -107,7 +107,7 @@ def size(value: float | None, absent: str = "–") -> str:
 
 
 def threat_key(privacy: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What must agree before two epsilons may stand in one column: (unit, adjacency, observer, delta)."""
+    """What two epsilons must share to be comparable: (unit, adjacency, observer, delta)."""
     return tuple(privacy.get(key) for key in THREAT_KEYS)
 
 
@@ -191,7 +191,7 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
 
 
 def at_most(audited: Mapping[str, Any]) -> str:
-    """What the trials of an audit could have shown; nothing for a record that does not say."""
+    """The most that an audit's trials could have shown; empty for a record without it."""
     most = number(audited.get("audited_at_most"))
     if most is None or math.isinf(most):
         return ""
@@ -199,7 +199,7 @@ def at_most(audited: Mapping[str, Any]) -> str:
 
 
 def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
-    """Audits at other scopes than the claim's, each beside the claim and the bound for that scope; then canaries."""
+    """Audits at other scopes than the claim's, each with the claim and the bound for that scope; then canaries."""
     found = privacy.get("audits")
     rows = [row for row in found[1:] if isinstance(row, Mapping)] if isinstance(found, list) else []
     figures = [

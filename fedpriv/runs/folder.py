@@ -249,7 +249,7 @@ class RunFolder:
         """classes.json: what using the model needs besides its parameters; public facts only. After `save_model`: the
         digests of both are written with it.
         """
-        facts = {"classes": dataset.classes, "shape": dataset.shape, "mean": dataset.mean, "std": dataset.std}
+        facts = {"classes": dataset.classes, "shape": dataset.picture_shape, "mean": dataset.mean, "std": dataset.std}
         write_atomic(self.path / "classes.json", json.dumps(facts) + "\n")
         write_sums(self.path, MODEL_FILES)
 

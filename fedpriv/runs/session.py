@@ -17,6 +17,7 @@ from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop
 from fedpriv.common.versions import versions
 from fedpriv.config.schema import Config
+from fedpriv.data.features import public_knowledge
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.report.client_accuracy import summary_figures
@@ -265,6 +266,7 @@ class Session:
             "strategy": config.strategy.name,
             "dataset": config.dataset.name,
             "model": config.model.name,
+            "public_knowledge": public_knowledge(config.features),
             "seed": config.seed,
             "rounds": len(rows),
             "num_clients": config.num_clients,

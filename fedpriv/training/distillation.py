@@ -1,4 +1,4 @@
-"""Distillation on the server: from the ensemble of the clients' models into the global one, on public pictures."""
+"""Distillation on the server: from the ensemble of the clients' models into the global model, on public pictures."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
-from fedpriv.data.load import normalise
+from fedpriv.data.load import inputs
 from fedpriv.mechanisms.distillation_loss import distillation_loss
 from fedpriv.training.evaluation import Loaded
 
 
 @dataclass(frozen=True)
 class DistillationOptions:
-    """epochs over the auxiliary pictures of SGD with ``lr``; loss: kl | mse; temperature of the softened logits."""
+    """epochs of SGD with ``lr`` over the auxiliary pictures; loss: kl | mse; temperature of the softened logits."""
 
     epochs: int
     batch_size: int
@@ -27,25 +27,25 @@ class DistillationOptions:
 
 
 class Distiller:
-    """Trains a student towards a teacher on the public auxiliary pictures; their labels are not looked at."""
+    """Trains a student towards a teacher on the public auxiliary pictures; their labels are not used."""
 
     def __init__(self, worker: Loaded, options: DistillationOptions) -> None:
         data = worker.data
         rows, pictures = np.sort(data.auxiliary), data.dataset.test
         self.worker, self.options = worker, options
-        self.images = normalise(pictures.images[rows], data.dataset.mean, data.dataset.std)
+        self.images = inputs(data.dataset, pictures, rows)
 
     def __call__(self, teacher: FloatVector, student: FloatVector, trained: slice, server_round: int) -> FloatVector:
         """The student (float32 [d]) after distillation from the teacher [d]; only the slice ``trained`` moves.
 
-        Order of the pictures from (seed, round); a teacher that is not finite teaches nothing.
+        The pictures' order is drawn from (seed, round); with a teacher that is not finite the student stays as it is.
         """
         if not np.isfinite(teacher).all():
             return student
         answers, model, options = self._answers(teacher), self.worker.model, self.options
         device = model.theta.device
         model.load(torch.from_numpy(student).to(device))
-        model.module.eval()  # the teacher's answers know no dropout either
+        model.module.eval()  # no dropout, as for the teacher's logits
         rng = generator(self.worker.config.seed, server_round, "distillation")
         for _ in range(options.epochs):
             order = torch.from_numpy(rng.permutation(len(self.images)))

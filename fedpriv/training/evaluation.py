@@ -12,12 +12,12 @@ from torch import nn
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
-from fedpriv.data.load import normalise
+from fedpriv.data.load import inputs
 from fedpriv.training.flat_model import FlatModel
 
 
 class Loaded(Protocol):
-    """What a process keeps loaded of a configuration."""
+    """Parts of a configuration that a process keeps loaded."""
 
     config: Config
 
@@ -30,7 +30,7 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True)
 class Score:
-    """Share of correct pictures, mean cross-entropy (natural logarithm)."""
+    """Accuracy (share of correct predictions) and mean cross-entropy (natural logarithm)."""
 
     accuracy: float
     loss: float
@@ -45,7 +45,7 @@ class Evaluator:
         self.worker = worker
         data = worker.data
         pictures, rows = data.dataset.test, np.sort(data.auxiliary if auxiliary else data.test)
-        self.images = normalise(pictures.images[rows], data.dataset.mean, data.dataset.std)
+        self.images = inputs(data.dataset, pictures, rows)
         self.labels = torch.from_numpy(np.asarray(pictures.labels[rows], dtype=np.int64))
 
     def __call__(self, theta: FloatVector) -> Score:

@@ -24,8 +24,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Slices of a flat vector: what comes down to a client in a round, what goes up, and what it keeps between its
-    participations. What is kept and does not come down is known to the client alone.
+    """Slices of a flat vector: what a client receives in a round, what it sends, and what it keeps between
+    participations. What it keeps and does not receive is known only to the client.
     """
 
     down: slice
@@ -33,7 +33,9 @@ class Exchange:
     kept: slice
 
     def seen_from(self, start: int) -> Exchange:
-        """The same slices of a vector that begins at ``start`` of this one; what lies before it is cut off."""
+        """The same slices relative to a vector that starts at ``start`` of this one; anything before that is cut
+        off.
+        """
         down, up, kept = (
             slice(max(0, part.start - start), max(0, part.stop - start)) for part in (self.down, self.up, self.kept)
         )
@@ -80,7 +82,7 @@ class Layout:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """The layout of a model; parameters outside any named block would be a mistake of the model."""
+    """The layout of a model; a model with parameters outside any named block is refused."""
     blocks, names, shapes, start = [], [], [], 0
     for block_name, block in model.named_children():
         first = start
@@ -98,10 +100,10 @@ def layout_of(model: nn.Module) -> Layout:
 class FlatModel:
     """A model whose parameters and gradients are views into two flat vectors ``theta`` and ``grad`` [d].
 
-    Loading global parameters, an SGD step, an update are then single vector operations.
+    Loading global parameters, an SGD step and computing an update are then single vector operations.
 
-    channels_last: hand pictures over with the channels innermost in memory, where the model's layers are known to
-    take it (`prefers_channels_last`).
+    channels_last: pass pictures with the channels innermost in memory, for models whose layers are known to support
+    it (`prefers_channels_last`).
     """
 
     def __init__(self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False) -> None:
@@ -132,9 +134,9 @@ class FlatModel:
 
 
 def prefers_channels_last(name: str, device: torch.device) -> bool:
-    """Whether a model of ours computes faster on pictures with the channels innermost: on a CPU, pooling and ReLU are
+    """Whether a built-in model computes faster on pictures with the channels innermost: on a CPU, pooling and ReLU are
     then vectorised, which saves the small networks a quarter of a training step (ResNets pool once and save nothing).
-    A user's own model may need the usual order, for a `view`.
+    A user's model may need the usual order, e.g. for a `view`.
     """
     return device.type == "cpu" and name in ("cnn", "cnn_agn")
 
@@ -144,7 +146,7 @@ def channels_innermost(images: Tensor) -> Tensor:
     n, c, h, w = images.shape
     if c > 1:
         return images.contiguous(memory_format=torch.channels_last)
-    # One channel lies both ways: only the strides tell the first layer, and by its output all others, which is meant.
+    # With one channel both layouts are the same in memory: the strides alone tell the first layer which one is meant.
     return images.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
 
 

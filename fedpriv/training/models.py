@@ -22,7 +22,9 @@ SMALLEST_CNN_SIDE = 16
 
 
 def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False) -> ModelConfig:
-    """Replaces ``auto`` by the model it stands for on pictures of this shape; ``divided``: of two blocks or more."""
+    """Replaces ``auto`` by the model it stands for on pictures of this shape; ``divided``: it must have two blocks or
+    more.
+    """
     if config.name != "auto":
         return config
     small = "mlp" if divided else "linear"
@@ -36,7 +38,7 @@ def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int) -> n
     Raises `OptionError` where pictures are too small for the network, and for a model with BatchNorm, naming the layer.
     """
     config = resolve_model(config, shape)
-    with torch.random.fork_rng(devices=[]):  # torch's initialisers know no generator: the global one is put back
+    with torch.random.fork_rng(devices=[]):  # torch's initialisers take no generator: the global state is restored
         torch.manual_seed(seed)
         if config.name == "custom":
             model = _custom(config, shape, classes)
@@ -47,8 +49,8 @@ def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int) -> n
 
 
 def refuse_batch_norm(model: nn.Module, name: str) -> None:
-    """Running statistics (BatchNorm's, InstanceNorm's if it has any) are no parameters: clipping and noise do not cover
-    them, and without privacy too they would not travel, so that every engine would give another model.
+    """Running statistics (BatchNorm's, InstanceNorm's if it has any) are not parameters: clipping and noise do not
+    cover them, and even without privacy they would not be sent, so that engines would give different models.
     """
     for layer, module in model.named_modules():
         keeps_statistics = getattr(module, "track_running_stats", False)
@@ -62,6 +64,13 @@ def refuse_batch_norm(model: nn.Module, name: str) -> None:
 
 def _linear(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     return _blocks(head=[nn.Flatten(), nn.Linear(_numel(shape), classes)])
+
+
+def _softmax(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
+    """Linear without a bias, from zero: its loss is convex, so no start is better than another."""
+    layer = nn.Linear(_numel(shape), classes, bias=False)
+    nn.init.zeros_(layer.weight)
+    return _blocks(head=[nn.Flatten(), layer])
 
 
 def _mlp(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
@@ -164,6 +173,7 @@ def _resnet34(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
 _BUILDERS = {
     "linear": _linear,
+    "softmax": _softmax,
     "mlp": _mlp,
     "cnn": _cnn,
     "cnn_agn": _cnn_agn,
@@ -188,7 +198,7 @@ def _custom(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
             logits = model(torch.zeros(2, *shape))
     except OptionError:
         raise
-    except Exception as error:  # the user's own code: one line says what it raised
+    except Exception as error:  # user code: one line states what it raised
         raise OptionError("model.path", config.path, f"raised {type(error).__name__}: {error}") from error
     if tuple(logits.shape) != (2, classes):
         raise OptionError(

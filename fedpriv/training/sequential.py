@@ -20,7 +20,7 @@ class LocalData:
     """One client's training pictures (normalised float32 [n, c, h, w]) and labels (int64 [n])."""
 
     images: Tensor
-    labels: Tensor  # where the pictures are: usually on the CPU, or on the model's device
+    labels: Tensor  # on the pictures' device: usually the CPU, or the model's device
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -37,9 +37,9 @@ class LocalResult:
 def draw_batches(config: LocalConfig, examples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Rows of each batch of one participation.
 
-    shuffle: every epoch a permutation cut into batches of ``batch_size``. poisson: round(1/q) batches an epoch, each
-    with every example independently at rate q = batch_size/examples; a batch can be empty. There are ``epochs`` epochs,
-    or as many as ``steps`` batches need. At least one example.
+    shuffle: every epoch is a permutation cut into batches of ``batch_size``. poisson: round(1/q) batches per epoch;
+    each includes every example independently at rate q = batch_size/examples, so a batch can be empty. There are
+    ``epochs`` epochs, or as many as ``steps`` batches need. At least one example.
     """
     epochs = itertools.count() if config.steps else range(config.epochs)
     return itertools.islice(itertools.chain.from_iterable(_epoch(config, examples, rng) for _ in epochs), config.steps)
@@ -60,7 +60,7 @@ class SequentialTrainer:
     """Trains one client at a time on a model that is built once per process.
 
     precision: of the products in forward and backward passes (`torch.autocast`); parameters, gradients and updates
-    are float32 whatever it is, so nothing of what is clipped, noised and sent changes its form.
+    are always float32, so what is clipped, noised and sent has the same dtype.
     """
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
@@ -96,8 +96,8 @@ class SequentialTrainer:
     def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
         """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx).
 
-        A client without examples, or whose batches are all empty, returns a zero update. Random layers (dropout) know
-        torch's global generator only: it is seeded from ``rng`` here and put back.
+        A client without examples, or whose batches are all empty, returns a zero update. Random layers (dropout) use
+        only torch's global generator: it is seeded from ``rng`` here and restored.
         """
         device = self.model.theta.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fedpriv.mechanisms.per_example import clip_factors
 
-#: Agreement asked of a model's gradients under vmap with its own before they are trusted.
+#: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
 
 
@@ -50,7 +50,7 @@ class Chain:
         """None for any other model."""
         flat = list(_leaves(module))
         linear = [layer for layer in flat if isinstance(layer, nn.Linear)]
-        # What a hook does, or a weight that comes twice, only the module itself knows.
+        # Hooks and shared weights are handled only by the module itself.
         if any(_hooked(part) for part in module.modules()) or len(set(linear)) < len(linear):
             return None
         if not flat or type(flat[0]) is not nn.Flatten or (flat[0].start_dim, flat[0].end_dim) != (1, -1):
@@ -66,7 +66,7 @@ class Chain:
         return cls(layers) if layers and not layers[-1][1] else None
 
     def prepared(self, images: Tensor) -> Tensor:
-        """Pictures as `gradients` takes them."""
+        """Pictures in the form that `gradients` takes."""
         return images.flatten(1)
 
     def gradients(
@@ -124,7 +124,7 @@ class Chain:
         return inputs, values
 
     def _backward(self, thetas: Sequence[Tensor], inputs: Sequence[Tensor], slope: Tensor) -> list[Tensor]:
-        """Gradients of every layer's outputs [c, b, o] from that of the logits."""
+        """Gradients of every layer's outputs [c, b, o] from the gradient of the logits."""
         found, place = [slope], len(thetas)
         for number in reversed(range(1, len(self.layers))):
             place -= 1 + self.layers[number][0]
@@ -169,13 +169,13 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Whether somebody's hook sees or changes what goes through a module."""
+    """Whether a hook sees or changes what passes through a module."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name) for name in hooks)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses [c, b] and their gradients by the logits [c, b, classes]."""
+    """Losses [c, b] and their gradients with respect to the logits [c, b, classes]."""
     log_shares = functional.log_softmax(logits, dim=-1)
     place = labels.unsqueeze(-1)
     losses = -log_shares.gather(-1, place).squeeze(-1)

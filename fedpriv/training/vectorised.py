@@ -1,13 +1,13 @@
 """Local training of a whole cohort as one computation.
 
-Every client runs its own code until it asks its trainer and waits there (a greenlet: one thread, one client at a time);
-all waiting requests are computed together, then each client goes on. Batches, order of steps and losses are those of
-`SequentialTrainer`; sums are taken in another order, so results agree within float32 rounding.
+Every client runs its own code until it calls its trainer and waits there (a greenlet: one thread, one client at a
+time); all waiting requests are computed together, then each client continues. Batches, order of steps and losses are
+those of `SequentialTrainer`; sums are taken in a different order, so results agree up to float32 rounding.
 
 Flatten, Linear and ReLU are computed by hand (`Chain`): batched matrix products that add a step's gradient to the
-parameters without ever holding it. Every other model goes through `torch.func.vmap` (`Mapped`).
+parameters without storing it. Every other model goes through `torch.func.vmap` (`Mapped`).
 
-Shapes: c clients, b examples of a batch (the largest; the others are padded with empty pictures of weight 0),
+Shapes: c clients, b examples of a batch (the largest; the others are padded with blank pictures of weight 0),
 d parameters, i and o inputs and outputs of a layer.
 """
 
@@ -35,8 +35,8 @@ log = logging.getLogger("fedpriv")
 
 T = TypeVar("T")
 
-#: Numbers (parameters and a batch's pictures) of the clients that are computed at a time: a processor's cache, or a
-#: share of a GPU's memory.
+#: Numbers (parameters and a batch's pictures) of the clients computed at a time: fits a processor's cache, or a share
+#: of a GPU's memory.
 NUMBERS = {"cpu": 2**20, "cuda": 2**28}
 
 
@@ -70,19 +70,19 @@ class _Clipping:
 
 
 class VectorisedTrainer(SequentialTrainer):
-    """Computes what the clients of `together` ask for as one batch; a request from anywhere else, alone."""
+    """Computes the requests of the clients in `together` as one batch, and any other request alone."""
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         super().__init__(model, config, precision)
-        by_hand = Chain.of(model.module) if precision == "float32" else None  # its products in place know no other
+        by_hand = Chain.of(model.module) if precision == "float32" else None  # its in-place products support no other
         self.batched: Chain | Mapped = by_hand or Mapped(model.module)
 
     def together(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """What the tasks return, in their order. An error of a computation is raised in the client that asked for it
-        alone; what a task itself raises ends all of them, so a task catches what is its own client's fault.
+        """The tasks' results, in order. An error in a computation is raised only in the client that requested it; an
+        error raised by a task itself ends all of them, so a task must catch errors of its own client.
         """
         lanes = [_Lane(task) for task in tasks]
-        told = [lane.switch() for lane in lanes]  # each runs until it asks for something, or to its end
+        told = [lane.switch() for lane in lanes]  # each runs until its first request, or to its end
         while waiting := [k for k, lane in enumerate(lanes) if not lane.dead]:
             replies = self._answer([told[k] for k in waiting])
             for k, reply in zip(waiting, replies, strict=True):
@@ -106,14 +106,14 @@ class VectorisedTrainer(SequentialTrainer):
         result: ClippedSum = lane.parent.switch(_Clipping(theta, data, bound))
         return result
 
-    # --- one computation for all who wait ----------------------------------------------------------------
+    # --- one computation for all waiting clients ----------------------------------------------------------------
 
     def _answer(self, requests: Sequence[_Training | _Clipping]) -> list[LocalResult | ClippedSum | Exception]:
-        """One result, or what went wrong, for each request."""
+        """A result or an exception for each request."""
         states = {k: r.rng.bit_generator.state for k, r in enumerate(requests) if isinstance(r, _Training)}
         try:
             return self._compute(requests)
-        except Exception as error:  # for want of memory, say: nobody is to suffer for the others
+        except Exception as error:  # e.g. out of memory: one client must not fail because of others
             log.warning("a cohort's training is computed client by client: %s", error)
         found: list[LocalResult | ClippedSum | Exception] = []
         for k, request in enumerate(requests):
@@ -139,7 +139,7 @@ class VectorisedTrainer(SequentialTrainer):
         return found
 
     def _train_all(self, requests: Sequence[_Training], mu: float) -> list[LocalResult]:
-        """Clients with the most batches first, so that those who still train are always the first of their chunk."""
+        """Clients with the most batches first, so that those still training are always the first of their chunk."""
         work = []
         for k, request in enumerate(requests):
             rows = draw_batches(self.config, len(request.data), request.rng) if len(request.data) else ()
@@ -149,14 +149,14 @@ class VectorisedTrainer(SequentialTrainer):
         widest = max((len(batch) for _, _, batches in work for batch in batches), default=0)
         for some in self._chunks(work, widest * requests[0].data.images.shape[1:].numel()):
             if not some[0][2]:
-                break  # from here on nobody has a batch
+                break  # no client has a batch from here on
             results = self._train_chunk([request for _, request, _ in some], [batches for _, _, batches in some], mu)
             for (k, _, _), result in zip(some, results, strict=True):
                 found[k] = result
         return found
 
     def _chunks(self, clients: Sequence[T], pixels: int) -> Iterator[Sequence[T]]:
-        """Clients that are computed at a time; ``pixels`` of the largest batch."""
+        """Groups of clients that are computed together; ``pixels``: of the largest batch."""
         size = max(1, NUMBERS[self.model.theta.device.type] // (self.model.layout.num_parameters + pixels))
         for start in range(0, len(clients), size):
             yield clients[start : start + size]
@@ -164,7 +164,7 @@ class VectorisedTrainer(SequentialTrainer):
     def _train_chunk(
         self, requests: Sequence[_Training], batches: Sequence[Sequence[np.ndarray]], mu: float
     ) -> list[LocalResult]:
-        """SGD of some clients; ``batches`` are none of them empty, and the first client has the most."""
+        """SGD of some clients; no batch in ``batches`` is empty, and the first client has the most batches."""
         config, device = self.config, self.model.theta.device
         self.model.module.train()
         stacked = torch.stack([request.theta for request in requests]).to(device)
@@ -205,9 +205,10 @@ class VectorisedTrainer(SequentialTrainer):
     def _clip_chunk(self, requests: Sequence[_Clipping]) -> list[ClippedSum]:
         """Norms from each layer's inputs and output gradients, then one more product for the weighted sums.
 
-        In blocks of `block_for` examples of each client, filled up with blank ones, whatever was drawn: another number
-        of rows would be another kernel, and a hostile theta can enlarge the difference
-        (`fedpriv.mechanisms.per_example`). Assumed: a product's bits do not depend on how many a batch of them holds.
+        In blocks of `block_for` examples of each client, padded with blank ones, whatever was drawn: a different number
+        of rows would use a different kernel, and an adversarial theta can amplify the difference
+        (`fedpriv.mechanisms.per_example`). Assumed: a product's bits do not depend on the number of products in the
+        batch.
         """
         device, counts = self.model.theta.device, [len(request.data) for request in requests]
         thetas = self._split(torch.stack([request.theta for request in requests]).to(device))
@@ -240,7 +241,7 @@ class VectorisedTrainer(SequentialTrainer):
         return found
 
     def _pooled(self, data: Sequence[LocalData]) -> tuple[Tensor, Tensor]:
-        """All clients' pictures one after the other, an empty picture at their end; their labels."""
+        """All clients' pictures one after the other, then a blank picture; their labels."""
         device = self.model.theta.device
         images = torch.cat([*(own.images for own in data), torch.zeros_like(data[0].images[:1])])
         labels = torch.cat([*(own.labels for own in data), torch.zeros_like(data[0].labels[:1])])
@@ -248,7 +249,7 @@ class VectorisedTrainer(SequentialTrainer):
 
 
 def _table(batches: Sequence[Sequence[np.ndarray]], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """rows (int64 [steps, c, b]) of the pooled pictures, padded with the empty one; weights (float32, 1/size of the
+    """rows (int64 [steps, c, b]) of the pooled pictures, padded with the blank one; weights (float32, 1/size of the
     client's batch, 0 for padding).
     """
     offsets, steps = np.cumsum([0, *counts]), len(batches[0])
@@ -263,13 +264,13 @@ def _table(batches: Sequence[Sequence[np.ndarray]], counts: Sequence[int]) -> tu
     return torch.from_numpy(table), torch.from_numpy(weights.astype(np.float32))
 
 
-# --- which models it can compute --------------------------------------------------------------------------
+# --- which models it supports --------------------------------------------------------------------------
 
 
 def obstacle(model: FlatModel, shape: tuple[int, int, int]) -> str | None:
-    """Why this model cannot be trained for several clients at once, in words that name the layer; None where it can.
+    """Why this model cannot be trained for several clients at once, naming the layer; None where it can.
 
-    Tried with two models on two batches of unequal size, against one after the other.
+    Tested with two models on two batches of unequal size, compared with computing them one after the other.
     """
     module = model.module
     for name, layer in module.named_modules():
@@ -279,7 +280,7 @@ def obstacle(model: FlatModel, shape: tuple[int, int, int]) -> str | None:
             return f"layer {name} has parameters that are not trained"
     if Chain.of(module) is not None:
         return None
-    entered = ["the model"]  # what was computed when it failed
+    entered = ["the model"]  # layers entered so far: the last one is where it failed
 
     def watch(name: str, layer: nn.Module) -> RemovableHandle:
         return layer.register_forward_pre_hook(lambda *_: entered.append(f"layer {name} ({type(layer).__name__})"))

@@ -265,7 +265,7 @@ def test_bits_survive_the_wire(dimension: int) -> None:
         (np.zeros(3, np.uint8), 9, "expected 2 bytes"),
         (np.zeros(2, np.int64), 9, "int64"),
         (np.zeros((2, 1), np.uint8), 9, "expected 2 bytes"),
-        (np.array([0, 2], np.uint8), 9, "behind the last"),
+        (np.array([0, 2], np.uint8), 9, "after the last"),
     ],
 )
 def test_a_wrong_packet_is_refused(packed: np.ndarray, dimension: int, words: str) -> None:

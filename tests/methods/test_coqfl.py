@@ -55,7 +55,6 @@ from fedpriv.mechanisms.quantisation import (
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation, RandomisedResponse
-from fedpriv.runs.planning import make_plan, with_target
 from fedpriv.training.flat_model import Block, Layout, per_layer
 
 DELTA = 1e-5
@@ -331,15 +330,6 @@ def test_the_pages_own_figures() -> None:
         assert compose_events([event], 1e-12).epsilon == pytest.approx(expected, abs=0.01)
     weak = RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.01, dimension=80_202)
     assert compose_events([weak], DELTA).epsilon == pytest.approx(17, abs=0.5)
-
-
-@pytest.mark.parametrize("strategy", ["ldpfl", "coqfl"])
-def test_a_target_is_met_by_the_whole_plan(strategy: str) -> None:
-    size = ("num_clients=4", "clients_per_round=4")
-    config = with_target(compose([f"strategy={strategy}", *size, "privacy.target_epsilon=20"]))
-    plan = make_plan(config, Worker(config))
-    assert 19 < plan.verified_epsilon <= 20
-    assert config.strategy.server["epsilon"] == config.strategy.client["epsilon"] < 0.1
 
 
 def planned_pair(dimension: int, **changes: Any) -> CoQFLClient:

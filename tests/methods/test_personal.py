@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, Run, result_of
+from conftest import SMALL, Run, page_of, result_of
 from flwr.app import Message
 from reference.recording import Conversation, RecordingGrid
 from safetensors.torch import load_file
@@ -288,12 +288,12 @@ def test_the_saved_model_is_whole_with_initial_personal_layers(
     assert model.probabilities(np.zeros((2, 1, 8, 8), np.uint8)).shape == (2, 10)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["num_parameters"] == SIZE and summary["num_shared"] == {"fedper": HIDDEN, "lgfedavg": 650}[strategy]
-    assert "global part with untrained personal layers" in (folder / "report.html").read_text()
+    assert "global part with untrained personal layers" in page_of(folder)
     assert any("global part with untrained personal layers, test set" in line for line in final_lines(summary))
 
 
 def test_the_saved_model_of_fedavg_is_not_said_to_be_a_part(run: Run) -> None:
-    assert "untrained" not in (run("strategy=fedavg") / "report.html").read_text()
+    assert "untrained" not in page_of(run("strategy=fedavg"))
 
 
 # --- each client's own accuracy --------------------------------------------------------------------------
@@ -339,6 +339,12 @@ def test_a_clients_accuracy_is_that_of_its_model_before_upload(strategy: str, ru
     assert accuracy["personalised_std"] == pytest.approx(np.std(list(by_hand.values())), abs=1e-6)
 
 
+def test_the_report_shows_it(run: Run) -> None:
+    on, off = (run("partition.test_fraction=0.4", f"evaluate.clients={word}") for word in ("true", "false"))
+    assert 'src="clients.png"' in page_of(on) and (on / "clients.png").is_file()
+    assert "clients.png" not in page_of(off) and not (off / "clients.png").exists()
+
+
 @pytest.mark.parametrize("strategy", group_choices(CONF / "strategy"))
 def test_every_method_has_it_and_nothing_else_changes(strategy: str, run: Run) -> None:
     on, off = (
@@ -347,8 +353,6 @@ def test_every_method_has_it_and_nothing_else_changes(strategy: str, run: Run) -
     )
     known = [json.loads((folder / "metrics.jsonl").read_text())["personal_accuracy"] for folder in (on, off)]
     assert set(known[0]["clients"]) == {"0", "1", "2", "3"} and known[1] is None
-    assert (on / "clients.png").is_file() and not (off / "clients.png").exists()
-    assert 'src="clients.png"' in (on / "report.html").read_text()
     assert json.loads((off / "summary.json").read_text())["accuracy"]["personalised"] is None
     models = [hashlib.sha256((folder / "model.safetensors").read_bytes()).digest() for folder in (on, off)]
     assert models[0] == models[1]

@@ -94,7 +94,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path):
 
 
 def test_a_run_leaves_what_the_design_lists(run: Run):
-    folder = run("checkpoint.every=1", "num_rounds=4", "checkpoint.keep=2")
+    folder = run("checkpoint.every=1", "num_rounds=4", "checkpoint.keep=2", "operations.report=true")
     names = {"config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "model.safetensors", "report.html"}
     assert names <= {path.name for path in folder.iterdir()}
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
@@ -183,7 +183,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
 ):
     # In a file: 5 kB for what a resumed run is checked against, 160 bytes for a release in the ledger, 25 kB for a
     # checkpoint, 30 kB for the picture of who holds what, which comes first, 40 kB for a plot of the report.
-    options = ("num_rounds=16", "checkpoint.every=12")
+    options = ("num_rounds=16", "checkpoint.every=12", "operations.report=true")
     whole = run(*options)
     expected = result_of(whole)
     least = max((whole / name).stat().st_size for name in (START, "config.yaml")) + 200  # which holds the folder's name

@@ -1,5 +1,5 @@
-"""What whoever runs the tool in earnest needs: events as log lines, metrics and health over HTTP, a graceful stop.
+"""For operators: events as log lines, metrics and health checks over HTTP, experiment trackers.
 
-`logs`, `metrics` and `serving` know nothing of runs and serve a node as well; `monitor` is a run's use of them.
-Nothing here says more of a client than that it took part, or the code with which it did not.
+`logs`, `prometheus` and `serving` are independent of runs and are used by nodes too; `monitor` uses them for a run.
+About a single client only this is reported: that it took part, or the code with which it refused.
 """

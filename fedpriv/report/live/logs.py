@@ -1,4 +1,4 @@
-"""Events as log lines, plain or JSON: one line an event, with the same names in both."""
+"""Events as log lines, plain or JSON: one line per event, with the same names in both."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedpriv.common.errors import OptionError
 
 Format = Literal["plain", "json"]
 
-#: What every line begins with, in this order.
+#: First fields of every line, in this order.
 FIELDS = ("time", "level", "event", "run")
 
 
 class EventLog:
-    """Where events go. Nothing is written where no format was chosen.
+    """Writes events. Nothing is written if no format was chosen.
 
-    The logger is this object's own and in no tree of loggers: two runs of one process do not hear each other.
+    The logger belongs to this object and is not in the logging hierarchy: runs in one process do not mix.
     """
 
     def __init__(self, handler: logging.Handler | None, run: str | None, level: str = "info") -> None:
@@ -41,8 +41,8 @@ class EventLog:
             self._logger.log(level, name, extra={"fields": shown})
 
     def adopt(self, logger: str) -> None:
-        """Takes the records of one of Python's loggers too (event ``log``, field ``text``): for a process whose log
-        stays with whoever owns the data, since such records may speak of them.
+        """Also writes the records of a Python logger (event ``log``, field ``text``): only for a process whose log
+        stays with the owner of the data, since such records may contain data.
         """
         if self._handler is not None:
             self._adopted.append(logging.getLogger(logger))
@@ -63,8 +63,8 @@ def configure_logging(
     run: str | None = None,
     option: str = "operations.log_file",
 ) -> EventLog:
-    """An event log in ``style`` (None: none) to ``file`` (None: standard error), which is opened again after it was
-    rotated away. run: a field of every line. Close it at the end.
+    """An event log in ``style`` (None: none) to ``file`` (None: standard error), which is reopened after log
+    rotation. run: a field of every line. Close it at the end.
 
     Raises `OptionError` that names ``option`` where the file cannot be written.
     """
@@ -110,7 +110,7 @@ class _JsonLines(JsonFormatter):
 
 
 class _PlainLines(logging.Formatter):
-    """``2026-01-31T12:00:00.000Z info round_ended run=here round=3``; a text with a blank is in quotes."""
+    """``2026-01-31T12:00:00.000Z info round_ended run=here round=3``; a text with a space is quoted."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = _event(record)

@@ -1,4 +1,4 @@
-"""A run as its operator sees it: one log line an event, metrics, and whether it is well."""
+"""Monitoring of a run for its operator: one log line per event, metrics, and health."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLACK = 30.0
 
 
 class Monitor:
-    """What a session reports to. Its log is its own; ``server`` is there where metrics were asked for.
+    """Receives a session's reports. It owns its log; ``server`` is set if metrics are enabled.
 
     Raises `OptionError` for a tool that should track the run and is not installed.
     """
@@ -46,10 +46,10 @@ class Monitor:
         self._reason = ""
         self._began = self._heard = time.monotonic()
 
-    # --- what a session says -----------------------------------------------------------------------------
+    # --- reports of a session -----------------------------------------------------------------------------
 
     def running(self, config: Config, done: int, epsilon: float) -> None:
-        """Rounds begin behind round ``done``, where epsilon was spent; ``config`` says what ``auto`` became."""
+        """Rounds start after round ``done``, at which ``epsilon`` was spent; ``config``: with ``auto`` resolved."""
         parts = {name: getattr(config, name).name for name in ("strategy", "dataset", "model", "engine")}
         self._round = done
         self._enter("running")
@@ -58,14 +58,14 @@ class Monitor:
         fields: dict[str, Any] = {"round": done, "epsilon": epsilon, **parts, **sizes}
         self._log.event("run_resumed" if done else "run_started", **fields)
         self._tracker.start(config, done)
-        self.heard()  # tools may take their time
+        self.heard()  # starting the tools may have taken long
 
     def heard(self) -> None:
-        """Something arrived or was done."""
+        """Records activity: something arrived or was done."""
         self._heard = time.monotonic()
 
     def round_ended(self, row: Mapping[str, Any], codes: Mapping[int, str], ignored: int, epsilon: float) -> None:
-        """row: the round's line of metrics.jsonl. codes: client -> why there is no usable reply of it. epsilon: at
+        """row: the round's line of metrics.jsonl. codes: client -> why it has no usable reply. epsilon: at
         `privacy.delta`, the maximum over clients.
         """
         self.heard()
@@ -91,20 +91,20 @@ class Monitor:
         self.heard()
 
     def settled(self, epsilon: float) -> None:
-        """What the whole run has spent, where that is other than was said after its last round."""
+        """The epsilon of the whole run, where it differs from that reported after the last round."""
         self.metrics.settled(epsilon)
 
     def checkpoint(self, number: int) -> None:
         self._log.event("checkpoint_written", round=number)
 
     def finishing(self) -> None:
-        """No further round comes: what follows has no time limit."""
+        """No round follows; what remains has no time limit."""
         self._enter("finishing")
 
     # --- health ------------------------------------------------------------------------------------------
 
     def healthy(self) -> tuple[bool, str]:
-        """Not after a failure, nor where rounds go on and nothing was heard for longer than an exchange may take."""
+        """False after a failure, or if rounds are running and nothing happened for longer than an exchange may take."""
         silent = time.monotonic() - self._heard
         if self.state == "failed":
             return False, f"failed: {self._reason}"
@@ -113,7 +113,7 @@ class Monitor:
         return True, f"{self.state}, {self._round} of {self._rounds} rounds"
 
     def ready(self) -> tuple[bool, str]:
-        """While rounds go on."""
+        """True while rounds are running."""
         good, words = self.healthy()
         return good and self.state == "running", words
 
@@ -148,7 +148,7 @@ class Monitor:
 
 @contextmanager
 def watched(config: Config, folder: Path) -> Iterator[Monitor]:
-    """The monitor of the run in ``folder``, for as long as the run goes on in this process; how that ends is an event
+    """The monitor of the run in ``folder``, while the run is active in this process; how that ends is an event
     too. Raises `OptionError` for a port that is taken or a log that cannot be written.
     """
     options, name = config.operations, folder.absolute().name

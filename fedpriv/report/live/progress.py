@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar in a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-#: Plain lines come no faster than this, except the last.
+#: Shortest time between plain lines, except before the last.
 SECONDS_BETWEEN_LINES = 1.0
 
 
 def figure(value: float | None) -> str:
-    """A number as people read it; infinite is a word."""
+    """A number for display; infinity is spelled out."""
     if value is None:
         return "-"
     if math.isinf(value):
@@ -32,7 +32,7 @@ _prefix: ContextVar[str | None] = ContextVar("prefix", default=None)
 
 @contextmanager
 def plain_output(prefix: str | None) -> Iterator[None]:
-    """Where several runs share a terminal: lines that begin with ``prefix`` instead of a bar (None: no change)."""
+    """For several runs in one terminal: lines that begin with ``prefix`` instead of a bar (None: no change)."""
     token = _prefix.set(prefix)
     try:
         yield

@@ -1,6 +1,6 @@
 """Prometheus metrics of a run's server and of a node.
 
-Each has a registry of its own: several runs of one process (a sweep, tests) never meet.
+Each has its own registry, so that several runs in one process (a sweep, tests) do not collide.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STATES = ("starting", "running", "finishing", "stopped", "finished", "failed")
 
 
 class RunMetrics:
-    """What a run's server counts. All of it is public or the server's own: no figure of a single client, and none of
-    the diagnostics of a simulation.
+    """Metrics of a run's server. All are public or the server's own: none is about a single client, and none is a
+    diagnostic that only a simulation has.
     """
 
     def __init__(self, num_rounds: int, max_epsilon: float | None = None, target_epsilon: float | None = None) -> None:
@@ -71,7 +71,7 @@ class RunMetrics:
             gauge("epsilon_target", "privacy.target_epsilon").set(target_epsilon)
 
     def running(self, done: int, epsilon: float, **info: str) -> None:
-        """Rounds begin behind round ``done``, where epsilon was spent. info: `INFO`."""
+        """Rounds start after round ``done``, at which ``epsilon`` was spent. info: `INFO`."""
         self._info.labels(**info).set(1)
         self._round.set(done)
         self._epsilon.set(epsilon)
@@ -114,7 +114,7 @@ class RunMetrics:
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """What a node's files say now. Epsilons are stated at the delta of their budget.
+    """State of a node as read from its files. Epsilons are at the delta of their budget.
 
     max_epsilon: None where a budget has no limit. last_release: Unix time in seconds, None: never.
     """
@@ -128,10 +128,10 @@ class NodeSnapshot:
 
 
 class NodeMetrics(Collector):
-    """A node's metrics, read anew for every scrape: messages are handled by processes that do not last, so only files
-    know. Where ``snapshot`` raises, `fedpriv_node_readable` is 0 and nothing else is said.
+    """A node's metrics, read from its files on every scrape, since messages are handled by short-lived processes. Where
+    ``snapshot`` raises, `fedpriv_node_readable` is 0 and no other metric is given.
 
-    ``registry`` is what `serve_metrics` takes; it holds the long-lived process's own figures too.
+    ``registry`` is for `serve_metrics`; it also holds the long-lived process's own metrics.
     """
 
     def __init__(self, snapshot: Callable[[], NodeSnapshot]) -> None:
@@ -141,13 +141,13 @@ class NodeMetrics(Collector):
         self.registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Nothing is read before the first scrape."""
+        """Empty, so that nothing is read before the first scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
         try:
             now = self._snapshot()
-        except Exception:  # a broken ledger must show as a broken ledger, not as an empty page
+        except Exception:  # a broken ledger must be visible as such, not as an empty page
             yield GaugeMetricFamily("fedpriv_node_readable", "Whether ledger and files could be read", value=0)
             return
         yield GaugeMetricFamily("fedpriv_node_readable", "Whether ledger and files could be read", value=1)

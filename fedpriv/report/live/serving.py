@@ -1,4 +1,4 @@
-"""Metrics and health over HTTP: /metrics for Prometheus, /healthz and /readyz for whoever restarts processes."""
+"""Metrics and health over HTTP: /metrics for Prometheus, /healthz and /readyz for supervisors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Health = Callable[[], tuple[bool, str]]
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 10  # seconds for a request: whoever says nothing keeps no thread
+    timeout = 10  # seconds for a request: a silent connection must not hold a thread
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are no events."""
+        """Does nothing: scrapes are not logged."""
 
 
 class MetricsServer:
-    """Answers until it is closed. ``port`` is the one it got where 0 was asked for."""
+    """Answers until closed. ``port`` is the actual port if 0 was requested."""
 
     def __init__(self, server: ThreadingWSGIServer) -> None:
         self._server, self.port = server, int(server.server_port)
@@ -59,9 +59,10 @@ def serve_metrics(
     options: tuple[str, str] = ("operations.metrics_address", "operations.metrics_port"),
 ) -> MetricsServer:
     """Serves ``registry`` at /metrics, ``healthy`` at /healthz and ``ready`` (None: the same) at /readyz; 503 where
-    one of these says no, or raises. port 0: any that is free.
+    a check fails or raises. port 0: any free port.
 
-    Raises `OptionError` that names one of ``options`` where the port is taken or the address is none of this machine.
+    Raises `OptionError` that names one of ``options`` where the port is taken or the address is not one of this
+    machine.
     """
     metrics = make_wsgi_app(registry)
     checks = {"/healthz": healthy, "/readyz": ready or healthy}
@@ -95,5 +96,5 @@ def serve_metrics(
 def _asked(check: Health) -> tuple[bool, str]:
     try:
         return check()
-    except Exception as error:  # a check that fails is a failed check
+    except Exception as error:  # an exception counts as a failed check
         return False, f"the check itself failed: {type(error).__name__}"

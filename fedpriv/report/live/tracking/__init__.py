@@ -1,4 +1,4 @@
-"""A run as other tools show it: TensorBoard, MLflow, Weights & Biases, all behind `tracker.Tracker`.
+"""Experiment trackers: TensorBoard, MLflow and Weights & Biases, all used through `tracker.Tracker`.
 
 Off by default. Nothing here decides anything of a result, and nothing that fails here ends a run.
 """

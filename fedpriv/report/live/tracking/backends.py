@@ -1,4 +1,6 @@
-"""The tools. Each imports its package only when a run starts with it, and writes files unless told otherwise."""
+"""The tracking tools. Each imports its package only when a run uses it, and writes files unless configured
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ PACKAGES = {
     "mlflow": ("mlflow", "mlflow-skinny"),
     "wandb": ("wandb", "wandb"),
 }
-#: Where the user's environment says nothing: nothing is reported to the tools' makers, and a server that does not
-#: answer holds up a round for seconds, not for minutes.
+#: Defaults that the user's environment overrides: no telemetry to the tools' makers, and an unresponsive server delays
+#: a round by seconds, not minutes.
 ENVIRONMENT = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -31,15 +33,15 @@ ENVIRONMENT = {
     "WANDB_ERROR_REPORTING": "false",
 }
 SECONDS_TO_CONNECT, SECONDS_TO_FINISH = 30.0, 60.0
-MOST_PARAMS = 100  # that mlflow takes at once
+MOST_PARAMS = 100  # most parameters that mlflow accepts in one call
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a tool must know to show a run.
+    """What a tool needs to know about a run.
 
-    known: the run's id in this tool where it was tracked before (a resumed run), None otherwise.
-    done: rounds that are complete; what was tracked of later ones is made again.
+    known: the run's id in this tool if it was tracked before (a resumed run), None otherwise.
+    done: completed rounds; later ones that were tracked are replayed.
     """
 
     experiment: str
@@ -51,19 +53,19 @@ class RunFacts:
 
 
 class Backend(Protocol):
-    """A tool. Any method may raise: `Tracker` leaves the tool alone from then on."""
+    """A tool. Any method may raise: `Tracker` then stops using the tool."""
 
     def start(self, facts: RunFacts) -> str:
-        """Begins a run, or takes up a known one; returns the id by which it is found again."""
+        """Starts a run, or continues a known one; returns its id in this tool."""
 
     def round(self, number: int, figures: Figures, texts: Texts) -> None: ...
 
     def finish(self, state: State, number: int, figures: Figures, texts: Texts) -> None:
-        """Ends the run behind round ``number``; the figures are the whole run's, none unless it has finished."""
+        """Ends the run after round ``number``; the figures are the whole run's, empty unless it has finished."""
 
 
 class TensorBoard:
-    """Event files in ``folder/tensorboard/NAME``; a resumed run hides rounds that are made again."""
+    """Event files in ``folder/tensorboard/NAME``; a resumed run hides the rounds that are replayed."""
 
     def start(self, facts: RunFacts) -> str:
         from torch.utils.tensorboard import SummaryWriter
@@ -72,7 +74,7 @@ class TensorBoard:
         purge = facts.done + 1 if facts.known else None
         self._writer = SummaryWriter(facts.folder / "tensorboard" / place, purge_step=purge)
         if not facts.known:
-            lines = (f"    {name}: {value}" for name, value in facts.options.items())  # Markdown shows it as it is
+            lines = (f"    {name}: {value}" for name, value in facts.options.items())  # a Markdown code block
             self._writer.add_text("config", "\n".join(lines), 0)
         return place
 
@@ -89,7 +91,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A file store in ``folder/mlflow``, or a server. Client and run are this object's own: nothing global is set."""
+    """A file store in ``folder/mlflow``, or a server. Client and run belong to this object: no global state is set."""
 
     STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}  # noqa: RUF012
 
@@ -118,7 +120,7 @@ class MLflow:
         if found is None:
             try:
                 return str(self._client.create_experiment(name))
-            except MlflowException:  # another job of a sweep was faster
+            except MlflowException:  # another job of a sweep created it first
                 found = self._client.get_experiment_by_name(name)
                 if found is None:
                     raise
@@ -137,8 +139,8 @@ class MLflow:
 
 
 class WandB:
-    """Offline: a folder ``folder/wandb/offline-run-*``, which ``wandb sync`` sends when its owner wants that. Each
-    start of a resumed run has a folder of its own, with the same run id.
+    """Offline: a folder ``folder/wandb/offline-run-*``, which its owner may send with ``wandb sync``. Each
+    start of a resumed run has its own folder, with the same run id.
     """
 
     def __init__(self, mode: Literal["offline", "online"]) -> None:
@@ -196,7 +198,7 @@ def make_backend(kind: str, options: TrackingConfig) -> Backend:
 
 
 def _new_folder(parent: Path, name: str) -> str:
-    """Makes a folder that no other run has, called ``name`` or ``name-2`` and so on; returns what it is called."""
+    """Makes a new folder ``name``, or ``name-2`` and so on; returns its name."""
     parent.mkdir(parents=True, exist_ok=True)
     number, found = 1, name
     while True:

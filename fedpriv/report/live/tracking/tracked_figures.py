@@ -1,6 +1,6 @@
-"""What is tracked: names, numbers and texts made of a run's configuration, rounds and summary.
+"""Tracked values: names, numbers and texts from a run's configuration, rounds and summary.
 
-A number that is not finite becomes the text "inf": none of the tools shows it faithfully as a number.
+A number that is not finite becomes the text "inf": none of the tools displays it correctly as a number.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fedpriv.report.client_accuracy import PERSONAL
 Figures = dict[str, float]
 Texts = dict[str, str]
 
-#: Of a round's line of metrics.jsonl, by the same names: public, or the server's own.
+#: Keys of a round's line of metrics.jsonl that are public or the server's own.
 ROUND = ("accuracy", "loss", "participants", "dropped", "late", "stopped", "seconds", "bytes_up", "bytes_down")
-#: Means over the clients, which a simulation alone knows: no part of what a server sees.
+#: Means over the clients, known only in simulation: a real server does not see them.
 DIAGNOSTICS = ("train_loss", "update_norm", "clipped_norm", "noise_norm")
-#: Options that say where things lie on this machine, or who looks on.
+#: Options about paths on this machine, or about monitoring.
 PLACES = (
     *("run_dir", "operations", "tracking", "engine.address", "model.path"),
     *("dataset.root", "dataset.cache", "dataset.split", "dataset.path", "dataset.test_root"),
@@ -39,7 +39,7 @@ def options(config: Config) -> Texts:
 
 
 def of_round(row: Mapping[str, Any]) -> tuple[Figures, Texts]:
-    """A line of metrics.jsonl. Single clients are left out, and so is what a tool cannot draw (lists)."""
+    """A line of metrics.jsonl. Single clients are left out, and so are lists, which a tool cannot plot."""
     wanted: dict[str, Any] = {name: row[name] for name in ROUND}
     wanted |= {"epsilon": row["epsilon_so_far"], "refused": sum(row["refused"].values())}
     wanted |= {f"figures/{name}": value for name, value in row["figures"].items()}
@@ -50,7 +50,7 @@ def of_round(row: Mapping[str, Any]) -> tuple[Figures, Texts]:
 
 
 def of_summary(summary: Mapping[str, Any]) -> tuple[Figures, Texts]:
-    """summary.json by dotted names, the three epsilons always among them."""
+    """summary.json by dotted names, always including the three epsilons."""
     figures, texts = _divided({f"summary/{name}": value for name, value in _leaves("", summary)})
     for name, words in NO_EPSILON.items():
         if summary["privacy"].get(name) is None:
@@ -67,7 +67,7 @@ def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _divided(values: Mapping[str, Any]) -> tuple[Figures, Texts]:
-    """Finite numbers, and texts. Nothing else is kept."""
+    """Separates finite numbers and texts; other values are dropped."""
     figures: Figures = {}
     texts: Texts = {}
     for name, value in values.items():

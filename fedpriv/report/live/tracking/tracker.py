@@ -1,4 +1,4 @@
-"""What a run reports to, whichever tools look on."""
+"""The tracking interface of a run, whichever tools are used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedpriv.config.schema import Config
 from fedpriv.report.live.tracking.backends import PACKAGES, Backend, RunFacts, State, make_backend
 from fedpriv.report.live.tracking.tracked_figures import Texts, of_round, of_summary, options
 
-#: In a run's folder: kind -> the id of the run there.
+#: File in a run's folder: tool -> the run's id in it.
 IDS = "tracking.json"
 
 #: (kind, what went wrong)
@@ -24,14 +24,14 @@ Warn = Callable[[str, str], None]
 
 
 class Tracker:
-    """The tools of one run. One that fails is left alone from then on, after one warning."""
+    """The tools of one run. A tool that fails is no longer used, after one warning."""
 
     def __init__(self, wanted: TrackingConfig, folder: Path, warn: Warn) -> None:
         """folder: the run's. Raises `OptionError` where the package of a tool is not installed."""
         for kind in wanted.kinds:
             module, package = PACKAGES[kind]
             found = importlib.util.find_spec(module)
-            if found is None or found.origin is None:  # a folder `wandb` where one works is no package
+            if found is None or found.origin is None:  # None: a mere folder of that name
                 words = f"needs the package {package}: make install, or pip install {package}"
                 raise OptionError("tracking.kinds", kind, words)
         self._wanted, self._folder, self._warn = wanted, folder.absolute(), warn
@@ -40,8 +40,8 @@ class Tracker:
         self._last = 0
 
     def start(self, config: Config, done: int) -> None:
-        """Rounds begin behind round ``done``. A run that was tracked before is taken up by its id; a tool that comes in
-        only now gets the earlier rounds too.
+        """Rounds start after round ``done``. A run that was tracked before is continued by its id; a tool added only
+        now gets the earlier rounds too.
         """
         self._last = done
         for kind in self._wanted.kinds:
@@ -70,7 +70,7 @@ class Tracker:
         self._all(lambda backend: backend.round(self._last, figures, news))
 
     def finish(self, state: State) -> None:
-        """The run ended; its folder says how. The model is named by its place and stays there."""
+        """The run ended, as recorded in its folder. The model is tracked by its path, not copied."""
         self._all(lambda backend: self._end(backend, state))
         self._backends.clear()
 

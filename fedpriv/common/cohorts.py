@@ -1,0 +1,80 @@
+"""Who is asked in a round: public, drawn from the seed, and for every plan of participation known before the run."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.common.seeds import draw_cohort, generator
+
+#: How often a client may be asked: as a lottery says, once, or at most so many times.
+Participation = Literal["sampled", "once", "balanced"]
+
+
+def passes_needed(num_rounds: int, num_clients: int, size: int) -> int:
+    """The fewest participations of a client with which cohorts of ``size`` fill every round."""
+    return -(-num_rounds * size // num_clients)
+
+
+def balanced_cohort(seed: int, server_round: int, num_clients: int, size: int) -> list[int]:
+    """Sorted ids of the clients asked in a round where all are asked equally often.
+
+    The population is gone through again and again, each pass in a random order of its own; rounds take ``size`` clients
+    after one another. So nobody is asked twice within a pass, and in rounds 1..R everybody is asked floor(R size / N)
+    or ceil(R size / N) times. Where a round takes the last of one pass, its other clients are the first of the next
+    pass; those last ones come later in it, so a cohort never holds a client twice.
+    """
+    first = (server_round - 1) * size
+    number, place = divmod(first, num_clients)
+    cohort = _order(seed, number, num_clients, size)[place : place + size]
+    if len(cohort) < size:
+        cohort = np.concatenate([cohort, _order(seed, number + 1, num_clients, size)[: size - len(cohort)]])
+    return sorted(cohort.tolist())
+
+
+@lru_cache(maxsize=2)
+def _orders(seed: int, num_clients: int, size: int) -> _Orders:
+    return _Orders(seed, num_clients, size)
+
+
+def _order(seed: int, number: int, num_clients: int, size: int) -> NDArray[np.int64]:
+    """The order of pass ``number`` (int64 [N])."""
+    return _orders(seed, num_clients, size).of(number)
+
+
+class _Orders:
+    """Orders of passes, each made from the last clients of the one before; the two newest are kept."""
+
+    def __init__(self, seed: int, num_clients: int, size: int) -> None:
+        self.seed, self.num_clients, self.size = seed, num_clients, size
+        self.kept: dict[int, NDArray[np.int64]] = {}
+
+    def of(self, number: int) -> NDArray[np.int64]:
+        if number not in self.kept:
+            earlier = max((known for known in self.kept if known < number), default=-1)
+            last = self.kept.get(earlier)
+            for one in range(earlier + 1, number + 1):
+                order = self._next(one, last)
+                self.kept = {one: order} if last is None else {one - 1: last, one: order}
+                last = order
+        return self.kept[number]
+
+    def _next(self, number: int, last: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        order = generator(self.seed, number, "pass").permutation(self.num_clients)
+        shared = number * self.num_clients % self.size  # clients of the round that this pass begins within
+        if last is None or not shared:
+            return order
+        head = order[~np.isin(order, last[-shared:])][: self.size - shared]
+        return np.concatenate([head, order[~np.isin(order, head)]])
+
+
+def cohort_of(
+    seed: int, server_round: int, num_clients: int, size: int, sampling: str, participation: str = "sampled"
+) -> list[int]:
+    """Sorted ids of the clients asked in a round: `draw_cohort` where ``participation`` is "sampled"."""
+    if participation == "sampled":
+        return draw_cohort(seed, server_round, num_clients, size, sampling)
+    return balanced_cohort(seed, server_round, num_clients, size)

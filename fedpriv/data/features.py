@@ -1,0 +1,167 @@
+"""Public features: fixed functions of one picture, between pictures and model.
+
+They are built from formulas and public seeds alone. No picture of any data set has part in them, not even a mean: a
+picture's features depend on that picture and on nobody else's, so they cost no privacy and need no account. For the
+same reason pixels are only divided by 255 here; not even the data set's public mean and deviation are used.
+
+Shapes: n pictures, c channels, h x w pixels, d features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.schema import FeaturesConfig
+from fedpriv.data.axes import Floats, unit
+from fedpriv.data.draws import generator
+from fedpriv.data.local_dct import dims_of as dct_dims
+from fedpriv.data.local_dct import local_dct
+from fedpriv.data.oriented import dims_of as gradient_dims
+from fedpriv.data.oriented import oriented_gradients
+from fedpriv.data.stroke_map import load_directions, stroke_map
+from fedpriv.data.strokes import GLYPHS
+
+Shape = tuple[int, int, int]  # channels, height, width
+Function = Callable[[Floats], Floats]
+
+#: Sides of pictures that features are made for.
+SMALLEST, LARGEST = 8, 64
+#: Pictures that are computed together. The last block is filled up with black ones, so that every product has the same
+#: size whoever asks, and no sum is added in another order: a picture's features are the same bit for bit everywhere.
+BLOCK = 64
+
+WORDS = {
+    "gradients": "oriented gradients",
+    "dct": "local cosine transforms, scaled as natural pictures fall off (1/frequency)",
+    "fourier": "random Fourier features with a public seed",
+}
+STROKES = "a stroke map: knows that digits are strokes"
+
+
+def public_knowledge(options: FeaturesConfig) -> str:
+    """Which public knowledge is in the features, for reports; "none" where the model reads pixels."""
+    if options.name == "none":
+        return "none"
+    return "; ".join([WORDS[options.name], *([STROKES] if options.map == "strokes" else [])])
+
+
+def base_dims(options: FeaturesConfig, shape: Shape) -> int:
+    """Numbers of one picture before a map. Raises `OptionError` for pictures that are too small or too large."""
+    channels, height, width = shape
+    if min(height, width) < SMALLEST or max(height, width) > LARGEST:
+        words = f"needs pictures of {SMALLEST}x{SMALLEST} to {LARGEST}x{LARGEST}, these are {height}x{width}"
+        raise OptionError("features", options.name, f"{words}; allowed: none, or another dataset.size")
+    if options.name == "gradients":
+        return gradient_dims(channels, height, width)
+    return dct_dims(channels) if options.name == "dct" else options.waves
+
+
+def model_input(options: FeaturesConfig, shape: Shape) -> Shape:
+    """What a model reads of pictures of this shape: [d, 1, 1], or the pictures themselves. Raises `OptionError`."""
+    if options.name == "none":
+        return shape
+    dims = base_dims(options, shape)
+    if options.map == "none":
+        return dims, 1, 1
+    most = min(dims, GLYPHS - 1)
+    if options.dims > most:
+        words = f"at most {most} of features={options.name} for pictures of {shape[1]}x{shape[2]}"
+        raise OptionError("features.dims", options.dims, words)
+    return options.dims, 1, 1
+
+
+def fourier_features(waves: int, width: float, shape: Shape) -> Function:
+    """sqrt(2/D) cos(w_j x + b_j), j = 1..D (Rahimi and Recht 2007), of the picture less its own mean at unit length:
+    inner products that approach the Gaussian kernel exp(-|x - y|^2 / (2 width^2)).
+    """
+    random, size = generator(0, "fourier features"), math.prod(shape)
+    directions = random.standard_normal((size, waves)).astype(np.float32) / np.float32(width)
+    phases = random.uniform(0, 2 * math.pi, waves).astype(np.float32)
+
+    def compute(images: Floats) -> Floats:
+        pixels = images.reshape(len(images), -1)
+        angles = unit(pixels - pixels.mean(1, keepdims=True)) @ directions + phases
+        return np.float32(math.sqrt(2 / waves)) * np.cos(angles)
+
+    return compute
+
+
+def centred(vectors: Floats) -> Floats:
+    """Each row less its own mean, at unit length."""
+    return unit(vectors - vectors.mean(1, keepdims=True))
+
+
+@dataclass
+class Features:
+    """The features of an option group for pictures of one shape.
+
+    cache: folder where the stroke map is kept once it has been made.
+    """
+
+    options: FeaturesConfig
+    shape: Shape
+    cache: Path
+    dims: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dims = model_input(self.options, self.shape)[0]
+        self._function: Function | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the numbers."""
+        mapped = {} if self.options.map == "none" else {"dims": self.options.dims, "exponent": self.options.exponent}
+        return {"map": self.options.map, **mapped, **self._base_identity}
+
+    @property
+    def _base_identity(self) -> dict[str, Any]:
+        waves = {"waves": self.options.waves, "width": self.options.width} if self.options.name == "fourier" else {}
+        return {"features": self.options.name, **waves, "shape": list(self.shape)}
+
+    def __call__(self, images: NDArray[np.uint8]) -> Floats:
+        """float32 [n, d] at unit length (zeros for a picture without any contrast), of uint8 [n, c, h, w]."""
+        if not len(images):
+            return np.zeros((0, self.dims), np.float32)
+        with threadpool_limits(limits=1):  # more threads would add in another order
+            if self._function is None:
+                self._function = self._build()
+            return in_blocks(self._function, images)
+
+    def _build(self) -> Function:
+        base = base_function(self.options, self.shape)
+        if self.options.map == "none":
+            return lambda images: centred(base(images))
+        directions = load_directions(
+            lambda images: in_blocks(base, images), self.shape, self._base_identity, self.cache
+        )
+        chosen = stroke_map(directions, self.options.dims, self.options.exponent)
+        return lambda images: chosen(base(images))
+
+
+def in_blocks(function: Function, images: NDArray[np.uint8]) -> Floats:
+    """A function's values [n, d] of uint8 pictures [n, c, h, w], n > 0, `BLOCK` at a time."""
+    starts = range(0, len(images), BLOCK)
+    return np.concatenate([whole_block(function, images[start : start + BLOCK]) for start in starts])[: len(images)]
+
+
+def whole_block(function: Function, images: NDArray[np.uint8]) -> Floats:
+    """A function's values [BLOCK, d] of at most `BLOCK` pictures and black ones."""
+    block = np.zeros((BLOCK, *images.shape[1:]), np.float32)
+    np.divide(images, np.float32(255), out=block[: len(images)])
+    return function(block)
+
+
+def base_function(options: FeaturesConfig, shape: Shape) -> Function:
+    """Pictures in 0..1 [n, c, h, w] -> [n, d] before any map."""
+    if options.name == "fourier":
+        return fourier_features(options.waves, options.width, shape)
+    return oriented_gradients if options.name == "gradients" else local_dct

@@ -1,0 +1,125 @@
+"""What holds for every method of `conf/strategy`, in both variants: plan, ledger, budget, target, resume, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Run, ledger_of, result_of, rows_of
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.engines.worker import Worker
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.event_json import entry_from_json
+from fedpriv.privacy.events import Event
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.runs.start import start_run
+
+METHODS = group_choices(CONF / "strategy")
+CASES = [
+    (f"strategy={name}", f"privacy.variant={variant}") for name in METHODS for variant in ("repaired", "published")
+]
+SIZE = ("num_clients=4", "clients_per_round=4", "num_rounds=4", "engine=inprocess", "operations.report=false")
+#: Without noise, or published with a release that has no price.
+WITHOUT_NOISE = ("fedavg", "fedprox", "fedper", "lgfedavg", "fedvf", "pfl", "corrquant")
+LEAKING = [(f"strategy={name}", "privacy.variant=published") for name in ("adpfl", "coqfl", "dpfedsnlc", "fedags")]
+PRICED = [case for case in CASES if case[0].partition("=")[2] not in WITHOUT_NOISE and case not in LEAKING]
+CHECKPOINTS = ("num_rounds=4", "checkpoint.every=2")
+DELTA = 1e-5
+TARGET = 20.0
+
+Case = tuple[str, ...]
+Whole = Callable[[Case], Path]
+
+
+def where(line: dict[str, Any]) -> tuple[Any, ...]:
+    return line["round"], line["client"], line["sequence"]
+
+
+every_case = pytest.mark.parametrize("case", CASES, ids=" ".join)
+priced = pytest.mark.parametrize("case", PRICED, ids=" ".join)
+
+
+def privacy_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())["privacy"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Folder of an uninterrupted run of a case, made once."""
+
+    @cache
+    def made(case: Case) -> Path:
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        start_run(compose([*SIZE, *CHECKPOINTS, *case]), folder)
+        return folder
+
+    return made
+
+
+def planned(case: Case, *more: str) -> Any:
+    config = with_target(compose([*SIZE, *case, *more]))
+    return make_plan(config, Worker(config))
+
+
+@every_case
+def test_the_ledger_costs_what_was_planned_and_not_more(case: Case, whole: Whole) -> None:
+    """Composed from the ledger's lines alone, for each client or, where the server books, for the sum."""
+    privacy, plan = privacy_of(whole(case)), planned(case)
+    assert privacy["verified_epsilon"] == pytest.approx(
+        "inf" if math.isinf(plan.verified_epsilon) else plan.verified_epsilon
+    )
+    booked: dict[int, list[Event]] = {}
+    for entry in map(entry_from_json, ledger_of(whole(case))):
+        if entry.event.threat == plan.threat:
+            booked.setdefault(entry.client, []).append(entry.event)
+    assert booked
+    for events in booked.values():
+        assert compose_events(events, DELTA).epsilon <= plan.verified_epsilon * (1 + 1e-9)
+
+
+@every_case
+def test_interrupted_and_resumed_it_is_the_same_run(case: Case, whole: Whole, resumed: Callable[..., Path]) -> None:
+    """After a round behind the last checkpoint, which is repeated with the noise that it had."""
+    assert result_of(resumed(*CHECKPOINTS, *case, after=3)) == result_of(whole(case))
+
+
+@every_case
+def test_a_reply_that_is_lost_is_spent_all_the_same(case: Case, whole: Whole, run: Run) -> None:
+    """Its release had left: the ledger holds as many lines as if it had arrived, and the mean is over the others."""
+    folder = run(*CHECKPOINTS, *case, "engine.faults=[{round:4,client:1,kind:drop}]", "strategy.server.min_replies=1")
+    assert [row["participants"] for row in rows_of(folder)] == [4, 4, 4, 3]
+    assert Counter(map(where, ledger_of(folder))) == Counter(map(where, ledger_of(whole(case))))
+    assert result_of(folder)["model"] != result_of(whole(case))["model"]
+
+
+@priced
+def test_a_budget_is_never_exceeded(case: Case, run: Run) -> None:
+    """Too little for four rounds."""
+    limit = 0.7 * planned(case).verified_epsilon
+    folder = run(*CHECKPOINTS, *case, f"privacy.max_epsilon={limit}")
+    privacy, decays = privacy_of(folder), case[0] in ("strategy=anr", "strategy=dpfl_agn")
+    assert privacy["spent_so_far"] <= limit and privacy["verified_epsilon"] <= limit
+    assert len(rows_of(folder)) < 4 or decays  # their plan is at the least noise, which a run need not reach
+    sampled = decays or case[0] in ("strategy=agn", "strategy=dpsgd")  # a filter may admit nothing of these
+    assert privacy["spent_so_far"] > 0 or sampled
+
+
+@every_case
+def test_a_target_is_met_by_the_whole_plan_or_refused(case: Case) -> None:
+    if case in PRICED:
+        config = with_target(compose([*SIZE, *case, f"privacy.target_epsilon={TARGET}"]))
+        assert 0.9 * TARGET < make_plan(config, Worker(config)).verified_epsilon <= TARGET
+        server, client = config.strategy.server, config.strategy.client
+        assert all(server[name] == client[name] for name in NOISE_OPTIONS if name in server and name in client)
+    else:
+        with pytest.raises(OptionError, match=r"privacy\.target_epsilon"):
+            planned(case, f"privacy.target_epsilon={TARGET}")
