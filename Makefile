@@ -38,7 +38,7 @@ test: install browser ## all tests in JOBS processes (on real pictures if ../sha
 	@marks="not gpu"; \
 	{ $(FIND_CHROMIUM); } >/dev/null || { marks="not gpu and not browser"; \
 		echo "the browser tests are left out: there is no Chromium here"; }; \
-	set -x; $(PY) -m pytest -m "$$marks" -n $(JOBS) --dist loadfile --max-worker-restart=0 $(ARGS)
+	set -x; $(PY) -m pytest -m "$$marks" -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
 
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)

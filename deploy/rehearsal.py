@@ -196,7 +196,15 @@ class Rehearsal:
     def wait_for_summary(self, run_dir: Path) -> None:
         """Waits until the run has written its summary and its ServerApp has ended. Raises `Failed`."""
         self.wait_until(lambda: (run_dir / "summary.json").exists(), f"no summary in {run_dir}")
-        patiently(lambda: self.stopped("superlink") or self._finished() > self._finished_before, self.signs_of_life)
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Until the newest run's ServerApp has ended, with a result or without. Raises `Failed` where it does not."""
+        if not patiently(lambda: self._ended() or self.stopped("superlink"), self.signs_of_life) or not self._ended():
+            raise Failed(f"the run does not end:\n{self.log('superlink')}")
+
+    def _ended(self) -> bool:
+        return self._finished() > self._finished_before
 
     def wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
         """Polls ``done``. Raises `Failed` if the SuperLink or the run ends without it, or nothing happens."""
@@ -204,7 +212,7 @@ class Rehearsal:
 
         def decided() -> bool:
             nonlocal reached
-            ended = self.stopped("superlink") or self._finished() > self._finished_before
+            ended = self.stopped("superlink") or self._ended()
             reached = done()  # read after the check for the end: it may just have been written
             return reached or ended
 

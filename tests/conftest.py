@@ -24,12 +24,25 @@ sys.dont_write_bytecode = False
 UNPACK = Path(__file__).resolve().parents[2] / "shared" / "data" / "unpack.sh"
 
 
+#: Files of a minute or more of work, the longest first: a process that begins one of them last works alone at the end.
+LONGEST = (
+    *("system/test_deploy_page.py", "system/test_rehearsal.py", "engines/test_engines.py", "system/test_docs.py"),
+    *("runs/test_stopping.py", "system/test_benchmarks.py", "system/test_ray_start.py", "system/test_ray_scale.py"),
+    *("studies/test_leaderboard.py", "runs/test_sweep.py", "runs/test_resume.py"),
+)
+
+
 def _pictures_are_there() -> bool:
     return bool(os.environ.get("FEDPRIV_PICTURES")) or UNPACK.is_file()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects, rather than skips, what needs the real pictures where there are none: a skip is a fault here."""
+    """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures where there are
+    none: a skip is a fault here.
+    """
+    root = Path(__file__).parent
+    place = {root / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
     if _pictures_are_there():
         return
     unavailable = [item for item in items if item.get_closest_marker("pictures")]

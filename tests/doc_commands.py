@@ -256,6 +256,8 @@ class Shop:
             return main(given)
         multirun = "-m" in given
         smaller = SMALL | {"engine": options.get("engine", "inprocess")}
+        if given and "operations.report" not in options:  # the first command of all writes its report
+            smaller |= {"operations.report": "false"}
         for words, more in FITTING.items():
             if words in " ".join(given):
                 smaller |= more

@@ -28,6 +28,7 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.ray import RayGrid
 from fedpriv.engines.worker import Worker
 from fedpriv.runs.folder import RunFolder
@@ -359,6 +360,18 @@ def test_flowers_workers_see_the_gpu_that_their_clients_were_promised(
     config = compose([*SMALL, "engine.gpus_per_worker=0.25"])
     run_on_flower(config.model_copy(update={"engine": config.engine.model_copy(update={"device": device})}), print)
     assert asked[0]["client_resources"]["num_gpus"] == share
+
+
+@pytest.mark.slow
+def test_runs_that_follow_one_another_have_the_same_workers():
+    config, _, _ = resolve(compose([*SMALL, "engine=ray", "engine.workers=1"]), None)
+    pids = []
+    for _ in range(2):
+        with RayGrid(config) as grid:
+            pids += grid.worker_pids()
+    assert len(pids) == 2 and pids[0] == pids[1]
+    end_kept()
+    assert not ray.is_initialized()
 
 
 @pytest.mark.slow

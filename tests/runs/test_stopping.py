@@ -32,7 +32,13 @@ from fedpriv.runs.start import resume_run, serve_flwr_run, start_run
 Cli = Callable[..., Outcome]
 
 #: State that rounds hand on, and no checkpoint of its own accord.
-OPTIONS = (*SMALL, "num_rounds=6", "strategy.client.obsolete_factor=0.4", "checkpoint.every=0")
+OPTIONS = (
+    *SMALL,
+    "operations.report=false",
+    "num_rounds=6",
+    "strategy.client.obsolete_factor=0.4",
+    "checkpoint.every=0",
+)
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +258,7 @@ def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("engine", ["inprocess", "ray"])
 def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Path):
     options = (*SMALL[:-1], "num_rounds=40", "checkpoint.every=0", "evaluate.every=0", "engine.trainer=sequential")
+    options = (*options, "operations.report=false")
     start_run(compose([*options, "engine=inprocess"]), tmp_path / "whole")
     with started(tmp_path, *options, f"engine={engine}", "engine.workers=1", "hydra.run.dir=run") as process:
         time.sleep(random.Random().uniform(0, 0.2))

@@ -16,6 +16,9 @@ from fedpriv.report.__main__ import main as report
 
 Cli = Callable[..., Outcome]
 
+#: Runs whose reports nobody reads.
+QUIET = (*SMALL, "operations.report=false")
+
 
 def jobs_of(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/config.yaml"))
@@ -25,7 +28,7 @@ def test_a_sweep_runs_every_combination_and_compares_them(
     cli: Cli, tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
 ):
     swept = ("strategy=fedldp,fedcad", "strategy.client.noise_multiplier=0.03,0.1", "seed=0,1")
-    outcome = cli("-m", *SMALL, "num_rounds=2", *swept)
+    outcome = cli("-m", *QUIET, "num_rounds=2", *swept)
     assert outcome.code == 0 and outcome.err == ""
     (folder,) = (tmp_path / "multirun").glob("*/*")
     names = [f"{number}-{'fedldp' if number < 4 else 'fedcad'}-digits" for number in range(8)]
@@ -54,7 +57,7 @@ def test_a_sweep_runs_every_combination_and_compares_them(
 
 
 def test_a_failing_job_stops_nobody_else(cli: Cli, tmp_path: Path):
-    outcome = cli("-m", *SMALL, "num_rounds=1", "local.batch_size=1000,12,2000", "hydra.sweep.dir=sweep")
+    outcome = cli("-m", *QUIET, "num_rounds=1", "local.batch_size=1000,12,2000", "hydra.sweep.dir=sweep")
     assert outcome.code != 0
     assert jobs_of(tmp_path / "sweep") == ["1-fedcad-digits"]
     reason = (tmp_path / "sweep" / "0-fedcad-digits" / "failed.txt").read_text()
@@ -67,7 +70,7 @@ def test_a_failing_job_stops_nobody_else(cli: Cli, tmp_path: Path):
 def test_jobs_in_other_processes_are_counted(cli: Cli, tmp_path: Path, run: Run):
     """The joblib launcher: a failure happens where this process does not see it."""
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
-    outcome = cli("-m", *SMALL, "num_rounds=2", "local.batch_size=12,1000", *launcher)
+    outcome = cli("-m", *QUIET, "num_rounds=2", "local.batch_size=12,1000", *launcher)
     assert outcome.code == 1
     assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
     assert "sweep: 1 runs finished, 1 failed" in outcome.out and "1-fedcad-digits: exit code 2" in outcome.out
@@ -107,7 +110,7 @@ def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Session, "_end_round", ctrl_c)
-    outcome = cli("-m", *SMALL, "seed=0,1", "hydra.sweep.dir=sweep")
+    outcome = cli("-m", *QUIET, "seed=0,1", "hydra.sweep.dir=sweep")
     assert outcome.code == 130
     assert outcome.err == "fedpriv: interrupted; resume=sweep/0-fedcad-digits goes on from the last checkpoint\n"
     assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
