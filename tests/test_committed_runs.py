@@ -8,20 +8,13 @@ them on; the noise, drawn by the seed, stays. See `CLOSE` for how far.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
-
-from fedpriv.studies.boards import read_boards
-from fedpriv.studies.carrying_out import carry_out
 from fedpriv.studies.data import held_out, where
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.provenance import arithmetic
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results, read_runs
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
