@@ -1,10 +1,10 @@
 """Marks results whose code has changed what it computes: their runs are to be made anew, and every page says so.
 
     python -m tools.mark_results strategy=NAME,... reason=WORDS [results=docs/results] [studies=NAME,...]
-                                 [kinds=train,attack]
+                                 [kinds=train,attack] [kept=COMMIT,...]
 
 Marks every run of these methods (of the kinds named: train, plan, audit, attack, dme) in the folders of ``results``
-(or in those named), with the cells and entries that rest
+(or in those named) but those that the commits ``kept`` made, with the cells and entries that rest
 on one. The next `fedpriv.reproduce` or `fedpriv.leaderboard` into such a folder makes them anew, and only them; what it
 writes has no mark any more.
 """
@@ -38,7 +38,14 @@ from fedpriv.studies.study_words import write_words
 
 Rests = TypeVar("Rests", Cell, Entry)
 
-OPTIONS = {"strategy": None, "reason": None, "results": "docs/results", "studies": "all", "kinds": "train,attack"}
+OPTIONS = {
+    "strategy": None,
+    "reason": None,
+    "results": "docs/results",
+    "studies": "all",
+    "kinds": "train,attack",
+    "kept": "none",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,23 +67,23 @@ def _main(arguments: list[str]) -> int:
     if unknown := sorted(strategies - there):
         raise OptionError("strategy", ",".join(unknown), f"no run of it; there are: {', '.join(sorted(there))}")
     for study in studies:
-        count = mark(root / study, strategies, set(kinds), given["reason"])
+        count = mark(root / study, strategies, set(kinds), given["reason"], given["kept"].split(","))
         print(f"{study}: {count} runs are to be made anew")
     return 0
 
 
-def mark(folder: Path, strategies: Set[str], kinds: Set[str], reason: str) -> int:
+def mark(folder: Path, strategies: Set[str], kinds: Set[str], reason: str, kept: Sequence[str] = ()) -> int:
     """Marks a study's runs of these methods and kinds, and writes its files; returns how many were not marked yet."""
     if folder.name == "leaderboard":
         board_results, runs = read_results(folder, Leaderboard)
-        runs, stale = _superseded(runs, strategies, kinds, reason)
+        runs, stale = _superseded(runs, strategies, kinds, reason, kept)
         changes = {"boards": tuple(_board(board, stale, reason) for board in board_results.boards)}
         board_results = board_results.model_copy(update={"provenance": _origin(board_results, runs), **changes})
         write_pages(board_results, folder)
         write_results(folder, board_results, runs)
         return len(stale)
     results, runs = read_results(folder, PaperResults)
-    runs, stale = _superseded(runs, strategies, kinds, reason)
+    runs, stale = _superseded(runs, strategies, kinds, reason, kept)
     tables = tuple(_table(table, stale, reason) for table in results.tables)
     results = results.model_copy(update={"provenance": _origin(results, runs), "tables": tables})
     write_words(results, folder)
@@ -85,13 +92,16 @@ def mark(folder: Path, strategies: Set[str], kinds: Set[str], reason: str) -> in
 
 
 def _superseded(
-    runs: Sequence[RunRecord], strategies: Set[str], kinds: Set[str], reason: str
+    runs: Sequence[RunRecord], strategies: Set[str], kinds: Set[str], reason: str, kept: Sequence[str]
 ) -> tuple[list[RunRecord], set[str]]:
     """The runs with their marks, and the names of those that have a new one."""
     stale = {
         run.name
         for run in runs
-        if run.summary.get("strategy") in strategies and run.kind in kinds and run.superseded is None
+        if run.summary.get("strategy") in strategies
+        and run.kind in kinds
+        and run.commit not in kept
+        and run.superseded is None
     }
     return [run.model_copy(update={"superseded": reason}) if run.name in stale else run for run in runs], stale
 
