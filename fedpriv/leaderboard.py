@@ -6,7 +6,8 @@ board     names of files of conf/leaderboard, with commas; all of them
 data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data
 download  true: fetch what is missing
 workers   runs at a time; 0: one per core
-out       folder; a call that was broken off goes on there, and what is done is not done again
+out       folder; a call that was broken off goes on there, and what is done is not done again, whatever the code is
+          now (a run that runs.jsonl marks as superseded is made anew)
 
 Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has a folder of its own in OUT/runs.
 """

@@ -53,9 +53,9 @@ def page(results: Leaderboard) -> Iterator[str]:
         "every figure is in results.json and leaderboard.csv. Commands leave out where the pictures are "
         "(dataset.root=FOLDER)."
     )
-    for words in made.remarks:
+    if made.remarks:
         yield ""
-        yield f"- {words}"
+        yield from (f"- {words}" for words in made.remarks)
 
 
 def _board(board: Board) -> Iterator[str]:
