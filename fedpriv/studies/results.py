@@ -292,7 +292,7 @@ def read_results(folder: Path, kind: type[Study]) -> tuple[Study, list[RunRecord
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
     except ValidationError as error:
-        raise _unreadable(folder, RESULTS_FILE, error) from None
+        raise _unreadable(folder, error) from None
     return results, read_runs(folder)
 
 
@@ -304,9 +304,9 @@ def read_runs(folder: Path) -> list[RunRecord]:
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
     except ValidationError as error:
-        raise _unreadable(folder, RUNS_FILE, error) from None
+        raise _unreadable(folder, error) from None
 
 
-def _unreadable(folder: Path, file: str, error: ValidationError) -> RunFolderError:
+def _unreadable(folder: Path, error: ValidationError) -> RunFolderError:
     first = error.errors()[0]
-    return RunFolderError(f"{folder}: {file}: {first['loc']}: {first['msg']}")
+    return RunFolderError(f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}")
