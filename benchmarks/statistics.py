@@ -28,14 +28,15 @@ def median_interval(values: Sequence[float]) -> Figure:
 
 def machine(**facts: Any) -> dict[str, Any]:
     """Where and when figures were measured; ``load``: average number of runnable processes in the minute before."""
-    from fedpriv.common.versions import versions
+    from fedpriv.common.versions import commit, library_versions
 
     return {
         "cores": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),
         "load": os.getloadavg()[0],
         "date": f"{datetime.now():%Y-%m-%d %H:%M}",
-        "versions": versions(),
+        "commit": commit(),
+        "versions": library_versions(),
         **facts,
     }
 

@@ -36,7 +36,7 @@ PLAYS_A_CLIENT = (
 #: A longer file says why in its first lines.
 LONGEST = 400
 REASON = re.compile(r"One file", re.IGNORECASE)
-STILL_LONG = {"strategy.py", "messages.py", "jobs.py"}
+STILL_LONG = {"strategy.py", "messages.py"}
 #: Names that may come twice: a package's own file.
 COMMON_FILES = {"__init__.py", "__main__.py"}
 

@@ -1,12 +1,18 @@
-"""What identifies the software of a run: versions of libraries, and a digest of the code."""
+"""What made a result: this project's commit, and the versions of its libraries."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from functools import lru_cache
-from importlib.metadata import version
+import subprocess
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Folders and files that decide a result. Documents, tests and results themselves do not.
+SOURCES = ("fedpriv", "strategies", "clients", "conf", "requirements.txt")
 
 #: Packages and commands that make tables, pages and pictures of runs, and train nothing.
 READERS = {"report", "studies", "site.py", "reproduce.py", "leaderboard.py", "new.py"}
@@ -15,25 +21,51 @@ READERS = {"report", "studies", "site.py", "reproduce.py", "leaderboard.py", "ne
 VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
 
 
-def versions() -> dict[str, str]:
-    """Versions as a summary and a study's record state them: libraries and code."""
-    return library_versions() | {"code": code_digest()}
-
-
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that can change a result."""
     return {"python": platform.python_version()} | {name: version(name) for name in VERSIONS}
 
 
+@cache
+def commit() -> str:
+    """The project's commit, 12 digits, with "+" where its sources differ from it; outside a checkout (an installed
+    wheel) "version " and the package's version.
+
+    Read once in a process, of the code that it has loaded: the checkout may move on meanwhile.
+    """
+    try:
+        _git("ls-files", "--error-unmatch", "--", "fedpriv/common/versions.py")  # not some repository around us
+        return _git("rev-parse", "--short=12", "HEAD") + ("+" if _git("status", "--porcelain", "--", *SOURCES) else "")
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    try:
+        return f"version {version('fedpriv')}"
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    call = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(call, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def made_by(name: str) -> str:
+    """A stored `commit` in words: "commit 0123456789ab with changes", "version 0.1.0"."""
+    if name.startswith("version "):
+        return name
+    if name.strip("+") in ("", "unknown"):
+        return "a commit that is not recorded"
+    return f"commit {name.rstrip('+')[:12]}" + (" with changes" if name.endswith("+") else "")
+
+
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """SHA-256 of the project's source, without what only reads finished runs, whether or not a run uses it: results of
-    many methods are compared under one code version.
+    """SHA-256 of the project's source, without what only reads finished runs. For caches on one machine, whose contents
+    are cheap to make again; a result is never identified by it, or no line could be moved.
     """
-    root = Path(__file__).resolve().parents[2]
-    files = [path for part in ("fedpriv", "strategies", "clients") for path in sorted((root / part).rglob("*.py"))]
+    files = [path for part in ("fedpriv", "strategies", "clients") for path in sorted((ROOT / part).rglob("*.py"))]
     digest = hashlib.sha256()
     for path in files:
-        if not READERS.intersection(path.relative_to(root).parts):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+        if not READERS.intersection(path.relative_to(ROOT).parts):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedpriv.common.files import write_atomic
+from fedpriv.common.versions import made_by
 from fedpriv.report import templates
 from fedpriv.report.attacks import attack_section, contradictions, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
@@ -104,7 +105,7 @@ def write_report(folder: Path) -> Path:
         cost=_cost(run),
         method_figures=_method_figures(run),
         config_text=run.config_text or "config.yaml is not there.",
-        versions=sorted((str(name), str(version)) for name, version in _mapping(run.summary, "versions").items()),
+        versions=_versions(run),
     )
     write_atomic(folder / "report.html", page)
     return folder / "report.html"
@@ -275,6 +276,11 @@ def _release_row(row: Releases) -> dict[str, str]:
 
 
 # --- the rest --------------------------------------------------------------------------------------------
+
+
+def _versions(run: RunFolder) -> list[tuple[str, str]]:
+    named = [("fedpriv", made_by(str(found)))] if (found := pick(run.summary, "commit")) is not None else []
+    return sorted([*named, *((str(name), str(text)) for name, text in _mapping(run.summary, "versions").items())])
 
 
 def _cost(run: RunFolder) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from fedpriv.client.memory import Book, between_rounds, charged
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop
-from fedpriv.common.versions import versions
+from fedpriv.common.versions import commit, library_versions
 from fedpriv.config.schema import Config
 from fedpriv.data.features import public_knowledge
 from fedpriv.engines.adapter import make_apps
@@ -289,6 +289,7 @@ class Session:
             },
             "traffic": {key: sum(row[key] for row in rows) for key in ("bytes_up", "bytes_down")},
             "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-            "versions": versions(),
+            "versions": library_versions(),
+            "commit": commit(),
             "note": self.note,
         }

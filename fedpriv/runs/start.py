@@ -18,6 +18,7 @@ from flwr.supercore.exit import add_exit_handler
 from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import locked
 from fedpriv.common.stopping import Stopped, stop
+from fedpriv.common.versions import commit
 from fedpriv.config.compose import from_dict, parse, read_config
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
@@ -43,6 +44,7 @@ def start_run(config: Config, path: Path) -> dict[str, Any]:
 
 def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, own_engine: bool = False) -> Session:
     """Resolves and plans a new run and takes its folder. own_engine: the messages go through `config.engine`."""
+    commit()  # now, not at the end of a long run: the checkout may move on
     chosen_here = own_engine and config.engine.name == "auto"
     config, worker, plan = resolve(config, folder.path)
     remark = None
@@ -86,6 +88,7 @@ def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
 
 def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, monitor: Monitor) -> Session:
     """An interrupted run at its newest checkpoint."""
+    commit()
     checkpoint, plan = folder.load_checkpoint(config), make_plan(config, worker)
     session = Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
     if folder.damaged and checkpoint:

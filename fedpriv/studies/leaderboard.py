@@ -23,7 +23,8 @@ from fedpriv.privacy.events import Threat
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, number, pick
 from fedpriv.studies import data, ranking
 from fedpriv.studies.boards import BoardPlan, Method, option_of
-from fedpriv.studies.jobs import Failure, Job, carry_out_all, process_pool
+from fedpriv.studies.carrying_out import Failure, carry_out_all, process_pool, restore
+from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import Board, Duel, Entry, Leaderboard, Left, RunRecord
 
@@ -112,6 +113,7 @@ def carry_out(
 ) -> tuple[Leaderboard, list[RunRecord]]:
     """Plans, tunes and runs; what is done already is not done again. Raises `RunFailed` where the reference fails."""
     with locked(folder / RUNS), process_pool(workers or os.cpu_count() or 1) as pool:
+        restore(folder, folder / RUNS)
 
         def do(stage: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
             return carry_out_all(

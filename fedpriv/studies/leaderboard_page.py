@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import cell as csv_cell
+from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds, size, threat_sentence
 from fedpriv.studies.leaderboard_plot import draw_board
 from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard
@@ -47,10 +48,14 @@ def page(results: Leaderboard) -> Iterator[str]:
     yield "## Where this comes from"
     yield ""
     yield (
-        f"Commit {', '.join(made.commits)}; {made.date}; {made.machine.processor}, {made.machine.cores} cores; "
-        f"{seconds(made.core_seconds)} of runs in all. Every run is a line of runs.jsonl, every figure is in "
-        "results.json and leaderboard.csv. Commands leave out where the pictures are (dataset.root=FOLDER)."
+        f"Made by {', '.join(map(made_by, made.commits))}; {made.date}; {made.machine.processor}, "
+        f"{made.machine.cores} cores; {seconds(made.core_seconds)} of runs in all. Every run is a line of runs.jsonl, "
+        "every figure is in results.json and leaderboard.csv. Commands leave out where the pictures are "
+        "(dataset.root=FOLDER)."
     )
+    if made.remarks:
+        yield ""
+        yield from (f"- {words}" for words in made.remarks)
 
 
 def _board(board: Board) -> Iterator[str]:

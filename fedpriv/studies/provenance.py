@@ -1,37 +1,18 @@
-"""Where results come from: the commit, the machine, the versions."""
+"""Where results come from: the commit, the machine, the versions, and on what their last bits depend."""
 
 from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.common.versions import versions
+from fedpriv.common.versions import commit, library_versions, made_by
 from fedpriv.studies.results import Machine, Provenance, RunRecord
-
-#: Folders and files that decide a result. Documents, tests and results themselves do not.
-SOURCES = ("fedpriv", "strategies", "clients", "conf", "requirements.txt")
-
-
-@cache
-def commit() -> str:
-    """The project's commit, with "+" where its sources differ from it; "unknown" outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
-
-    def git(*arguments: str) -> str:
-        call = ["git", "-C", str(root), *arguments]
-        return subprocess.run(call, check=True, capture_output=True, text=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", *SOURCES) else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 @cache
@@ -47,33 +28,63 @@ def machine() -> Machine:
 
 
 def _processor() -> str:
+    return _cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_facts() -> dict[str, str]:
+    """Of the first core, as Linux names them."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
         lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def arithmetic() -> dict[str, str]:
+    """On what the last bits of a result depend, beside the code and the options: the processor's model (libraries take
+    other instructions and other orders of summation on others), what torch makes of it, threads, versions. Where it is
+    equal, the same code gives the same bits. Asked after a job, which sets its threads.
+    """
+    import torch
+
+    facts = _cpu_facts()
+    model = ", ".join(f"{name} {facts[name]}" for name in ("cpu family", "model") if name in facts)
+    versions = {name: version for name, version in library_versions().items() if name in ("python", "torch", "numpy")}
+    return {
+        "processor": ", ".join(filter(None, (_processor(), model))),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": str(torch.get_num_threads()),
+        **versions,
+    }
 
 
 def here() -> dict[str, Any]:
     """What a record says of where it was made."""
-    return {"commit": commit(), "machine": machine(), "versions": versions(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    date = f"{datetime.now(UTC):%Y-%m-%d}"
+    return {"commit": commit(), "machine": machine(), "versions": library_versions(), "date": date}
+
+
+#: A key of the versions of older records: a digest of the sources, by which results were current or not before they
+#: were known by commit and options.
+DIGEST = "code"
 
 
 def provenance(runs: Sequence[RunRecord], client_epochs: float = 0.0, budget: float | None = None) -> Provenance:
     """Of a study's runs, whichever call of it made them, on whichever machine."""
     machines = Counter(run.machine for run in runs if run.machine)
-    libraries = Counter(tuple(run.versions.items()) for run in runs if run.versions)
+    libraries = Counter(tuple(_libraries(run).items()) for run in runs if run.versions)
     main, *other_machines = [found for found, _ in machines.most_common()] or [machine()]
-    most, *other_libraries = [dict(found) for found, _ in libraries.most_common()] or [versions()]
+    most, *other_libraries = [dict(found) for found, _ in libraries.most_common()] or [library_versions()]
     return Provenance(
-        commits=tuple(dict.fromkeys(run.commit for run in runs)),
+        commits=tuple(name for name, _ in Counter(run.commit for run in runs).most_common()),
         machine=main,
         versions=most,
         others=(
             *(f"some runs on {found.processor}, {found.cores} cores" for found in other_machines),
             *(f"some runs with {_changed(found, most)}" for found in other_libraries),
         ),
+        remarks=(*_named_by_digest(runs), *_superseded(runs)),
         date=max((run.date for run in runs), default=""),
         core_seconds=round(sum(run.seconds for run in runs), 1),
         client_epochs=round(client_epochs, 1),
@@ -81,5 +92,28 @@ def provenance(runs: Sequence[RunRecord], client_epochs: float = 0.0, budget: fl
     )
 
 
+def _libraries(run: RunRecord) -> dict[str, str]:
+    return {name: version for name, version in run.versions.items() if name != DIGEST}
+
+
 def _changed(found: Mapping[str, str], most: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in found.items() if most.get(name) != version)
+
+
+def _named_by_digest(runs: Sequence[RunRecord]) -> Iterator[str]:
+    old = [run for run in runs if DIGEST in run.versions]
+    for digest in dict.fromkeys(run.versions[DIGEST] for run in old):
+        made = [run.commit for run in old if run.versions[DIGEST] == digest]
+        commits = ", ".join(made_by(name) for name in dict.fromkeys(made))
+        count = f"{len(made):,} of {len(runs):,} runs" if len(made) < len(runs) else f"all {len(runs):,} runs"
+        yield (
+            f"made before results were named by commit and options: {count} ({commits}), whose records also carry a "
+            f"digest of these commits' sources, {digest}"
+        )
+
+
+def _superseded(runs: Sequence[RunRecord]) -> Iterator[str]:
+    marked = [run for run in runs if run.superseded]
+    for reason in dict.fromkeys(run.superseded for run in marked):
+        of = Counter(str(run.summary.get("strategy", run.kind)) for run in marked if run.superseded == reason)
+        yield f"to be made anew: {', '.join(f'{count} of {name}' for name, count in of.items())}: {reason}"

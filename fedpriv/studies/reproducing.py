@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.common.files import locked
+from fedpriv.studies.carrying_out import Failure, carry_out_all, restore
 from fedpriv.studies.experiments import plan
 from fedpriv.studies.figures import draw_figures
-from fedpriv.studies.jobs import Failure, Job, carry_out_all
+from fedpriv.studies.jobs import Job
 from fedpriv.studies.reproduction import Measured, best_of_searches, evaluate
 from fedpriv.studies.results import RunRecord, write_results
 from fedpriv.studies.spec import Reproduction, Scale
@@ -32,6 +33,7 @@ def reproduce(
     """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed."""
     make_plan = partial(plan, paper, scale, data, folder, download=download, seeds=seeds)
     with locked(folder / RUNS), StudyProgress() as progress:
+        restore(folder, folder / RUNS)
 
         def do(what: str, jobs: Sequence[Job]) -> dict[Job, RunRecord | Failure]:
             return carry_out_all(jobs, folder / RUNS, workers, partial(progress.told, f"{what} scale={scale}"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedpriv.report.words import number, pick
+from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.experiments import Best, Place, Planned, total_epochs
-from fedpriv.studies.jobs import Failure, Job
+from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
 from fedpriv.studies.spec import (

@@ -51,15 +51,16 @@ class Machine(Stored):
 
 
 class Provenance(Stored):
-    """Where results come from, as their runs' records say. commits: of all runs behind them; "+" after one: with
-    changes that it does not hold. machine, versions: of most of the runs; others: of the rest, in words. date: of the
-    last run.
+    """Where results come from, as their runs' records say. commits: that made the runs, that of most first, as
+    `RunRecord` stores them. machine, versions: of most of the runs; others: of the rest, in words. remarks: what else a
+    reader must know of how the runs were made, in words. date: of the last run.
     """
 
     commits: tuple[str, ...]
     machine: Machine
     versions: Mapping[str, str]
     others: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     date: str
     core_seconds: float = Field(description="time of all runs, summed")
     client_epochs: float = 0.0
@@ -67,10 +68,17 @@ class Provenance(Stored):
 
 
 class RunRecord(Stored):
-    """One line of runs.jsonl. name: unique in the study, and a file name; options: overrides of `python -m fedpriv`;
-    curve: [round, accuracy or None, loss or None] where evaluated; norms: [round, mean length of the clients' updates];
-    summary: the run's summary.json; seconds: of all its parts, where it was interrupted; commit, machine, versions,
-    date: under which it was made, versions with a digest of the code ("code").
+    """One line of runs.jsonl.
+
+    name: unique in the study, and a file name: the method, a digest of the options that matter, and the seed
+    (`fedpriv.studies.jobs`). options: overrides of `python -m fedpriv`. curve: [round, accuracy or None, loss or None]
+    where evaluated; norms: [round, mean length of the clients' updates]. summary: the run's summary.json. seconds: of
+    all its parts, where it was interrupted.
+
+    commit: that made it, "+" after it: with changes that it does not hold; "version 0.1.0" outside a checkout.
+    machine, versions, date: where and when. arithmetic: where it is equal, the same code gives the same bits; empty in
+    older records, whose versions have a digest of the commit's sources ("code") instead. superseded: why the run is to
+    be made anew, where today's code gives something else.
     """
 
     name: str
@@ -87,16 +95,21 @@ class RunRecord(Stored):
     form: int = Field(default=1, description="of what a record of its kind holds")
     machine: Machine | None = None
     versions: Mapping[str, str] = {}
+    arithmetic: Mapping[str, str] = {}
     date: str = ""
+    superseded: str | None = None
 
 
 class Cell(Stored):
-    """One place of a table, in its unit; runs: names of the runs behind it; missing: why there is none."""
+    """One place of a table, in its unit. runs: names of the runs that it is of; missing: why there is none;
+    superseded: why its runs are to be made anew, where they are.
+    """
 
     measured: Estimate | None = None
     reported: Number | None = None
     runs: tuple[str, ...] = ()
     missing: str | None = None
+    superseded: str | None = None
 
 
 class TableRow(Stored):
@@ -276,10 +289,24 @@ def read_results(folder: Path, kind: type[Study]) -> tuple[Study, list[RunRecord
     """Raises `RunFolderError` where there are none, or where they cannot be read."""
     try:
         results = kind.model_validate_json((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-        lines = (folder / RUNS_FILE).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        return results, [RunRecord.model_validate_json(line) for line in lines if line]
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        raise RunFolderError(f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}") from None
+        raise _unreadable(folder, error) from None
+    return results, read_runs(folder)
+
+
+def read_runs(folder: Path) -> list[RunRecord]:
+    """The records of a study's runs. Raises `RunFolderError` as `read_results` does."""
+    try:
+        lines = (folder / RUNS_FILE).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return [RunRecord.model_validate_json(line) for line in lines if line]
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
+    except ValidationError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _unreadable(folder: Path, error: ValidationError) -> RunFolderError:
+    first = error.errors()[0]
+    return RunFolderError(f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}")

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedpriv.report.live.progress import SECONDS_BETWEEN_LINES
 from fedpriv.report.words import number, percent, pick
-from fedpriv.studies.jobs import Failure, Job
+from fedpriv.studies.carrying_out import Failure
+from fedpriv.studies.jobs import Job
 from fedpriv.studies.results import RunRecord
 
 

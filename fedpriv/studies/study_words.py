@@ -9,7 +9,9 @@ from pathlib import Path
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import cell as csv_cell
+from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds
+from fedpriv.studies.provenance import DIGEST
 from fedpriv.studies.results import Cell, Claim, Ordering, PaperResults, Provenance, Table
 from fedpriv.studies.verdicts import shown
 
@@ -21,6 +23,11 @@ HOW_DECIDED = (
     "reached stands beside them. A verified epsilon is an upper bound: above a claim it refutes nothing, unless the "
     "words say why it does. An attack that finds less confirms nothing. Several pairs of one claim fail it together "
     "(Bonferroni); claims are decided each for itself: of many, one interval in twenty misses by chance."
+)
+
+STALE = (
+    "Cells with † are of runs that are to be made anew (below, with the reason). Until then a verdict that rests on "
+    "them is of the code that made them."
 )
 
 
@@ -37,7 +44,7 @@ def write_words(results: PaperResults, folder: Path) -> list[Path]:
 
 def write_table(table: Table, file: Path) -> None:
     """One line per cell."""
-    header = ["row", "column", "mean", "std", "ci95_half_width", "seeds", "reported", "missing"]
+    header = ["row", "column", "mean", "std", "ci95_half_width", "seeds", "reported", "missing", "superseded"]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(header)
@@ -45,7 +52,7 @@ def write_table(table: Table, file: Path) -> None:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 found = cell.measured
                 numbers = (found.mean, found.std, found.half_width, found.n) if found else (None, None, None, 0)
-                line = (row.label, column, *numbers, cell.reported, cell.missing)
+                line = (row.label, column, *numbers, cell.reported, cell.missing, cell.superseded)
                 writer.writerow(map(csv_cell, line))
 
 
@@ -73,6 +80,7 @@ def page(results: PaperResults) -> str:
         "",
         HOW_DECIDED,
         "",
+        *([STALE, ""] if any(c.superseded for table in results.tables for r in table.rows for c in r.cells) else []),
     ]
     for table in results.tables:
         lines += _table(table)
@@ -88,6 +96,7 @@ def verdict_counts(claims: Sequence[Claim]) -> Counter[str]:
 
 def _table(table: Table) -> list[str]:
     missing = dict.fromkeys(cell.missing for row in table.rows for cell in row.cells if cell.missing)
+    superseded = dict.fromkeys(cell.superseded for row in table.rows for cell in row.cells if cell.superseded)
     counts = {cell.measured.n for row in table.rows for cell in row.cells if cell.measured}
     reported = any(cell.reported is not None for row in table.rows for cell in row.cells)
     return [
@@ -102,6 +111,7 @@ def _table(table: Table) -> list[str]:
         "",
         *(f"- {_order(order)}" for order in table.orderings),
         *(f"- {note}" for note in (*table.notes, *missing)),
+        *(f"- †: to be made anew: {why}" for why in superseded),
         "",
     ]
 
@@ -122,6 +132,7 @@ def _value(cell: Cell, unit: str) -> str:
         text = f"{found.mean:.1f}" + (f" ± {found.half_width:.1f}" if found.half_width is not None else "")
     else:
         text = shown(found).split(" (")[0]
+    text += " †" if cell.superseded else ""
     return text + (f" [{figure(cell.reported)}]" if cell.reported is not None else "")
 
 
@@ -141,16 +152,16 @@ def _cell(text: str) -> str:
 def origin(found: Provenance) -> list[str]:
     """Where the figures come from."""
     machine = found.machine
-    changed = " (+: with changes)" if any(commit.endswith("+") for commit in found.commits) else ""
+    libraries = {name: version for name, version in found.versions.items() if name not in ("python", DIGEST)}
     budget = f" of at most {found.client_epoch_budget:,.0f}" if found.client_epoch_budget else ""
     return [
         "## Where this comes from",
         "",
-        f"- commit {', '.join(found.commits) or 'unknown'}{changed}, {found.date}; several commits with one digest of "
-        "the code (below) train the same",
+        f"- made by {', '.join(map(made_by, found.commits)) or made_by('')}, {found.date}",
+        *(f"- {words}" for words in found.remarks),
         f"- {machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.system}, "
         f"Python {machine.python}",
-        f"- {', '.join(f'{name} {version}' for name, version in found.versions.items() if name != 'python')}",
+        f"- {', '.join(f'{name} {version}' for name, version in libraries.items())}",
         *(f"- {words}" for words in found.others),
         f"- {seconds(found.core_seconds)} of one core; {found.client_epochs:,.0f} epochs of 600 pictures{budget}",
     ]

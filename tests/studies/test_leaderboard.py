@@ -26,7 +26,8 @@ from fedpriv.privacy.events import CLIENT_TO_SERVER
 from fedpriv.studies import boards, leaderboard_page, ranking
 from fedpriv.studies import leaderboard as study
 from fedpriv.studies.boards import expand, read_board, read_boards
-from fedpriv.studies.jobs import Failure, Job
+from fedpriv.studies.carrying_out import Failure
+from fedpriv.studies.jobs import Job
 from fedpriv.studies.leaderboard import Prepared, privacy_under
 from fedpriv.studies.ranking import Contender, compared, difference, outcome, ranked, verdicts
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results

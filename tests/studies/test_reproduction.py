@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +18,19 @@ from fedpriv import reproduce
 from fedpriv.attacks.attack_records import figures
 from fedpriv.attacks.metrics import judge
 from fedpriv.attacks.release_audit import audit_config
+from fedpriv.common import versions
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import locked
-from fedpriv.common.versions import code_digest
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
-from fedpriv.studies import experiments, jobs, spec
+from fedpriv.studies import experiments, job_kinds, spec, study_words
+from fedpriv.studies.carrying_out import Failure, carry_out_all, find
 from fedpriv.studies.data import where
 from fedpriv.studies.experiments import plan, total_epochs
-from fedpriv.studies.jobs import Failure, Job, carry_out_all, find
-from fedpriv.studies.provenance import machine, provenance
+from fedpriv.studies.jobs import Job
+from fedpriv.studies.provenance import arithmetic, machine, provenance
 from fedpriv.studies.results import PaperResults, RunRecord, read_results
+from tools import mark_results
 
 DIGITS = [
     "dataset=digits", "model=linear", "num_clients=4", "clients_per_round=4", "num_rounds=2", "local.batch_size=60",
@@ -230,8 +233,8 @@ def test_a_second_call_runs_nothing_and_a_change_runs_only_what_it_changes(
     reproduced: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done: list[str] = []
-    real = jobs._WORK["train"]
-    monkeypatch.setitem(jobs._WORK, "train", lambda job, path: done.append(job.name) or real(job, path))
+    real = job_kinds.WORK["train"]
+    monkeypatch.setitem(job_kinds.WORK, "train", lambda job, path: done.append(job.name) or real(job, path))
     with_paper(tmp_path, monkeypatch)
     call = ["paper=made_up", "workers=1", f"out={reproduced.parent}", f"data={tmp_path}"]
     assert reproduce.main(call) == 0
@@ -337,18 +340,18 @@ def test_an_attacks_accuracy_comes_with_its_interval() -> None:
     """As `python -m fedpriv.attack` writes it; where a control failed there is none."""
     scores = np.linspace(0, 1, 400)
     kept = {"shown": True, "figures": figures(judge(scores + 0.2, scores, 0.6))}
-    found = jobs.attack_figures(kept)
+    found = job_kinds.attack_figures(kept)
     assert found["attack_accuracy"] == pytest.approx(60, abs=0.5)  # 60 % of members above 0.6, 60 % of others below
     assert 54 < found["attack_accuracy_low"] < 58 and 62 < found["attack_accuracy_high"] < 66
     assert found["attack_auc"] == pytest.approx(0.68, abs=0.01) and found["shown"] == 1
-    assert jobs.attack_figures({"shown": False}) == {"shown": 0}
+    assert job_kinds.attack_figures({"shown": False}) == {"shown": 0}
 
 
 def test_a_mistake_of_ours_in_one_job_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(job: Job, path: Path) -> dict[str, Any]:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setitem(jobs._WORK, "plan", broken)
+    monkeypatch.setitem(job_kinds.WORK, "plan", broken)
     (found,) = carry_out_all([Job("plan", ("dataset=digits", "strategy=fedavg"), 0)], tmp_path, 1).values()
     assert isinstance(found, Failure) and found.words == "ZeroDivisionError: by zero"
 
@@ -371,7 +374,7 @@ def test_an_interruption_leaves_through_all_of_it(tmp_path: Path, monkeypatch: p
         signal.raise_signal(signal.SIGINT)
         return {}
 
-    monkeypatch.setitem(jobs._WORK, "plan", interrupted)
+    monkeypatch.setitem(job_kinds.WORK, "plan", interrupted)
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
     job = Job("plan", ("dataset=digits", "strategy=fedavg"), 0)
     with pytest.raises(KeyboardInterrupt):
@@ -445,27 +448,85 @@ def test_a_paper_that_is_not_there() -> None:
         spec.load("nothing")
 
 
-def test_a_record_of_other_code_is_made_again(tmp_path: Path) -> None:
-    """Its folder is neither resumed nor believed; and a study says by which machines and versions it was made."""
+def test_a_finished_job_is_found_whatever_the_code_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the digest of its options; and it says which commit made it, also where only its run was left."""
     job = Job("train", (*DIGITS, "strategy=fedavg"), 0)
     first = carry_out_all([job], tmp_path, 1)[job]
-    assert isinstance(first, RunRecord) and first.versions["code"] == code_digest() and first.machine == machine()
-    file, summary = tmp_path / job.name / "record.json", tmp_path / job.name / "summary.json"
-    for path, versions in ((file, "versions"), (summary, "versions")):
-        content = json.loads(path.read_text())
-        content[versions]["code"] = "of yesterday"
-        path.write_text(json.dumps(content))
-    assert find(job, tmp_path) is None
+    assert isinstance(first, RunRecord) and first.commit == versions.commit() and "code" not in first.versions
+    assert first.machine == machine() and first.arithmetic == arithmetic()
+    assert json.loads((tmp_path / job.name / "summary.json").read_text())["commit"] == first.commit
+
+    monkeypatch.setattr("fedpriv.studies.provenance.commit", lambda: "fedcba987654")
+    monkeypatch.setattr(versions, "code_digest", lambda: "of another day")
+    assert find(job, tmp_path) == first
+    (tmp_path / job.name / "record.json").unlink()
     again = carry_out_all([job], tmp_path, 1)[job]
-    assert isinstance(again, RunRecord) and again == find(job, tmp_path)
-    assert json.loads(summary.read_text())["versions"]["code"] == code_digest()
-    elsewhere = again.model_copy(
+    assert isinstance(again, RunRecord) and again.commit == first.commit and again.summary == first.summary
+    other = carry_out_all([Job("plan", (*DIGITS, "strategy=fedavg"), 0)], tmp_path, 1).popitem()[1]
+    assert isinstance(other, RunRecord) and other.commit == "fedcba987654"
+
+    old_form = again.model_copy(update={"form": 0})
+    (tmp_path / job.name / "record.json").write_text(old_form.model_dump_json())
+    assert find(job, tmp_path) is None
+
+
+def test_a_study_says_by_which_commits_and_machines_it_was_made(tmp_path: Path) -> None:
+    job = Job("plan", (*DIGITS, "strategy=fedavg"), 0)
+    run = carry_out_all([job], tmp_path, 1)[job]
+    assert isinstance(run, RunRecord)
+    run = run.model_copy(update={"commit": "0123456789ab"})
+    elsewhere = run.model_copy(
         update={
             "machine": machine().model_copy(update={"processor": "Other"}),
-            "versions": {**again.versions, "torch": "0.1"},
+            "versions": {**run.versions, "torch": "0.1", "code": "a1b2"},
+            "commit": "aaaaaaaaaaaa+",
             "date": "2001-01-01",
+            "superseded": "the clip rule was wrong",
         }
     )
-    found = provenance([again, again, elsewhere])
-    assert found.machine == machine() and found.versions == again.versions and found.date == again.date
+    found = provenance([elsewhere, run, run])
+    assert found.machine == machine() and found.versions == run.versions and found.date == run.date
     assert found.others == (f"some runs on Other, {machine().cores} cores", "some runs with torch 0.1")
+    assert found.commits == ("0123456789ab", "aaaaaaaaaaaa+")
+    by_digest, anew = found.remarks
+    assert "1 of 3 runs (commit aaaaaaaaaaaa with changes)" in by_digest and "a1b2" in by_digest
+    assert anew == "to be made anew: 1 of fedavg: the clip rule was wrong"
+    said = "\n".join(study_words.origin(found))
+    assert "made by commit 0123456789ab, commit aaaaaaaaaaaa with changes" in said and anew in said
+    assert provenance([run]).remarks == ()
+
+
+def test_a_fresh_checkout_goes_on_from_the_lines_of_a_study(
+    reproduced: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the jobs' own folders gone nothing is run again but what is marked, and the mark is gone then."""
+    done: list[str] = []
+    real = job_kinds.WORK["train"]
+    monkeypatch.setitem(job_kinds.WORK, "train", lambda job, path: done.append(job.name) or real(job, path))
+    with_paper(tmp_path, monkeypatch)
+    out = tmp_path / "out" / "made_up"
+    shutil.copytree(reproduced, out, ignore=shutil.ignore_patterns("runs"))
+    call = ["paper=made_up", "workers=1", f"out={out.parent}", f"data={tmp_path}"]
+    assert reproduce.main(call) == 0 and done == []
+    assert (out / "runs.jsonl").read_text() == (reproduced / "runs.jsonl").read_text()
+
+    assert mark_results.main(["strategy=fedprox", "reason=x", f"results={out.parent}"]) == 2
+    assert mark_results.main(["strategy=fedcad", "reason=x", f"results={out.parent}"]) == 0
+    assert "to be made anew" not in (out / "README.md").read_text()  # its plans are of another kind
+    assert mark_results.main(["strategy=fedldp", "reason=its noise changed", f"results={out.parent}"]) == 0
+    results, marked = read_results(out, PaperResults)
+    assert all((run.superseded is not None) == (run.kind == "train") for run in marked)
+    cells = {table.name: table.rows[0].cells[0] for table in results.tables}
+    assert cells["noise"].superseded == "its noise changed" and cells["epsilon"].superseded is None
+    page = (out / "README.md").read_text()
+    assert "- †: to be made anew: its noise changed" in page and "to be made anew: 4 of fedldp" in page
+    assert page == study_words.page(results)
+
+    assert reproduce.main(call) == 0
+    assert sorted(done) == sorted(run.name for run in marked if run.kind == "train")
+    results, again = read_results(out, PaperResults)
+    assert all(run.superseded is None for run in again) and "†" not in (out / "README.md").read_text()
+    figures = [run.summary["accuracy"] for run in again if run.kind == "train"]
+    assert figures == [run.summary["accuracy"] for run in marked if run.kind == "train"]
+    done.clear()
+    assert reproduce.main(call) == 0 and done == []

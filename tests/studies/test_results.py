@@ -19,10 +19,13 @@ PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
 
 
 def check_origin(origin: Provenance, runs: list[RunRecord]) -> None:
-    """Of clean commits, and of one state of the code that trains."""
+    """Every run of a clean commit, which the page names; older ones also with the digest of its sources."""
+    assert {run.commit for run in runs} == set(origin.commits)
+    assert all(run.arithmetic or run.versions.get("code") for run in runs)
     assert origin.commits and all(re.fullmatch(r"[0-9a-f]{12}", commit) for commit in origin.commits)
     assert origin.machine.cores > 0 and origin.date > "2026" and not origin.others
-    assert len({run.versions["code"] for run in runs}) == 1
+    marked = {run.superseded for run in runs} - {None}
+    assert all(any(str(reason) in words for words in origin.remarks) for reason in marked)
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -91,7 +91,8 @@ def test_landing_page(pages):
         "Audited", "A lower bound, measured by attacking", "make run", "make test",
         *PAPERS.values(), "A client sends the change of its noise", "✓ 1 holds", "✗ 1 does not hold", "? 1 not decided",
         "– 1 cannot be tested here", "One client’s data, seen by server", "84.4 ± 0.7 %", "50 none reaches it",
-        "97.4 ± 0.2 %", "0123456789, fedcba9876+", "2026-11-20", "A Processor 9000", "10 runs",
+        "97.4 ± 0.2 %", "commit 0123456789ab, commit fedcba987654 with changes", "2026-11-20",
+        "A Processor 9000", "10 runs",
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedpriv.common.versions import made_by
 from fedpriv.report.words import (
     Figure,
     figure,
@@ -25,7 +26,7 @@ from fedpriv.report.words import (
 )
 from fedpriv.studies.results import RunRecord
 from fedpriv.studies.site.charts import accuracy_chart, loss_chart, norm_chart
-from fedpriv.studies.site.wording import KINDS, commit, elapsed, value_in_words
+from fedpriv.studies.site.wording import KINDS, elapsed, value_in_words
 
 #: (key of the summary, what stands before and after its value), behind method and data
 FACTS = (
@@ -69,7 +70,7 @@ def run_context(run: RunRecord) -> dict[str, Any]:
         "kind": KINDS[run.kind],
         "subtitle": _subtitle(run),
         "run": run,
-        "commit": commit(run.commit),
+        "made_by": made_by(run.commit),
         "tiles": _tiles(run, privacy),
         "published": pick(privacy, "variant") == "published",
         "note": pick(run.summary, "note"),

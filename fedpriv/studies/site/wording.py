@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, number, seconds
 from fedpriv.studies.results import Estimate, Provenance, Verdict
 
@@ -112,14 +113,8 @@ def slug(text: str) -> str:
     return f"{kept or 'x'}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def commit(text: str) -> str:
-    """A commit's short form; "+" stays: with changes that it does not hold."""
-    mark = "+" if text.endswith("+") else ""
-    return f"{text.rstrip('+')[:10]}{mark}" if text.strip("+") else "not recorded"
-
-
 def commits(origin: Provenance) -> str:
-    return ", ".join(map(commit, origin.commits)) or "not recorded"
+    return ", ".join(map(made_by, origin.commits)) or "not recorded"
 
 
 def machine(origin: Provenance) -> str:
@@ -130,13 +125,14 @@ def machine(origin: Provenance) -> str:
 def provenance(origin: Provenance) -> list[tuple[str, str]]:
     budget = "" if origin.client_epoch_budget is None else f" of a budget of {origin.client_epoch_budget:,.0f}"
     rows = [
-        ("Commit", commits(origin)),
+        ("Made by", commits(origin)),
         ("Date", origin.date),
         ("Machine", machine(origin)),
         ("Time of all runs", elapsed(origin.core_seconds)),
         ("Client epochs", f"{origin.client_epochs:,.0f}{budget}"),
         *([("Other machines, versions", "; ".join(origin.others))] if origin.others else []),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(origin.versions.items()))),
+        *((f"Remark {place}", words) for place, words in enumerate(origin.remarks, 1)),
     ]
     return [(name, value or "not recorded") for name, value in rows]
 

@@ -88,7 +88,6 @@ alt="{{ picture.alt }}" loading="lazy"></a>
 <h2 id="provenance">Where these figures come from</h2>
 <div class="card">{{ pairs(rows) }}</div>
 <p><a href="{{ root }}{{ runs_path }}">{{ "The run" if runs == 1 else "All " ~ many(runs, "run") }}</a>, with command,
-options and seed{{ "" if runs == 1 else " each" }}. A “+” behind a commit: the run was made with changes that the commit
-does not hold.</p>
+options and seed{{ "" if runs == 1 else " each" }}.</p>
 {% endmacro %}
 """

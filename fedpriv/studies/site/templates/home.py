@@ -89,11 +89,11 @@ comparable: they protect other things from other eyes.</p>
 <div class="card scroll" tabindex="0" role="region" aria-labelledby="origins">
 <table>
 <thead><tr><th scope="col">study</th><th scope="col">runs</th><th scope="col">seeds</th><th scope="col">date</th>
-<th scope="col">commit</th><th scope="col">machine</th></tr></thead>
+<th scope="col">made by</th><th scope="col">machine</th></tr></thead>
 <tbody>
 {% for row in origins %}
 <tr><th scope="row">{{ row.what }}</th><td><a href="{{ root }}{{ row.path }}">{{ many(row.runs, "run") }}</a></td>
-<td>{{ row.seeds }}</td><td class="nowrap">{{ row.date }}</td><td><code>{{ row.commits }}</code></td>
+<td>{{ row.seeds }}</td><td class="nowrap">{{ row.date }}</td><td>{{ row.commits }}</td>
 <td>{{ row.machine }}</td></tr>
 {% endfor %}
 </tbody>

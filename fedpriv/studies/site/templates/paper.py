@@ -60,6 +60,9 @@ their seeds.</p>
 {% else %}
 <span class="soft">{{ one.cell.missing or "–" }}</span>
 {% endif %}
+{% if one.cell.superseded %}
+<span class="soft" title="{{ one.cell.superseded }}">† to be made anew</span>
+{% endif %}
 {% if one.cell.reported is not none %}
 <span class="reported">paper {{ one.cell.reported|plain }}</span>
 {% endif %}

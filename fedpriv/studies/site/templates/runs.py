@@ -42,6 +42,9 @@ RUN = """{% extends "base" %}
 <div class="box" role="note"><p><strong>Published variant.</strong> This run follows the paper as printed, not the
 repaired default.</p></div>
 {% endif %}
+{% if run.superseded %}
+<div class="box" role="note"><p><strong>To be made anew.</strong> {{ run.superseded }}</p></div>
+{% endif %}
 {% if note %}
 <div class="box" role="note"><p><strong>Note.</strong> {{ note }}</p></div>
 {% endif %}
@@ -53,7 +56,7 @@ repaired default.</p></div>
 <pre class="wrap" tabindex="0">{{ run.command }}</pre>
 <dl>
 <div><dt>Seed</dt><dd>{{ run.seed }}</dd></div>
-<div><dt>Commit</dt><dd><code>{{ commit }}</code></dd></div>
+<div><dt>Made by</dt><dd>{{ made_by }}</dd></div>
 {% if run.seconds %}<div><dt>Time</dt><dd>{{ run.seconds|elapsed }}</dd></div>{% endif %}
 </dl>
 {% if run.options %}

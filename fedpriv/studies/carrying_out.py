@@ -1,0 +1,207 @@
+"""The jobs of a study carried out: each one once, several at a time, taken up where they were left."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.common.errors import FedprivError, RunFailed, RunFolderError
+from fedpriv.common.files import write_atomic
+from fedpriv.common.stopping import stop
+from fedpriv.report.reading import read_run
+from fedpriv.report.words import number, pick
+from fedpriv.studies.job_kinds import FORMS, WORK
+from fedpriv.studies.jobs import Job, portable
+from fedpriv.studies.provenance import arithmetic, here
+from fedpriv.studies.results import RunRecord, read_runs
+
+RECORD_FILE = "record.json"
+
+
+def find(job: Job, folder: Path) -> RunRecord | None:
+    """The record of a job that is done, whichever commit made it; it is known by its name, the digest of its options.
+    None where there is none, or one that holds what such a record held once.
+    """
+    record = _read(folder / job.name / RECORD_FILE)
+    return record if record is not None and record.form == FORMS[job.kind] else None
+
+
+def _read(file: Path) -> RunRecord | None:
+    try:
+        return RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def restore(study: Path, folder: Path) -> None:
+    """Before a study goes on: what its runs.jsonl holds is done, also where the jobs' own folders are gone, as in a
+    fresh checkout. What is marked there as superseded is not: its folder goes, and the job is carried out again.
+    """
+    try:
+        records = read_runs(study)
+    except RunFolderError:  # none, or not to be read: the jobs are carried out
+        return
+    for record in records:
+        there = _read(folder / record.name / RECORD_FILE)
+        if record.superseded is None and there is None:
+            _write(record, folder)
+        elif record.superseded is not None and there == record.model_copy(update={"superseded": None}):
+            shutil.rmtree(folder / record.name)
+
+
+def _write(record: RunRecord, folder: Path) -> None:
+    (folder / record.name).mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / record.name / RECORD_FILE, record.model_dump_json() + "\n")
+
+
+def carry_out(job: Job, folder: Path) -> RunRecord:
+    """The record of a job, which is done now if it was not before; what `find` reads is written last.
+
+    Raises what the job raises: `FedprivError`s, and KeyboardInterrupt after a checkpoint.
+    """
+    done = find(job, folder)
+    if done is not None:
+        return done
+    began, place = time.perf_counter(), here()
+    path = folder / job.name
+    figures = WORK[job.kind](job, path)
+    run = read_run(path) if job.kind in ("train", "attack") else None
+    summary = dict(run.summary or {}) if run else figures.pop("summary", {})
+    if job.kind == "train":  # which may have been finished by an earlier commit
+        place["commit"] = str(summary.get("commit", ""))
+    record = RunRecord(
+        name=job.name,
+        kind=job.kind,  # type: ignore[arg-type]
+        options=portable(job.options),
+        seed=job.seed,
+        command=job.command,
+        summary=summary,
+        figures={name: number(value) for name, value in figures.items()},
+        curve=tuple(_curve(run.rounds)) if run else (),
+        norms=tuple(_norms(run.rounds)) if run else (),
+        seconds=round(max(time.perf_counter() - began, number(pick(summary, "timing", "rounds_s")) or 0.0), 3),
+        form=FORMS[job.kind],
+        arithmetic=arithmetic(),
+        **place,
+    )
+    _write(record, folder)
+    return record
+
+
+def _curve(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float | None, float | None]]:
+    for row in rounds:
+        accuracy, loss = number(row.get("accuracy")), number(row.get("loss"))
+        if accuracy is not None or loss is not None:
+            yield row["round"], accuracy, loss
+
+
+def _norms(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    for row in rounds:
+        if (length := number(row.get("update_norm"))) is not None and math.isfinite(length):
+            yield row["round"], float(f"{length:.4g}")
+
+
+# --- many jobs ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that cannot be done, in words. wrong: an option of it is refused, which no repetition mends."""
+
+    job: Job
+    words: str
+
+
+def carry_out_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    workers: int = 0,
+    told: Callable[[Job, RunRecord | Failure, int, int], None] = lambda job, result, done, of: None,
+    pool: ProcessPoolExecutor | None = None,
+) -> dict[Job, RunRecord | Failure]:
+    """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core;
+    1: in this process), or in those of ``pool`` (`process_pool`), which several calls may share: a process takes
+    seconds to start.
+
+    told(job, result, how many are done, of how many) is called for each. A failure stops nothing else. An interruption
+    (KeyboardInterrupt) lets the jobs at work write their checkpoints and is raised again; a later call goes on.
+    """
+    jobs = list(dict.fromkeys(jobs))
+    results: dict[Job, RunRecord | Failure] = {}
+    for job in jobs:
+        if (done := find(job, folder)) is not None:
+            results[job] = done
+            told(job, done, len(results), len(jobs))
+    waiting = [job for job in jobs if job not in results]
+    if not waiting:
+        return results
+    if workers == 1 and pool is None:
+        for job in waiting:
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+                results[job] = _attempt(job, folder)
+            told(job, results[job], len(results), len(jobs))
+        return results
+    own = nullcontext(pool) if pool else process_pool(min(workers or os.cpu_count() or 1, len(waiting)))
+    with own as pool:
+        futures: dict[Future[RunRecord | Failure], Job] = {pool.submit(_attempt, job, folder): job for job in waiting}
+        while futures:
+            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                job = futures.pop(future)
+                try:
+                    results[job] = future.result()
+                except BrokenProcessPool as error:
+                    raise RunFailed("a worker process died (out of memory?); the same command goes on") from error
+                told(job, results[job], len(results), len(jobs))
+    return results
+
+
+@contextmanager
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with an interruption: `stop.forwarded` lets each end its round, and it is waited for."""
+    with stop.forwarded():
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_quieten)
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        pool.shutdown(wait=True)
+
+
+def _quieten() -> None:
+    """What runs print is for somebody who looks at one run. Libraries' warnings too were seen by then."""
+    import sys
+    import warnings
+
+    warnings.simplefilter("ignore")
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
+    os.environ["OMP_NUM_THREADS"] = "1"
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed would wait for its next job for ever."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _attempt(job: Job, folder: Path) -> RunRecord | Failure:
+    with stop.handled():
+        try:
+            return carry_out(job, folder)
+        except FedprivError as error:
+            return Failure(job, str(error))
+        except Exception as error:  # a mistake of ours in one job: the other hundred go on
+            return Failure(job, f"{type(error).__name__}: {error}")

@@ -1,0 +1,169 @@
+"""Today's code against the committed results: one cheap run of every paper and of every leaderboard board, made again.
+
+This is what protects results whose code may change. Exactly equal where the record's ``arithmetic`` is this machine's.
+Elsewhere libraries choose other instructions and sum in another order, which changes last bits, and training carries
+them on; the noise, drawn by the seed, stays. See `close` for how far.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedpriv.studies.boards import read_boards
+from fedpriv.studies.carrying_out import carry_out
+from fedpriv.studies.data import held_out, where
+from fedpriv.studies.jobs import Job
+from fedpriv.studies.provenance import arithmetic
+from fedpriv.studies.results import Leaderboard, RunRecord, read_results, read_runs
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+#: Paper -> its methods.
+PAPERS = {
+    "adpfl": {"adpfl"},
+    "agn": {"agn", "anr", "dpfl_agn"},
+    "coqfl": {"coqfl"},
+    "fedags": {"fedags"},
+    "fedcad": {"fedcad"},
+}
+
+#: Parts of a record that say how and when it was made, not what was found.
+CIRCUMSTANCES = ("seconds", "commit", "machine", "versions", "arithmetic", "date", "form", "superseded")
+OF_THE_SUMMARY = ("timing", "versions", "commit", "peak_memory_mib")
+
+
+@cache
+def committed() -> dict[str, list[RunRecord]]:
+    return {study: read_runs(RESULTS / study) for study in (*PAPERS, "leaderboard")}
+
+
+def cheapest(runs: list[RunRecord]) -> RunRecord:
+    """Those whose machine is known before others."""
+    valid = (run for run in runs if run.superseded is None)
+    return min(valid, key=lambda run: (not run.arithmetic, run.seconds, run.name))
+
+
+@cache
+def sample() -> dict[str, RunRecord]:
+    """Whose it is -> a run. Of a paper: the cheapest of its folder, and the cheapest training of its own methods there
+    or among the ranked runs of the boards, since many settings of papers train for half a minute. Of a board: the
+    cheapest of its ranked runs, unless one of the papers' is of that board.
+    """
+    board_runs = {run.name: run for run in committed()["leaderboard"]}
+    results, _ = read_results(RESULTS / "leaderboard", Leaderboard)
+    ranked = {board.name: [board_runs[n] for entry in board.entries for n in entry.runs] for board in results.boards}
+    on_boards = [run for runs in ranked.values() for run in runs]
+    found = {}
+    for paper, methods in PAPERS.items():
+        own = committed()[paper]
+        found[paper] = cheapest(own)
+        trained = [run for run in (*own, *on_boards) if run.kind == "train"]
+        found[f"{paper}, trained"] = cheapest([run for run in trained if run.summary["strategy"] in methods])
+    taken = {run.name for run in found.values()}
+    for board, runs in ranked.items():
+        if taken.isdisjoint(run.name for run in runs):
+            found[board] = cheapest(runs)
+    return found
+
+
+def job_of(run: RunRecord, pictures: Path, folder: Path) -> Job:
+    """The job that a record is of, with this machine's places."""
+    options = list(run.options)
+    for place, option in enumerate(run.options):
+        if option == "dataset=mnist":
+            options += (where("mnist", pictures) or ())[1:]
+        elif option.startswith("dataset.split="):
+            _, name, size, seed = option.removesuffix(".npz").split("-")
+            split, _ = held_out(where(name, pictures) or (), name, int(size), int(seed), folder)
+            options[place] = f"dataset.split={split}"
+    extra = run.command.partition(f" seed={run.seed} ")[2].split() if run.kind == "audit" else ()
+    return Job(run.kind, tuple(options), run.seed, tuple(extra))
+
+
+def findings(run: RunRecord) -> dict[str, Any]:
+    """path -> value of everything that a run found."""
+    content = run.model_dump(mode="json", exclude=set(CIRCUMSTANCES))
+    content["summary"] = {name: part for name, part in content["summary"].items() if name not in OF_THE_SUMMARY}
+    return dict(_leaves(json.loads(json.dumps(content))))
+
+
+def _leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(content, Mapping | list) and content:
+        parts = content.items() if isinstance(content, Mapping) else enumerate(content)
+        for name, part in parts:
+            yield from _leaves(part, f"{path}/{name}")
+    else:
+        yield path, content
+
+
+def close(path: str, then: Any, now: Any) -> bool:
+    """Whether a figure is that of a record of another kind of machine.
+
+    Of training, where other last bits grow: accuracy within 2 points, loss within 5 %, the mean length of the clients'
+    updates within 2 % in the first five rounds. Halved noise, a clip norm that is not applied or another partition move
+    at least one of these further. What is computed in float64 from options alone (epsilons, bytes, counts): to 1e-6.
+    """
+    if isinstance(then, bool | str) or then is None or now is None or isinstance(now, str):
+        return bool(then == now)
+    parts = path.split("/")
+    if parts[1] == "norms" and parts[3] == "1":
+        return int(parts[2]) >= 5 or math.isclose(then, now, rel_tol=0.02)
+    if (parts[1] == "curve" and parts[3] != "0") or parts[1:3] in (["summary", "accuracy"], ["summary", "loss"]):
+        accuracy = parts[3] == "1" or parts[2] == "accuracy"
+        return abs(then - now) <= 0.02 if accuracy else math.isclose(then, now, rel_tol=0.05)
+    return math.isclose(then, now, rel_tol=1e-6)
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("whose", sorted(sample()))
+def test_todays_code_gives_a_committed_result(whose: str, pictures: Path, tmp_path: Path) -> None:
+    then = sample()[whose]
+    job = job_of(then, pictures, tmp_path)
+    assert job.name == then.name, "the digest of its options is another: no committed result would be found again"
+    torch.set_num_threads(1)
+    now = carry_out(job, tmp_path / "runs")
+    assert now.form == then.form
+    before, after = findings(then), findings(now)
+    assert before.keys() == after.keys()
+    exactly = then.arithmetic == arithmetic()
+    other = {
+        path: (value, after[path])
+        for path, value in before.items()
+        if value != after[path] and (exactly or not close(path, value, after[path]))
+    }
+    assert other == {}, f"{then.command}, made by {then.commit}; compared {'exactly' if exactly else 'closely'}"
+
+
+def test_the_sample_is_cheap_and_complete() -> None:
+    found = sample()
+    results, _ = read_results(RESULTS / "leaderboard", Leaderboard)
+    names = {run.name for run in found.values()}
+    for board in results.boards:
+        assert set(read_boards("all")) >= {board.name}
+        assert any(not names.isdisjoint(entry.runs) for entry in board.entries), board.name
+    assert set(PAPERS) <= set(found) and sum(run.seconds for run in found.values()) < 60
+    assert all(run.arithmetic for run in found.values()), "a sample of unknown machines is never compared exactly"
+
+
+@pytest.mark.parametrize(
+    ("path", "then", "now", "allowed"),
+    [
+        ("/summary/accuracy/final", 0.90, 0.915, True),
+        ("/summary/accuracy/final", 0.90, 0.93, False),
+        ("/curve/0/2", 1.0, 1.06, False),
+        ("/curve/0/0", 10, 11, False),
+        ("/norms/2/1", 0.50, 0.52, False),
+        ("/summary/privacy/verified_epsilon", 8.0, 7.99, False),
+        ("/summary/privacy/verified_epsilon", "inf", 8.0, False),
+        ("/summary/traffic/bytes_up", 100, 101, False),
+    ],
+)
+def test_what_is_close(path: str, then: Any, now: Any, allowed: bool) -> None:
+    assert close(path, then, now) is allowed

@@ -1,0 +1,132 @@
+"""Marks results whose code has changed what it computes: their runs are to be made anew, and every page says so.
+
+    python -m tools.mark_results strategy=NAME,... reason=WORDS [results=docs/results] [studies=NAME,...]
+                                 [kinds=train,attack] [kept=COMMIT,...]
+
+Marks every run of these methods (of the kinds named: train, plan, audit, attack, dme) in the folders of ``results``
+(or in those named) but those that the commits ``kept`` made, with the cells and entries that rest
+on one. The next `fedpriv.reproduce` or `fedpriv.leaderboard` into such a folder makes them anew, and only them; what it
+writes has no mark any more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence, Set
+from pathlib import Path
+from typing import TypeVar
+
+from fedpriv.common.command_line import command_options, guarded
+from fedpriv.common.errors import OptionError
+from fedpriv.studies.job_kinds import FORMS
+from fedpriv.studies.leaderboard_page import write_pages
+from fedpriv.studies.provenance import provenance
+from fedpriv.studies.results import (
+    Board,
+    Cell,
+    Entry,
+    Leaderboard,
+    PaperResults,
+    Provenance,
+    RunRecord,
+    Table,
+    read_results,
+    read_runs,
+    write_results,
+)
+from fedpriv.studies.study_words import write_words
+
+Rests = TypeVar("Rests", Cell, Entry)
+
+OPTIONS = {
+    "strategy": None,
+    "reason": None,
+    "results": "docs/results",
+    "studies": "all",
+    "kinds": "train,attack",
+    "kept": "none",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    return guarded(lambda: _main(list(arguments)))
+
+
+def _main(arguments: list[str]) -> int:
+    given = command_options(arguments, OPTIONS, "tools.mark_results")
+    root = Path(given["results"])
+    known = sorted(file.parent.name for file in root.glob("*/runs.jsonl"))
+    studies = known if given["studies"] == "all" else given["studies"].split(",")
+    if unknown := sorted(set(studies) - set(known)):
+        raise OptionError("studies", ",".join(unknown), f"allowed: all, {', '.join(known)}")
+    kinds = given["kinds"].split(",")
+    if unknown := sorted(set(kinds) - set(FORMS)):
+        raise OptionError("kinds", ",".join(unknown), f"allowed: {', '.join(FORMS)}")
+    strategies = set(given["strategy"].split(","))
+    there = {str(run.summary.get("strategy")) for study in studies for run in read_runs(root / study)}
+    if unknown := sorted(strategies - there):
+        raise OptionError("strategy", ",".join(unknown), f"no run of it; there are: {', '.join(sorted(there))}")
+    for study in studies:
+        count = mark(root / study, strategies, set(kinds), given["reason"], given["kept"].split(","))
+        print(f"{study}: {count} runs are to be made anew")
+    return 0
+
+
+def mark(folder: Path, strategies: Set[str], kinds: Set[str], reason: str, kept: Sequence[str] = ()) -> int:
+    """Marks a study's runs of these methods and kinds, and writes its files; returns how many were not marked yet."""
+    if folder.name == "leaderboard":
+        board_results, runs = read_results(folder, Leaderboard)
+        runs, stale = _superseded(runs, strategies, kinds, reason, kept)
+        changes = {"boards": tuple(_board(board, stale, reason) for board in board_results.boards)}
+        board_results = board_results.model_copy(update={"provenance": _origin(board_results, runs), **changes})
+        write_pages(board_results, folder)
+        write_results(folder, board_results, runs)
+        return len(stale)
+    results, runs = read_results(folder, PaperResults)
+    runs, stale = _superseded(runs, strategies, kinds, reason, kept)
+    tables = tuple(_table(table, stale, reason) for table in results.tables)
+    results = results.model_copy(update={"provenance": _origin(results, runs), "tables": tables})
+    write_words(results, folder)
+    write_results(folder, results, runs)
+    return len(stale)
+
+
+def _superseded(
+    runs: Sequence[RunRecord], strategies: Set[str], kinds: Set[str], reason: str, kept: Sequence[str]
+) -> tuple[list[RunRecord], set[str]]:
+    """The runs with their marks, and the names of those that have a new one."""
+    stale = {
+        run.name
+        for run in runs
+        if run.summary.get("strategy") in strategies
+        and run.kind in kinds
+        and run.commit not in kept
+        and run.superseded is None
+    }
+    return [run.model_copy(update={"superseded": reason}) if run.name in stale else run for run in runs], stale
+
+
+def _origin(results: PaperResults | Leaderboard, runs: Sequence[RunRecord]) -> Provenance:
+    then = results.provenance
+    return provenance(runs, then.client_epochs, then.client_epoch_budget)
+
+
+def _marked(one: Rests, stale: Set[str], reason: str) -> Rests:
+    rests = one.superseded is None and not stale.isdisjoint(one.runs)
+    return one.model_copy(update={"superseded": reason}) if rests else one
+
+
+def _table(table: Table, stale: Set[str], reason: str) -> Table:
+    rows = (
+        row.model_copy(update={"cells": tuple(_marked(cell, stale, reason) for cell in row.cells)})
+        for row in table.rows
+    )
+    return table.model_copy(update={"rows": tuple(rows)})
+
+
+def _board(board: Board, stale: Set[str], reason: str) -> Board:
+    return board.model_copy(update={"entries": tuple(_marked(entry, stale, reason) for entry in board.entries)})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
