@@ -97,7 +97,7 @@ class PrivUnitClient(Client):
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         law = self.mechanism.law
-        return claimed.privunit(self.epsilon, self.claimed_delta if law is None else law.delta)
+        return claimed.unit_vector(self.epsilon, self.claimed_delta if law is None else law.delta, law is not None)
 
     def exact_leak(self) -> str | None:
         return None

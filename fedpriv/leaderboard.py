@@ -6,8 +6,8 @@ board     names of files in conf/leaderboard, with commas; all: all of them
 data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data
 download  true: fetch what is missing
 workers   runs at a time; 0: one per core
-out       folder; a call that was broken off goes on there, and what is done is not done again, whatever the code is
-          now (a run that runs.jsonl marks as superseded is made anew)
+out       folder; an interrupted call resumes there, and finished runs are not repeated, whatever the code is now
+          (a run that runs.jsonl marks as superseded is repeated)
 
 Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has its own folder in OUT/runs.
 """

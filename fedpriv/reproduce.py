@@ -7,10 +7,10 @@ data: the folder that holds MNIST/raw and the like in torchvision's layout, or c
 (default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: fewer
 (or more) than the paper's file says.
 
-Runs what is not done yet, several at a time, and goes on where it was interrupted. A finished run is found by the
-digest of its options, whatever the code is now; one that runs.jsonl marks as superseded is made anew. Writes
-OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs' own
-folders lie in OUT/PAPER/runs.
+Makes the runs that are missing, several at a time, and resumes after an interruption. A finished run is found by the
+digest of its options, whatever the code is now; one that runs.jsonl marks as superseded is repeated. Writes
+OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs' folders
+are in OUT/PAPER/runs.
 """
 
 from __future__ import annotations

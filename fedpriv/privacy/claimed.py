@@ -128,9 +128,10 @@ def cpsgd(step: float, trials: int, dimension: int, sensitivities: tuple[float, 
     return Claim(epsilon, "round", "cpSGD, Theorem 1", delta)
 
 
-def privunit(epsilon: float, delta: float) -> Claim:
-    """PrivUnit and its kin: epsilon of each release, at the delta of its floating point (of the Gaussian: its own)."""
-    return Claim(epsilon, "round", "PrivUnit (Asi, Feldman and Talwar 2022, section 2)", delta)
+def unit_vector(epsilon: float, delta: float, pure: bool) -> Claim:
+    """PrivUnit and its kin: epsilon of each release, at the delta of its floating point; the Gaussian at its own."""
+    pages = "Asi, Feldman and Talwar 2022, section 2" if pure else "Balle and Wang 2018, Theorem 8"
+    return Claim(epsilon, "round", pages, delta)
 
 
 # --- DPFL-AGN and its baselines ----------------------------------------------------------------------------------
