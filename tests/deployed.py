@@ -49,20 +49,20 @@ Send = Callable[[int, Callable[[], Message]], Message | None]
 
 
 class Machines:
-    """``count`` nodes with 12 pictures of 4 x 4 each, and the server's test pictures, in ``folder``."""
+    """``count`` nodes with 12 pictures of ``side`` x ``side`` each, and the server's test pictures, in ``folder``."""
 
-    def __init__(self, folder: Path, count: int = 3, policy: dict[str, Any] | None = None) -> None:
-        self.folder, self.count = folder, count
+    def __init__(self, folder: Path, count: int = 3, policy: dict[str, Any] | None = None, side: int = 4) -> None:
+        self.folder, self.count, self.side = folder, count, side
         rng = np.random.default_rng(0)
         for place in [self.data(number) for number in range(count)] + [folder / "server"]:
             for label, name in enumerate(CLASSES):
                 (place / name).mkdir(parents=True)
                 for number in range(4):
-                    pixels = rng.integers(0, 60, (4, 4)) + 90 * label
+                    pixels = rng.integers(0, 60, (side, side)) + 90 * label
                     Image.fromarray(pixels.astype(np.uint8)).save(place / name / f"{number}.png")
         for number in range(count):
             self.write_policy(number, policy or POLICY)
-            assert self.command("init", number, f"classes={','.join(CLASSES)}", "size=4", "channels=1") == 0
+            assert self.command("init", number, f"classes={','.join(CLASSES)}", f"size={side}", "channels=1") == 0
 
     def data(self, number: int) -> Path:
         return self.folder / f"data-{number}"
@@ -97,7 +97,7 @@ class Machines:
 
     def overrides(self, *more: str, run: str = "run") -> str:
         own = (
-            "strategy=fedldp dataset=on_nodes model=linear dataset.size=4 dataset.channels=1",
+            f"strategy=fedldp dataset=on_nodes model=linear dataset.size={self.side} dataset.channels=1",
             f"dataset.classes=[{','.join(CLASSES)}] dataset.examples=[{','.join(['12'] * self.count)}]",
             f"dataset.test_root={self.folder / 'server'} run_dir={self.folder / run}",
             f"num_clients={self.count} clients_per_round={self.count} num_rounds=2",

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedpriv.data.axes import Floats, mean_matrix, unit
+from fedpriv.data.axes import Floats, mean_matrix, on_both_axes, unit
 
 #: Side of a patch, and cells of the grid in each direction.
 PATCH, GRID = 6, 4
@@ -64,5 +64,5 @@ def local_dct(images: Floats) -> Floats:
         contrast = ((by_channel - by_channel.mean(1, keepdims=True)) ** 2).sum((0, 1))
         coefficients = (filters @ patches / np.sqrt(contrast + np.float32(FLAT))).reshape(-1, rows, columns)
         parts = np.concatenate([np.maximum(coefficients, 0), np.maximum(-coefficients, 0)])
-        found[number] = shares[0] @ parts @ shares[1].T
+        found[number] = on_both_axes(shares[0], parts, shares[1])
     return unit(np.sqrt(found).reshape(count, -1))

@@ -19,6 +19,7 @@ from fedpriv.data.axes import (
     difference_matrix,
     gaussian_matrix,
     mean_matrix,
+    on_both_axes,
     pooling_matrix,
     unit,
 )
@@ -43,8 +44,8 @@ def steepest(images: Floats, sigma: float) -> tuple[Floats, Floats, Floats]:
     gradient at each pixel; images [n, c, h, w].
     """
     height, width = images.shape[2:]
-    across: Floats = gaussian_matrix(height, sigma) @ images @ difference_matrix(width, sigma).T
-    along: Floats = difference_matrix(height, sigma) @ images @ gaussian_matrix(width, sigma).T
+    across = on_both_axes(gaussian_matrix(height, sigma), images, difference_matrix(width, sigma))
+    along = on_both_axes(difference_matrix(height, sigma), images, gaussian_matrix(width, sigma))
     magnitude: Floats = np.sqrt(across * across + along * along)
     best = magnitude.argmax(1)[:, None]
     across, along, magnitude = (np.take_along_axis(part, best, 1)[:, 0] for part in (across, along, magnitude))
@@ -60,8 +61,8 @@ def oriented_energies(images: Floats, stride: int, orientations: int = ORIENTATI
     scale = stride / STRIDE
     magnitude, across, along = steepest(images, BLUR * scale)
     rows = pooling_matrix(images.shape[2], stride, POOLING * scale)
-    columns = pooling_matrix(images.shape[3], stride, POOLING * scale).T
-    found = np.empty((len(images), orientations, rows.shape[0], columns.shape[1]), np.float32)
+    columns = pooling_matrix(images.shape[3], stride, POOLING * scale)
+    found = np.empty((len(images), orientations, len(rows), len(columns)), np.float32)
     for number, angle in enumerate(2 * math.pi * np.arange(orientations) / orientations):
         cosine = across * np.float32(math.cos(angle))
         cosine += along * np.float32(math.sin(angle))
@@ -69,7 +70,7 @@ def oriented_energies(images: Floats, stride: int, orientations: int = ORIENTATI
         cosine *= cosine
         cosine *= cosine
         cosine *= magnitude
-        found[:, number] = rows @ cosine @ columns
+        found[:, number] = on_both_axes(rows, cosine, columns)
     return found
 
 
@@ -94,6 +95,6 @@ def oriented_gradients(images: Floats) -> Floats:
     if channels == 1:
         return fine
     coarse = unit(np.sqrt(oriented_energies(images, 2 * stride)).reshape(count, -1))
-    colours = mean_matrix(height, COLOUR_GRID) @ (images - np.float32(0.5)) @ mean_matrix(width, COLOUR_GRID).T
+    colours = on_both_axes(mean_matrix(height, COLOUR_GRID), images - np.float32(0.5), mean_matrix(width, COLOUR_GRID))
     parts = [fine, COARSE_WEIGHT * coarse, COLOUR_WEIGHT * colours.reshape(count, -1)]
     return np.concatenate(parts, axis=1)

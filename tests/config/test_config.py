@@ -268,7 +268,7 @@ def test_value_options_may_come_from_outside():
 def test_help_names_every_option_and_every_choice():
     text = help_text()
     shown = {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()}
-    groups = ["strategy", "dataset", "partition", "model"]
+    groups = ["strategy", "dataset", "features", "partition", "model"]
     names = {
         name
         for group in groups

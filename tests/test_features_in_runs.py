@@ -1,0 +1,147 @@
+"""Public features in whole runs: every engine, both trainers, a deployment, a finished model, and what is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, Outcome, Run, result_of
+from deployed import POLICY, Machines, codes
+from PIL import Image
+from safetensors.torch import load_file
+
+import fedpriv
+from fedpriv.config.compose import compose, compose_remote
+from fedpriv.data.load import inputs, load_dataset, normalise
+from fedpriv.deployment.gate import Node, model_size
+from fedpriv.engines.worker import Worker
+from fedpriv.predict import main
+from fedpriv.runs.start import start_run
+from fedpriv.training.evaluation import Evaluator
+from fedpriv.training.resident import Resident, fits
+
+#: Noise of a norm and cohorts: what differs in one bit shows in the result.
+STROKES = ("features=gradients", "features.map=strokes", "features.dims=60", "model=softmax", "local.lr=5")
+RUN = (*STROKES, "num_clients=5", "clients_per_round=4")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("features") / "run"
+    start_run(compose([*SMALL, *RUN, "strategy=dpfedavg"]), folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ray", "flower"])
+def test_every_engine_gives_the_same_model(engine: str, run: Run, whole: Path):
+    folder = run(*RUN, "strategy=dpfedavg", f"engine={engine}", "engine.workers=2")
+    assert result_of(folder) == result_of(whole)
+
+
+@pytest.mark.parametrize("name", ["gradients", "dct", "fourier"])
+@pytest.mark.parametrize("model", ["softmax", "mlp"])
+def test_clients_side_by_side_learn_what_one_after_the_other_does(name: str, model: str, run: Run, tmp_path: Path):
+    models = []
+    for trainer in ("sequential", "vectorised"):
+        more = (f"features={name}", f"model={model}", "strategy=fedavg", "num_rounds=2", "local.lr=2")
+        folder = run(*more, f"engine.trainer={trainer}", "operations.report=false", folder=tmp_path / trainer)
+        models.append(load_file(folder / "model.safetensors"))
+    assert models[0].keys() == models[1].keys()
+    for key, value in models[0].items():
+        torch.testing.assert_close(models[1][key], value, atol=1e-5, rtol=1e-4)
+        assert value.abs().max() > 0.01
+
+
+def test_per_example_gradients_of_features(run: Run):
+    folder = run(*STROKES, "strategy=dpsgd", "strategy.client.noise_multiplier=0.5", "num_rounds=4")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["num_parameters"] == 600 and summary["privacy"]["verified_epsilon"] > 0
+
+
+def test_a_finished_model_reads_pictures(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    whole = run(*RUN, "strategy=fedavg", "num_rounds=12")
+    summary, model = json.loads((whole / "summary.json").read_text()), fedpriv.load(whole)
+    test = load_dataset(compose([]).dataset, 0).test
+    found = model.probabilities(np.asarray(test.images))
+    accuracy = float((found.argmax(1).numpy() == test.labels).mean())
+    assert accuracy == summary["accuracy"]["final"] > 0.6
+    alone = model.probabilities(np.asarray(test.images[4:5]))
+    torch.testing.assert_close(alone[0], found[4])
+    file = tmp_path / "digit.png"
+    Image.fromarray(test.images[4, 0]).save(file)
+    capsys.readouterr()
+    assert main([f"run={whole}", str(file)]) == 0
+    assert capsys.readouterr().out.split("\t")[1] == str(int(found[4].argmax()))
+
+
+def test_plan_summary_and_report_say_what_was_known(whole: Path, run: Run, cli: Any):
+    known = "oriented gradients; a stroke map: knows that digits are strokes"
+    assert json.loads((whole / "summary.json").read_text())["public_knowledge"] == known
+    assert known in (whole / "report.html").read_text()
+    planned: Outcome = cli(*SMALL, *RUN, "plan=true")
+    assert planned.code == 0 and known in planned.out and "600" in planned.out.split("parameters")[1].split()[0]
+    plain = run("num_rounds=1")
+    assert json.loads((plain / "summary.json").read_text())["public_knowledge"] == "none"
+    assert "public features" not in (plain / "report.html").read_text()
+    assert "public features" not in cli(*SMALL, "plan=true").out
+
+
+def test_test_pictures_and_clients_get_the_same_features():
+    worker = Worker(compose([*SMALL, *RUN]))
+    dataset = worker.data.dataset
+    rows = worker.data.train_indices(2)
+    read = worker.local_data(2).images
+    assert read.shape == (len(rows), 60, 1, 1) and read.dtype == torch.float32
+    assert torch.equal(read, inputs(dataset, dataset.train, rows))
+    assert torch.equal(Evaluator(worker).images, inputs(dataset, dataset.test, np.sort(worker.data.test)))
+    resident = Resident(dataset.train, dataset.mean, dataset.std, torch.device("cpu"))
+    assert torch.equal(resident.chosen(rows).images, read) and not fits(dataset.train, torch.device("cpu"))
+
+
+def test_without_features_a_model_reads_what_it_read():
+    dataset, rows = load_dataset(compose(["features=none"]).dataset, 0), np.array([3, 5])
+    read = inputs(dataset, dataset.train, rows)
+    assert torch.equal(read, normalise(dataset.train.images[rows], dataset.mean, dataset.std))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_folder_of_own_pictures(channels: int, tmp_path: Path, run: Run):
+    random = np.random.default_rng(0)
+    for label in range(2):
+        (tmp_path / "own" / str(label)).mkdir(parents=True)
+        for number in range(20):
+            stripes = np.where(np.arange(40) // 4 % 2, 200, 50) + random.integers(0, 40, (30, 40))
+            picture = Image.fromarray((stripes if label else stripes.T).astype(np.uint8)).convert("RGB")
+            picture.save(tmp_path / "own" / str(label) / f"{number}.png")
+    own = ("dataset=image_folder", f"dataset.root={tmp_path / 'own'}", "dataset.size=20", "dataset.auxiliary=0")
+    folder = run(*own, f"dataset.channels={channels}", "features=gradients", "model=linear", "strategy=fedavg")
+    assert json.loads((folder / "summary.json").read_text())["accuracy"]["final"] == 1.0
+
+
+def test_nodes_compute_the_features_of_their_own_pictures(tmp_path: Path):
+    network = Machines(tmp_path, 3, POLICY, side=8)
+    grid = network.serve(network.overrides("features=gradients", "features.map=strokes", "features.dims=40"))
+    assert codes(grid) == ["sent"] * 6
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["num_parameters"] == 3 * 41
+    assert summary["public_knowledge"].endswith("knows that digits are strokes")
+    for number in range(3):
+        (kept,) = network.data(number).glob(".*/cache/features/*/features.npy")  # beside its pictures
+        assert np.load(kept).shape == (12, 40)
+
+
+def test_a_nodes_policy_counts_the_parameters_on_features(tmp_path: Path):
+    network = Machines(tmp_path, 1, POLICY, side=8)
+    config = compose_remote(network.overrides("features=fourier", "features.waves=500").split())
+    node = Node(0, network.policy(0), network.data(0))
+    assert model_size(node.effective(config)) == 3 * 501
+
+
+@pytest.mark.parametrize("override", ["features=gradients", "features.map=strokes", "features.dims=7"])
+def test_features_may_be_chosen_from_outside(override: str):
+    assert compose_remote(["features=gradients", override]).features.name == "gradients"
