@@ -3,7 +3,7 @@
 The name is the method and a digest of the composed options, without the seed (which stands beside it), without those
 that only the operator or a person who looks on needs, and without paths: of pictures and of a split, their contents
 count. No line of code is in it, so code can move; that today's code gives what it gave before is for tests to hold
-(``tests/test_committed_runs.py``).
+(``tests/studies/test_committed_runs.py``).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import arithmetic
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results, read_runs
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 #: Paper -> its methods.
 PAPERS = {
     "adpfl": {"adpfl"},
