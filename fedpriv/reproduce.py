@@ -9,8 +9,8 @@ data: the folder that holds MNIST/raw and the like in torchvision's layout, or c
 
 Makes the runs that are missing, several at a time, and resumes after an interruption. A finished run is found by the
 digest of its options, whatever the code is now; one that runs.jsonl marks as superseded is repeated. Writes
-OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs' folders
-are in OUT/PAPER/runs.
+OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs'
+folders are in OUT/PAPER/runs.
 """
 
 from __future__ import annotations
