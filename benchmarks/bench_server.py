@@ -15,7 +15,8 @@ import numpy as np
 from flwr.app import Message
 
 from benchmarks.statistics import Figure, median_interval
-from fedpriv.common.messages import FloatVector, pack_vector, reply_content
+from fedpriv.common.messages import reply_content
+from fedpriv.common.vectors import FloatVector, pack_vector
 from fedpriv.engines.grid import NodeOfClient, identify_server
 from fedpriv.server.round import Population
 from strategies.fedavg import FedAvg

@@ -17,11 +17,9 @@ from record_fuzz import OVERSIZED, array, config_value, damaged
 from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.common.messages import (
-    ARRAYS,
     ATTEMPT,
     CENTRES,
     CLIP_NORM,
-    CONFIG,
     EXCHANGE,
     KEY_ATTEMPT,
     KEYS,
@@ -36,10 +34,9 @@ from fedpriv.common.messages import (
     SIGNATURES,
     STATISTICS,
     TRAIN,
-    VECTOR,
-    MalformedMessage,
-    pack_vector,
 )
+from fedpriv.common.records import ARRAYS, CONFIG, MalformedMessage
+from fedpriv.common.vectors import VECTOR, pack_vector
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import _train

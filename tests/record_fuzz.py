@@ -18,35 +18,35 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedpriv.common.messages import (
-    ARRAYS,
-    CONFIG,
-    DIAGNOSTICS,
     KEYS,
-    METRICS,
-    MOST_BLOB,
-    MOST_KEYS,
-    MOST_NAME,
-    MOST_TEXT,
     STATISTICS,
     TRAIN_LOSS,
-    VECTOR,
-    Instructions,
-    MalformedMessage,
+    Request,
     Reply,
     Report,
     blobs_content,
     identity_content,
-    pack_vector,
     read_blobs,
     read_identity,
-    read_instructions,
+    read_request,
     read_reply,
     read_report,
     reply_content,
     statistics_content,
     train_content,
-    unpack_vector,
 )
+from fedpriv.common.records import (
+    ARRAYS,
+    CONFIG,
+    DIAGNOSTICS,
+    METRICS,
+    MOST_BLOB,
+    MOST_KEYS,
+    MOST_NAME,
+    MOST_TEXT,
+    MalformedMessage,
+)
+from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
 from fedpriv.server.round import Population, Round
 from strategies.cpsgd import CpSGD
 from strategies.ldpfl import LDPFL
@@ -91,7 +91,7 @@ def valid(rng: random.Random) -> RecordDict:
         (
             lambda: reply_content(vector, 10, {"train_loss": 0.5}, {TRAIN_LOSS: 0.25}),
             lambda: reply_content(vector, 10, None),
-            lambda: train_content(pack_vector(vector), Instructions(3, 1, {"noise_multiplier": 0.5})),
+            lambda: train_content(pack_vector(vector), Request(3, 1, {"noise_multiplier": 0.5})),
             lambda: statistics_content({TRAIN_LOSS: 0.5}),
             lambda: blobs_content(KEYS, [b"key", b"signature"]),
             lambda: reply_content(ONE_BIT_RELEASE, 10, None),  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def content(rng: random.Random) -> RecordDict:
 def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     """Everything that reads what came from another machine."""
     message = Message(case, dst_node_id=1, message_type="train")
-    yield lambda: read_instructions(case)
+    yield lambda: read_request(case)
     yield lambda: unpack_vector(case, SIZE)
     yield lambda: read_reply(message, 0, SIZE, 10)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=ONE_BIT.decoded)
@@ -214,7 +214,7 @@ def check(found: Any) -> None:
         assert len(found.diagnostics) <= MOST_KEYS
     if isinstance(found, Reply | Report):
         assert all(np.isfinite(value) for value in found.statistics.values())
-    if isinstance(found, Instructions):
+    if isinstance(found, Request):
         assert 0 <= found.round < 2**31 and 0 <= found.attempt < 2**31
         assert all(len(value) <= MOST_BLOB for value in found.options.values() if isinstance(value, str | bytes))
     if isinstance(found, tuple):

@@ -22,16 +22,8 @@ from fedpriv.client.clip_statistics import EXACT_CHANGE, EXACT_NORM
 from fedpriv.client.contract import BudgetSpent, PublicFacts, StaleRequest, UnsafeClipNorm
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import (
-    CLIP_CHANGE,
-    CLIP_NORM,
-    CLIP_REPORTED_NORM,
-    EXCHANGE,
-    LEAST_NORM,
-    STATISTICS,
-    MalformedMessage,
-    Report,
-)
+from fedpriv.common.messages import CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, EXCHANGE, LEAST_NORM, STATISTICS, Report
+from fedpriv.common.records import MalformedMessage
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale

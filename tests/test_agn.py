@@ -24,7 +24,8 @@ from clients.dpfl_agn import DPFLAGNClient
 from clients.dpsgd import DPSGDClient
 from clients.nbafl import PUBLIC, UPLOAD, NbAFLClient
 from fedpriv.client.build import example_counts
-from fedpriv.client.contract import BudgetSpent, PublicFacts, Request, UnsafeNoise
+from fedpriv.client.contract import BudgetSpent, PublicFacts, UnsafeNoise
+from fedpriv.common.messages import Request
 from fedpriv.client.example_level import ExampleLevelClient, TrainingState
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError

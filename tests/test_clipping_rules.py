@@ -27,19 +27,13 @@ from fedpriv.attacks.release_audit import DIMENSION, audit_mechanism
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.clip_statistics import EXACT_CHANGE, NoisyBit, NoisyNorm
-from fedpriv.client.contract import BudgetSpent, Request, UnsafeClipNorm
+from fedpriv.client.contract import BudgetSpent, UnsafeClipNorm
+from fedpriv.common.messages import Request
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import (
-    CLIP_BIT,
-    CLIP_CHANGE,
-    CLIP_NORM,
-    CLIP_REPORTED_NORM,
-    MalformedMessage,
-    Reply,
-    read_reply,
-)
+from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, Reply, read_reply
+from fedpriv.common.records import MalformedMessage
 from fedpriv.config.compose import compose, compose_remote
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change

@@ -17,7 +17,8 @@ from conftest import Run, ledger_of, result_of, rows_of
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Reply, pack_vector
+from fedpriv.common.messages import Reply
+from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipping import clip

@@ -19,7 +19,9 @@ from safetensors.torch import load_file
 import fedpriv.server.strategy as server_module
 from fedpriv.client.build import client_class
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import FIRST_NODE, Instructions, Refused, Reply, label, pack_vector, train_content
+from fedpriv.common.messages import FIRST_NODE, Request, Reply, label, train_content
+from fedpriv.common.records import Refused
+from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config, FaultKind, FaultPlan
@@ -303,7 +305,7 @@ def test_a_guarantee_that_rests_on_who_is_drawn_refuses_over_selection(
 
 
 def messages_for(config: Config, grid: LocalGrid, clients: range) -> list[Any]:
-    content = train_content(pack_vector(Worker(config).initial_parameters()), Instructions(1))
+    content = train_content(pack_vector(Worker(config).initial_parameters()), Request(1))
     group = label(1, 0, "train")
     return [server_module.Message(content, grid.node_of_client[client], "train", group_id=group) for client in clients]
 

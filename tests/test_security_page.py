@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.client.contract import Request
+from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config

@@ -16,17 +16,10 @@ from hypothesis import strategies as st
 from reference.local_sgd import plain_average
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import (
-    FIRST_NODE,
-    Refusal,
-    Reply,
-    most_bytes,
-    pack_vector,
-    refusal,
-    reply_content,
-    unpack_vector,
-)
+from fedpriv.common.messages import FIRST_NODE, Refusal, Reply, refusal, reply_content
+from fedpriv.common.records import most_bytes
 from fedpriv.common.seeds import draw_cohort
+from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.server import nodes as foreign_grid
 from fedpriv.server import strategy as server

@@ -35,8 +35,8 @@ DOORS = {
     *("site", "node", "superlink", "credentials"),
 }
 #: What the two halves of a paper may import of the project.
-FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "common"}
-FOR_STRATEGIES = {"server", "mechanisms", "privacy", "common"}
+FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "config", "common"}
+FOR_STRATEGIES = {"server", "mechanisms", "privacy", "config", "common"}
 
 
 def imported(text: str, module: str) -> Iterator[str]:

@@ -16,8 +16,9 @@ from fedpriv.client.build import client_class, make_client
 from fedpriv.client.contract import Charge, Site
 from fedpriv.client.memory import MemoryStore
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
-from fedpriv.config.constructors import locate
+from fedpriv.common.messages import LOCAL_ACCURACY
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.halves import locate
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated, normalise
@@ -75,7 +76,7 @@ class Worker:
     def model(self) -> FlatModel:
         """The model that this process trains and evaluates; its parameters are what was loaded last."""
         config, dataset = self.config, self.data.dataset
-        chosen = resolve_model(config.model, dataset.shape, client_class(config).keeps_layers)
+        chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers)
         module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed)
         device = resolve_device(config.engine.device)
         model = FlatModel(module, device, prefers_channels_last(chosen.name, device))
@@ -153,8 +154,6 @@ class Worker:
             check_declared(self.config, client, self.data)
         # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
         tested = self.config.evaluate.clients and privacy.rng == "seeded" and self.data.test_indices(client).size > 0
-        kind = client_class(self.config)
-        keeps_layers = kind.keeps_layers
         site = Site(
             client=client,
             num_examples=self.data.num_examples(client),
@@ -165,8 +164,8 @@ class Worker:
             rng=privacy.rng,
             delta=privacy.delta,
             max_epsilon=privacy.max_epsilon,
-            layout=self.model.layout if keeps_layers or kind.needs_layout else None,
-            initial=self.initial_model if keeps_layers else None,
+            layout=self.model.layout,
+            initial=self.initial_model,
             test=partial(self.test_locally, client) if tested else None,
             identity=identity,
             run_id=run_id,
