@@ -116,10 +116,10 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     sound: dict[str, Any] = {CENTRES: [0.0] * blocks, RADII: [0.5] * blocks, MEMBERS: [0, 1], KEY_ATTEMPT: 0}
     sound |= {PUBLIC_KEYS: PEERS[:1]}
     context = method.context(None)
-    for exchange in client.exchanges:
+    for exchange in client.traits.exchanges:
         if exchange == SEEDS and config.client_options()["group_size"] == 2:
             continue
-        arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.trains_in else None
+        arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.traits.trains_in else None
         method.answer(request(arrays, 1, 0, **sound, **{EXCHANGE: exchange}), context)
         method.starts.append(bytes(context.state["memory"]["blob"]))  # type: ignore[index,arg-type]
     return method

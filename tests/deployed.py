@@ -19,7 +19,7 @@ from PIL import Image
 from fedpriv.app import client_app, server_app
 from fedpriv.client.key_agreement import new_identity
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import RUN, Request, Refusal, train_content
+from fedpriv.common.messages import RUN, Refusal, Request, train_content
 from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose_remote_text
 from fedpriv.deployment.data_ledger import DataLedger

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import making
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -21,16 +22,16 @@ from fedpriv.common.messages import (
     KEYS,
     STATISTICS,
     TRAIN_LOSS,
-    Request,
     Reply,
     Report,
+    Request,
     blobs_content,
     identity_content,
     read_blobs,
     read_identity,
-    read_request,
     read_reply,
     read_report,
+    read_request,
     reply_content,
     statistics_content,
     train_content,
@@ -56,10 +57,11 @@ RECORDS = (ARRAYS, CONFIG, METRICS, DIAGNOSTICS, STATISTICS, KEYS, "other")
 DTYPES = ("<f4", "<f8", "<i8", "|b1", "|O", "<U3", "|V4", ">f4", "<c8", "[('a', '<f4')]", "<M8[s]", "nonsense", "")
 
 _POPULATION = Population(0, 4, 2, lambda client: 10, layers=(slice(0, 3), slice(3, SIZE)))
-ONE_BIT = LDPFL(
-    _POPULATION, epsilon=1.0, encode="update", radius=0.5, radius_floor=0.1, clip_factor=1.0, weighting="uniform"
+ONE_BIT = making.server(
+    LDPFL, _POPULATION, epsilon=1.0, encode="update", radius=0.5, radius_floor=0.1, clip_factor=1.0, weighting="uniform"
 )
-WHOLE_NUMBERS = CpSGD(
+WHOLE_NUMBERS = making.server(
+    CpSGD,
     _POPULATION,
     rounds=3,
     epsilon=50.0,

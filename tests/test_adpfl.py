@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -192,7 +193,7 @@ def a_client(norms: Iterable[float] = (1.0, 2.0, 3.0), variant: str = "repaired"
     limit = given.pop("max_epsilon", None)
     trainer = FixedUpdates(lambda _: torch.ones(initial.numel()) * next(lengths) / math.sqrt(70))
     site = make_site(0, trainer, BytesStore(), layout=model.layout, initial=initial, max_epsilon=limit)
-    return ADPFLClient(facts=facts(), variant=variant, site=site, **given)
+    return making.client(ADPFLClient, facts=facts(), variant=variant, site=site, **given)
 
 
 def report(client: ADPFLClient, server_round: int = 1, attempt: int = 0, **options: Any) -> np.ndarray:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from fedpriv.client.base import Client
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import Request, Refusal, read_reply, train_content
+from fedpriv.common.messages import Refusal, Request, read_reply, train_content
 from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.schema import FaultKind

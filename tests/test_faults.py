@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import fedpriv.server.strategy as server_module
 from fedpriv.client.build import client_class
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import FIRST_NODE, Request, Reply, label, train_content
+from fedpriv.common.messages import FIRST_NODE, Reply, Request, label, train_content
 from fedpriv.common.records import Refused
 from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose
@@ -81,7 +81,7 @@ def booked(folder: Path) -> dict[tuple[int, int], int]:
 
 def what_should_leave(config: Config) -> dict[tuple[int, int], tuple[tuple[str, ...], bool]]:
     """(round, client) -> (exchanges whose releases leave the client, whether the round's last reply arrives)."""
-    exchanges, found = client_class(config).exchanges, {}
+    exchanges, found = client_class(config).traits.exchanges, {}
     for number, client in itertools.product(range(1, ROUNDS + 1), range(CLIENTS)):
         kinds = {exchange: planned(config, exchanges, client, number, exchange) for exchange in exchanges}
         left: list[str] = []

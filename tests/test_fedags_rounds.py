@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -37,7 +38,8 @@ from strategies.fedags import FedAGS
 
 def server(variant: str = "published", loss_weights: bool | None = None, selection: str = "random") -> FedAGS:
     population = Population(3, 4, 2, lambda client: 100 * (client + 1))
-    made = FedAGS(
+    made = making.server(
+        FedAGS,
         population,
         rounds=ROUNDS,
         threshold="equation",

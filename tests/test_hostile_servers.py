@@ -13,7 +13,7 @@ from deployed import MACHINES, Grid, Machines, asker, codes, context, refused
 from flwr.app import Message
 
 from fedpriv.app import client_app
-from fedpriv.common.messages import RUN, Request, Refusal, train_content
+from fedpriv.common.messages import RUN, Refusal, Request, train_content
 from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.config.compose import compose_remote_text
 from fedpriv.deployment.gate import Node

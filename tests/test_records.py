@@ -23,9 +23,9 @@ from fedpriv.common.messages import (
     identity_content,
     read_blobs,
     read_identity,
-    read_request,
     read_reply,
     read_report,
+    read_request,
     reason_of,
     reply_content,
     train_content,
@@ -46,7 +46,7 @@ from fedpriv.common.records import (
 )
 from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
 from fedpriv.engines.grid import identify_server
-from fedpriv.server.strategy import ask_partitions
+from fedpriv.server.nodes import ask_partitions
 
 #: `make stress` tries a million.
 CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))
