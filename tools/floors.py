@@ -34,7 +34,7 @@ DOORS = {
     *("__main__", "cli", "app", "attack", "audit", "predict", "new", "papers", "dme", "reproduce", "leaderboard"),
     *("site", "node", "superlink", "credentials"),
 }
-#: What the two halves of a paper may import of the project.
+#: What the two halves of a paper may import of the project; of `config` the schemas of their options alone.
 FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "config", "common"}
 FOR_STRATEGIES = {"server", "mechanisms", "privacy", "config", "common"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,34 +35,49 @@ def make_client(config: Config, site: Site | None = None, examples: int | None =
     examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's). changes:
     options with other values.
     """
-    kind = client_class(config)
-    options = half_options(config, "client", kind)
-    check_own_client(config, kind)
-    if kind.threat.unit == "example" and config.partition.name == "resampled":
-        words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
-        raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
-    facts = None
-    if kind.traits.needs_facts:
-        smallest = int(example_counts(config).min())
-        facts = PublicFacts(
-            smallest if examples is None else examples,
-            smallest,
-            config.local.batch_size,
-            config.num_rounds,
-            config.clients_per_round,
-            num_parameters(config),
-            config.num_clients,
-        )
-    run = RunFacts(config.privacy.variant, facts, site)
-    return kind(options.model_copy(update=changes) if changes else options, run)
+    return ClientMaker(config).make(site, examples, **changes)
+
+
+class ClientMaker:
+    """Makes a configuration's clients from one object of options, checked here once. Raises `OptionError`."""
+
+    def __init__(self, config: Config) -> None:
+        self.kind, self.variant = client_class(config), config.privacy.variant
+        self.options = half_options(config, "client", self.kind)
+        check_own_client(config, self.kind)
+        if self.kind.threat.unit == "example" and config.partition.name == "resampled":
+            words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
+            raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
+        self.facts = _facts_of_the_smallest(config) if self.kind.traits.needs_facts else None
+
+    def make(self, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
+        """As `make_client`."""
+        facts = self.facts
+        if facts is not None and examples is not None:
+            facts = replace(facts, num_examples=examples)
+        options = self.options.model_copy(update=changes) if changes else self.options
+        return self.kind(options, RunFacts(self.variant, facts, site))
+
+
+def _facts_of_the_smallest(config: Config) -> PublicFacts:
+    smallest = int(example_counts(config).min())
+    return PublicFacts(
+        smallest,
+        smallest,
+        config.local.batch_size,
+        config.num_rounds,
+        config.clients_per_round,
+        num_parameters(config),
+        config.num_clients,
+    )
 
 
 _sizes: dict[str, int] = {}
 
 
 def num_parameters(config: Config) -> int:
-    """How many parameters the configured model has: public, and the same in every process. Asked for with every
-    message to a client, so the data are loaded for it once.
+    """How many parameters the configured model has: public, and the same in every process. The data are
+    loaded for it once.
     """
     keeps_layers = client_class(config).traits.keeps_layers
     key = repr((config.dataset.model_dump_json(), config.model.model_dump_json(), keeps_layers))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import client_class, make_client
+from fedpriv.client.build import ClientMaker, client_class
 from fedpriv.client.contract import Charge, Site
 from fedpriv.client.memory import MemoryStore
 from fedpriv.common.errors import OptionError
@@ -106,9 +106,14 @@ class Worker:
         return SequentialTrainer(self.model, self.config.local, self.config.engine.precision)
 
     @cached_property
+    def maker(self) -> ClientMaker:
+        """Makes this configuration's clients."""
+        return ClientMaker(self.config)
+
+    @cached_property
     def shared(self) -> slice:
         """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
-        return make_client(self.config).shared(self.model.layout)
+        return self.maker.make().shared(self.model.layout)
 
     def initial_parameters(self) -> FloatVector:
         """theta^0 (float32): of the layers that the server holds."""
@@ -171,7 +176,7 @@ class Worker:
             run_id=run_id,
             guard=guard,
         )
-        return make_client(self.config, site, examples=site.num_examples)
+        return self.maker.make(site, site.num_examples)
 
 
 _newest: list[tuple[Config, int, Worker]] = []  # (configuration, process, worker): at most one
