@@ -7,7 +7,8 @@ decoding, the weighted mean. Peak memory is that of a separate process, above it
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import numpy as np
 from flwr.app import Message
 
 from benchmarks.statistics import Figure, median_interval
-from fedpriv.common.messages import FloatVector, pack_vector, reply_content
+from fedpriv.common.messages import FIRST_NODE, reply_content
+from fedpriv.common.vectors import FloatVector, pack_vector
+from fedpriv.config.methods import ServerOptions
 from fedpriv.engines.grid import NodeOfClient, identify_server
 from fedpriv.server.round import Population
 from strategies.fedavg import FedAvg
@@ -28,10 +31,18 @@ DIFFERENT = 50
 class Clients:
     """A grid on which all clients reply at once. waits: seconds spent on that and on making the replies."""
 
-    def __init__(self, clients: int, releases: list[FloatVector]) -> None:
-        self.node_of_client, self.releases, self.waits = NodeOfClient(clients), releases, 0.0
+    in_order = True
 
-    def send_and_receive(self, messages: list[Message], *, timeout: float | None = None) -> Iterator[Message]:
+    def __init__(self, clients: int, releases: list[FloatVector]) -> None:
+        self.clients, self.releases, self.waits, self.unnamed = NodeOfClient(clients), releases, 0.0, Counter[str]()
+
+    def nodes(self) -> NodeOfClient:
+        return self.clients
+
+    def client_of(self, node: int) -> int:
+        return node - FIRST_NODE
+
+    def receive(self, messages: Iterable[Message], timeout: float) -> Iterator[Message]:
         for place, message in enumerate(messages):
             began = time.perf_counter()
             content = reply_content(self.releases[place % DIFFERENT], 60, {"train_loss": 1.0})
@@ -53,9 +64,10 @@ def orders(replies: int) -> dict[str, int]:
 
 def seconds_of(wanted: int, asked: int, releases: list[FloatVector]) -> float:
     """Seconds of one round, without making the replies."""
-    grid, strategy = Clients(asked, releases), FedAvg(population(asked, wanted), weighting="examples")
+    options = ServerOptions(min_replies=1, client_sampling="fixed", weighting="examples")
+    grid, strategy = Clients(asked, releases), FedAvg(population(asked, wanted), options)
     began = time.perf_counter()
-    strategy.start(grid, pack_vector(np.zeros_like(releases[0])), 1)  # type: ignore[arg-type]
+    strategy.start(grid, pack_vector(np.zeros_like(releases[0])), 1)
     taken = time.perf_counter() - began - grid.waits
     assert len(strategy.current.replies) == wanted
     return taken

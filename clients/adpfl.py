@@ -24,15 +24,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, PublicFacts, Release, Request, UnsafeClipNorm
+from fedpriv.client.contract import Charge, Release, UnsafeClipNorm
+from fedpriv.client.method import Traits
 from fedpriv.client.personal import LastBlocksStay
 from fedpriv.client.two_exchanges import TwoExchangeClient
-from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, shown
+from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request
+from fedpriv.common.records import shown
+from fedpriv.config.methods import ADPFLClientOptions
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_each
@@ -52,34 +56,44 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
     fewest uploads that a secure sum would add up; colluders: of these, how many clients' noise its observer knows.
     """
 
-    needs_facts: ClassVar[bool] = True
+    options: ADPFLClientOptions
+    traits: ClassVar[Traits] = replace(TwoExchangeClient.traits, keeps_layers=True, needs_facts=True)
+    #: min_j of what was reported in this round, as announced.
+    least_norm: float = 0.0
 
-    def __init__(
-        self,
-        *,
-        facts: PublicFacts,
-        epsilon: float,
-        base_share: float,
-        allocation: str,
-        claimed_delta: float,
-        noise_multiplier: float | None = None,
-        min_replies: int = 1,
-        colluders: int = 0,
-        variant: str = "repaired",
-        **options: Any,
-    ) -> None:
-        self.repaired = variant == "repaired"
-        self.sensitivity = 2.0 if self.repaired else 2.0 / facts.clients_per_round  # S / C^t  [ADP-FL, eq. 13]
-        if noise_multiplier is None:
-            noise_multiplier = self.sensitivity * claimed.adpfl_noise(epsilon, claimed_delta)
-        else:
-            epsilon = claimed.adpfl_epsilon(noise_multiplier / self.sensitivity, claimed_delta)
-        adaptive = allocation == "adaptive"
-        super().__init__(noise_multiplier=noise_multiplier, reports_norm=adaptive, variant=variant, **options)
-        self.facts, self.epsilon, self.base_share, self.adaptive = facts, epsilon, base_share, adaptive
-        self.claimed_delta, self.least_norm = claimed_delta, 0.0
-        self.noises = min_replies - colluders  # that a secure sum's observer cannot know
-        self.reported: dict[str, Tensor] = {}
+    @property
+    def repaired(self) -> bool:
+        return self.variant == "repaired"
+
+    @property
+    def adaptive(self) -> bool:
+        return self.options.allocation == "adaptive"
+
+    @property
+    def reports_norm(self) -> bool:  # type: ignore[override]
+        return self.adaptive
+
+    @property
+    def sensitivity(self) -> float:
+        """S / C^t."""
+        return 2.0 if self.repaired else 2.0 / self.facts.clients_per_round  # [ADP-FL, eq. 13]
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        given, delta = self.options.noise_multiplier, self.options.claimed_delta
+        return self.sensitivity * claimed.adpfl_noise(self.options.epsilon, delta) if given is None else given
+
+    @cached_property
+    def epsilon(self) -> float:
+        given = self.options.noise_multiplier
+        if given is None:
+            return self.options.epsilon
+        return claimed.adpfl_epsilon(given / self.sensitivity, self.options.claimed_delta)
+
+    @property
+    def noises(self) -> int:
+        """Those that a secure sum's observer cannot know."""
+        return self.options.min_replies - self.options.colluders
 
     # --- the release -------------------------------------------------------------------------------------
 
@@ -91,12 +105,12 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
             raise UnsafeClipNorm(f"the server announces the least norm {shown(least)}")
         self.least_norm = float(least)
 
-    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+    def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = clip(update, self.clip_norm)  # [ADP-FL, Alg. 1 line 17]
         if self.noise_multiplier == 0:
             return Release(clipped, None, self.figures(clipped, clipped - clipped))
         epsilon = self.round_epsilon()  # [ADP-FL, Alg. 1 line 16]
-        std = self.sensitivity * self.clip_norm * noise_scale(epsilon, self.claimed_delta)
+        std = self.sensitivity * self.clip_norm * noise_scale(epsilon, self.options.claimed_delta)
         value = add_normal_each(clipped, std, noise)  # [ADP-FL, Alg. 1 line 18]
         return Release(value, None, self.figures(clipped, value - clipped, round_epsilon=epsilon))
 
@@ -106,10 +120,10 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
             return torch.tensor(self.epsilon, dtype=torch.float64)
         norm = self.reported[CLIP_REPORTED_NORM].double()
         if not self.repaired:
-            return allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.base_share)
-        norm = torch.clamp(norm, 0.0, self.norm_bound)
-        found = allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.base_share)
-        return torch.clamp(found, self.base_share * self.epsilon, self.epsilon)
+            return allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.options.base_share)
+        norm = torch.clamp(norm, 0.0, self.options.norm_bound)
+        found = allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.options.base_share)
+        return torch.clamp(found, self.options.base_share * self.epsilon, self.epsilon)
 
     # --- what it costs (unit client, replace-one, observer server; beside it: a secure sum) --------------
 
@@ -129,7 +143,9 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         if not isinstance(own.event, Gaussian) or self.noise_multiplier == 0:
             return own, in_sum
         planned = own.event.multiplier
-        taken = max(planned, float(self.sensitivity * noise_scale(self.round_epsilon(), self.claimed_delta) / 2))
+        taken = max(
+            planned, float(self.sensitivity * noise_scale(self.round_epsilon(), self.options.claimed_delta) / 2)
+        )
         summed = math.sqrt(taken**2 + (self.noises - 1) * planned**2)
         return (
             replace(own, realised=replace(own.event, multiplier=taken)),
@@ -144,7 +160,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         return [replace(self.charges(None)[0].event, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
-        return claimed.adpfl([self.epsilon], self.claimed_delta)
+        return claimed.adpfl([self.epsilon], self.options.claimed_delta)
 
     def remarks(self) -> tuple[str, ...]:
         words = "the paper adds nothing up over rounds: its epsilon is of one round"
@@ -156,7 +172,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         """How much the threshold can know of the norms."""
         if CLIP_REPORTED_NORM not in self.statistic_names or self.statistic.noise is None:
             return ()
-        std, most = self.statistic.noise * self.norm_bound, self.norm_bound
+        std, most = self.statistic.noise * self.options.norm_bound, self.options.norm_bound
         drowned = "C and eps_i follow the noise rather than the norms" if std > most / 4 else "C can follow them"
         return (f"reported norms carry noise of standard deviation {std:.3g} on a range of 0 to {most:g}: {drowned}",)
 
@@ -169,7 +185,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         def epsilon(uploads: int) -> float:
             multiplier = math.sqrt(uploads) * self.noise_multiplier / 2
             event = Gaussian(threat=self.threat, multiplier=multiplier, count=rounds)
-            return compose([event], self.claimed_delta).epsilon
+            return compose([event], self.options.claimed_delta).epsilon
 
         return (
             f"as if every C^t and eps_i were public, the noise alone would give epsilon {epsilon(1):.0f} over {rounds} "

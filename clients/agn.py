@@ -8,14 +8,18 @@ beta_2 -> beta2. Published and repaired are the same.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
 
 from fedpriv.client.example_level import ExampleLevelClient
+from fedpriv.config.methods import AdamClientOptions
 from fedpriv.mechanisms.optimisers import Adam
 
 
 class AGNClient(ExampleLevelClient):
     """Adam on the noisy gradient; its moments stay with the client between rounds."""
 
-    def __init__(self, *, beta1: float = 0.9, beta2: float = 0.999, **options: Any) -> None:
-        super().__init__(optimiser=Adam(beta1, beta2), **options)
+    options: AdamClientOptions
+
+    @cached_property
+    def optimiser(self) -> Adam:  # type: ignore[override]
+        return Adam(self.options.beta1, self.options.beta2)

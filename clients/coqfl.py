@@ -20,20 +20,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.client import key_agreement as shared_bits
-from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, Release, Request, StaleRequest, read_request, repeated_answer
+from fedpriv.client.contract import Charge, Release, StaleRequest, repeated_answer
 from fedpriv.client.key_agreement import KeyRefused, Session, first_of
 from fedpriv.client.memory import ClientMemory, Waiting, read_memory
-from fedpriv.client.one_bit import WITH_MEMBERS, OneBitClient, as_bytes
+from fedpriv.client.method import Method, Traits
+from fedpriv.client.one_bit import WITH_MEMBERS, OneBitClient
 from fedpriv.common.messages import (
-    EXCHANGE,
     KEY_ATTEMPT,
     KEYS,
     MEMBERS,
@@ -42,9 +42,12 @@ from fedpriv.common.messages import (
     SEEDS,
     SIGNATURES,
     TRAIN,
+    Outgoing,
+    Request,
     place,
-    shown,
 )
+from fedpriv.common.records import shown
+from fedpriv.config.methods import CoQFLClientOptions
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_sources import encode_key
@@ -72,43 +75,49 @@ PRIVATE_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 class CoQFLClient(OneBitClient):
     """Antithetic pairs (group_size 2) or permutation groups. bits: M; 0: LDP-FL."""
 
-    exchanges = (KEYS, SEEDS, TRAIN)
-    shares_secrets = True
+    options: CoQFLClientOptions
+    traits: ClassVar[Traits] = replace(OneBitClient.traits, shares_secrets=True, exchanges=(KEYS, SEEDS, TRAIN))
+    #: The group's secret of this participation; None: own noise.
+    secret: bytes | None = None
+    members: tuple[int, ...] = ()
+    member: int = 0
+    fallback: str | None = None
+    _streams: Mapping[int, Tensor] = MappingProxyType({})
 
-    def __init__(
-        self, *, bits: int, group_size: int, private_share: float, variant: str = "repaired", **options: Any
-    ) -> None:
-        self.bits, self.group_size = bits, group_size
-        self.private_share = private_share if variant == "repaired" else 0.0
-        super().__init__(variant=variant, **options)
-        self.keeps_budget &= self.bits == 0 or self.private_share > 0
-        #: The group's secret of this participation; None: own noise.
-        self.secret: bytes | None = None
-        self.members: tuple[int, ...] = ()
-        self.member = 0
-        self.fallback: str | None = None
-        self._streams: dict[int, Tensor] = {}
+    @property
+    def bits(self) -> int:
+        return self.options.bits
+
+    @property
+    def group_size(self) -> int:
+        return self.options.group_size
+
+    @property
+    def private_share(self) -> float:
+        return self.options.private_share if self.variant == "repaired" else 0.0
+
+    @property
+    def keeps_budget(self) -> bool:
+        return super().keeps_budget and (self.bits == 0 or self.private_share > 0)
 
     # --- the exchanges -----------------------------------------------------------------------------------
 
-    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        """``keys``: returns ``[public key]`` or ``[public key, signature]`` (uint8). ``seeds``, to a group's first
-        member: ``[sealed, ...]``, one for each other member, in order. ``train``: ``[bits]`` (uint8 [d/8]) from
-        ``[theta]``. Raises `StaleRequest` for what comes too late.
+    def answer(self, request: Request, received: np.ndarray | None) -> Outgoing:
+        """``keys``: tells the public key, or it and its signature. ``seeds``, to a group's first member: a sealed seed
+        for each other member, in order. ``train``: bits (uint8 [d/8]) from theta. Raises `StaleRequest` for what comes
+        too late.
         """
-        request, site = read_request(config), self._site()
+        site = self._site()
         memory = read_memory(site.store)
-        exchange = request.options.get(EXCHANGE, TRAIN)
-        if exchange == TRAIN:
+        if request.exchange == TRAIN:
             self._join(request, memory)
-            return super().fit(parameters, config)
+            return super().answer(request, received)
         if repeated_answer(memory, request) is not None:
             raise StaleRequest(f"round {request.round} was answered already")
-        if exchange == KEYS:
-            return self._key(request, memory), site.num_examples, {}
-        return self._seeds(request, memory), site.num_examples, {}
+        told = self._key(request, memory) if request.exchange == KEYS else self._seeds(request, memory)
+        return Outgoing(site.num_examples, blobs=tuple(told))
 
-    def _key(self, request: Request, memory: ClientMemory) -> list[np.ndarray]:
+    def _key(self, request: Request, memory: ClientMemory) -> list[bytes]:
         """A fresh key pair for this round; the private half waits in the client's memory until its release."""
         site, waiting = self._site(), memory.waiting
         asked = (request.round, request.attempt)
@@ -117,17 +126,17 @@ class CoQFLClient(OneBitClient):
             if site.rng == "seeded" and site.identity is None:
                 seed = encode_key("ephemeral key", site.seed, site.client, *asked)
             private = shared_bits.new_private_key(seed)
-            waiting = Waiting(*asked, {"private": torch.from_numpy(as_bytes(private).copy())})
-            site.store.write(replace(memory, waiting=waiting).to_bytes())
+            waiting = Waiting(*asked, {"private": torch.tensor(list(private), dtype=torch.uint8)})
+            site.store.keep(replace(memory, waiting=waiting))
         elif asked != (waiting.round, waiting.attempt):
             raise StaleRequest(f"round {request.round} comes after round {waiting.round} has a key")
         public = shared_bits.public_key(_private(waiting))
         if site.identity is None:
-            return [as_bytes(public)]
+            return [public]
         session = self._session(request, request.attempt)
-        return [as_bytes(public), as_bytes(site.identity.sign(session, site.client, public))]
+        return [public, site.identity.sign(session, site.client, public)]
 
-    def _seeds(self, request: Request, memory: ClientMemory) -> list[np.ndarray]:
+    def _seeds(self, request: Request, memory: ClientMemory) -> list[bytes]:
         """The group's seed, sealed for every other member; an empty one where the member's key cannot be used."""
         waiting = memory.waiting
         if waiting is None or waiting.round != request.round:
@@ -137,9 +146,9 @@ class CoQFLClient(OneBitClient):
         for member, key in self._peer_keys(request, session).items():
             try:
                 pair = shared_bits.agree(private, self._checked(key, member, request, session), session, "seed")
-                sealed.append(as_bytes(shared_bits.seal(pair, self._group_seed(private, session), session)))
+                sealed.append(shared_bits.seal(pair, self._group_seed(private, session), session))
             except KeyRefused:
-                sealed.append(as_bytes(b""))
+                sealed.append(b"")
         return sealed
 
     def _join(self, request: Request, memory: ClientMemory) -> None:
@@ -227,9 +236,9 @@ class CoQFLClient(OneBitClient):
                 self._streams = {layer: ranks_of(found, len(self.members), self.member)}
         return self._streams[layer][piece]
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
-        release, figures = super().work(theta, state, request)
-        return release, {**figures, "fallback": float(self.fallback is not None)}
+    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
+        release = super().work(theta, state, request)
+        return replace(release, figures={**release.figures, "fallback": float(self.fallback is not None)})
 
     # --- what it costs (unit client, replace-one; observers server and server+members) --------------------
 
@@ -266,7 +275,7 @@ class CoQFLClient(OneBitClient):
         target: float,
         delta: float,
         participations: int,
-        make: Callable[..., Client],
+        make: Callable[..., Method],
         threat: Threat | None = None,
     ) -> dict[str, float]:
         """(epsilon, private_share) that meet the target with the least `mean_variance`, from public quantities alone.

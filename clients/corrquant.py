@@ -7,14 +7,19 @@ Symbols: n -> the round's clients, pi(j) -> rank, gamma_j -> own.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedpriv.client import key_agreement as shared_bits
-from fedpriv.client.contract import Charge, Request
+from fedpriv.client.contract import Charge
+from fedpriv.client.method import Traits
 from fedpriv.client.one_bit import OneBitClient
-from fedpriv.common.messages import MEMBERS, SEALED
+from fedpriv.common.messages import MEMBERS, SEALED, Request
+from fedpriv.config.methods import CorrQuantClientOptions
 from fedpriv.mechanisms.quantisation import group_bits, independent_bits, rank_bytes, ranks_of
 from fedpriv.privacy.events import NoBound
 
@@ -22,13 +27,12 @@ from fedpriv.privacy.events import NoBound
 class CorrQuantClient(OneBitClient):
     """One bit per coordinate at epsilon = infinity; high where (pi(j) + gamma_j)/n lies below p."""
 
-    shares_secrets = True
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(epsilon=None, **options)
-        self.members: tuple[int, ...] = ()
-        self.seed = b""
-        self._ranks: dict[int, Tensor] = {}
+    options: CorrQuantClientOptions
+    traits: ClassVar[Traits] = replace(OneBitClient.traits, shares_secrets=True)
+    #: The round's group and its public seed.
+    members: tuple[int, ...] = ()
+    seed: bytes = b""
+    _ranks: Mapping[int, Tensor] = MappingProxyType({})
 
     def prepare(self, request: Request) -> None:
         super().prepare(request)

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gradient import GradientClient
+from fedpriv.client.method import Method
 from fedpriv.common.seeds import public_signs
+from fedpriv.config.methods import CpSGDClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.level_quantisation import width_of
 from fedpriv.mechanisms.noise import NoiseSource
@@ -33,23 +35,19 @@ from fedpriv.privacy.events import SECURE_SUM, Binomial, Event, Threat
 class CpSGDClient(GradientClient):
     """trials: m, None: the fewest for epsilon. min_replies, colluders: of the secure sum's figure."""
 
-    grid: BinomialGrid
+    options: CpSGDClientOptions
 
-    def __init__(
-        self, *, levels: int, trials: int | None = None, min_replies: int = 1, colluders: int = 0, **options: Any
-    ) -> None:
-        self.levels, self.given_trials = levels, trials
-        self.min_replies, self.colluders = min_replies, colluders
-        super().__init__(**options)
-        self.keeps_budget = self.bounded()
+    @cached_property
+    def grid(self) -> BinomialGrid:
+        options = self.options
+        rounds = None if self.variant == "published" else self.facts.num_rounds
+        examples = max(1, self.facts.num_examples) if options.sensitivity == "per_example" else 1
+        dimension = max(1, self.facts.num_parameters)
+        asked = (options.clip_norm, options.levels, options.trials, options.epsilon, options.claimed_delta)
+        return grid_for(dimension, *asked, rounds, examples)
 
     def chosen_multiplier(self) -> float:
         """The noise's standard deviation / C."""
-        rounds = None if self.variant == "published" else self.facts.num_rounds
-        examples = max(1, self.facts.num_examples) if self.sensitivity == "per_example" else 1
-        dimension = max(1, self.facts.num_parameters)
-        asked = (self.clip_norm, self.levels, self.given_trials, self.epsilon, self.claimed_delta)
-        self.grid = grid_for(dimension, *asked, rounds, examples)
         return self.grid.std / self.clip_norm
 
     # --- the release ---------------------------------------------------------------------------------------
@@ -76,17 +74,21 @@ class CpSGDClient(GradientClient):
 
     def binomial(self, threat: Threat, clients: int) -> Binomial:
         """The noises of so many clients, on what one of them changes."""
-        return self.grid.event(threat, delta_share(self.claimed_delta, self.facts.num_rounds), clients)
+        return self.grid.event(threat, delta_share(self.options.claimed_delta, self.facts.num_rounds), clients)
 
-    def bounded(self) -> bool:
-        """Is the price of a release finite?"""
+    @property
+    def keeps_budget(self) -> bool:
         from fedpriv.privacy.event_costs import why_unbounded  # loads the accountants
 
         return why_unbounded(self.binomial(self.threat, 1)) is None
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         # Trials that follow from n_k differ: then the client counts on its own alone.
-        together = 1 if self.sensitivity == "per_example" else max(1, self.min_replies - self.colluders)
+        together = (
+            1
+            if self.options.sensitivity == "per_example"
+            else max(1, self.options.min_replies - self.options.colluders)
+        )
         return Charge(self.binomial(self.threat, 1)), Charge(self.binomial(SECURE_SUM, together))
 
     def planned_events(self, participations: int) -> list[Event]:
@@ -94,7 +96,7 @@ class CpSGDClient(GradientClient):
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         grid = self.grid
-        return claimed.cpsgd(grid.step, grid.trials, grid.padded, grid.sensitivities(), self.claimed_delta)
+        return claimed.cpsgd(grid.step, grid.trials, grid.padded, grid.sensitivities(), self.options.claimed_delta)
 
     def exact_leak(self) -> str | None:
         return "trials=0: the quantised gradient is sent without noise" if self.grid.trials == 0 else None
@@ -122,8 +124,8 @@ class CpSGDClient(GradientClient):
             return max(1, math.ceil(1e6 * noise))
 
         def events(noise: float) -> list[Event]:
-            client: Client = make(trials=trials(noise))
-            return client.planned_against(threat or client.threat, participations)
+            method: Method = make(trials=trials(noise))
+            return method.planned_against(threat or method.threat, participations)
 
         return {"trials": trials(calibrate(events, target, delta).noise_multiplier)}
 

@@ -13,14 +13,16 @@ Symbols: g' -> clipped, C -> clip_norm, sigma C -> noise_multiplier * clip_norm,
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from fedpriv.client.base import on_all_axes
-from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
 from fedpriv.client.gradient import GradientClient
+from fedpriv.client.method import on_all_axes
 from fedpriv.client.secure_sum import SummedGaussians
+from fedpriv.config.methods import DPFedAvgClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
 from fedpriv.privacy import claimed
@@ -32,14 +34,22 @@ TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
 class DPFedAvgClient(SummedGaussians, GradientClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
-    def __init__(self, *, form: str = "local", **options: Any) -> None:
-        self.form = form
-        if form == "central":
+    options: DPFedAvgClientOptions
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        if self.form == "central":
             self.threat = TO_OUTSIDERS  # type: ignore[misc]
-            self.books_itself = False
-        super().__init__(**options)
-        if self.by_epsilon and self.sensitivity == "per_example":
-            self.noises = 1  # sigma follows 2C/n_k: the others' noises are of other sizes, and may be far smaller
+
+    @property
+    def form(self) -> str:
+        return self.options.form
+
+    @cached_property
+    def noises(self) -> int:
+        if self.by_epsilon and self.options.sensitivity == "per_example":
+            return 1  # sigma follows 2C/n_k: the others' noises are of other sizes, and may be far smaller
+        return super().noises
 
     @property
     def sampling_rate(self) -> float:
@@ -50,7 +60,7 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
             return super().chosen_multiplier()
         from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
 
-        return sampled_multiplier(self.epsilon, self.claimed_delta, self.sampling_rate)
+        return sampled_multiplier(self.options.epsilon, self.options.claimed_delta, self.sampling_rate)
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = self.clipped(update)

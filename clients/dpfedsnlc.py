@@ -13,11 +13,10 @@ Published: the others are sent as they are. Repaired: nothing is sent for the ot
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from fedpriv.client.selecting import SelectingClient
+from fedpriv.config.methods import DPFedSNLCClientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest, top_count
 from fedpriv.privacy import claimed
@@ -26,12 +25,10 @@ from fedpriv.privacy import claimed
 class DPFedSNLCClient(SelectingClient):
     """The top ``share`` of the coordinates gets noise."""
 
-    def __init__(self, *, share: float, score_bound: float | None = None, **options: Any) -> None:
-        self.share = share
-        super().__init__(threshold=score_bound, **options)
+    options: DPFedSNLCClientOptions
 
     def count(self, dimension: int, server_round: int) -> int:
-        return top_count(self.share, dimension)
+        return top_count(self.options.share, dimension)
 
     def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         return largest(clipped.abs(), self.count(clipped.shape[-1], self.round))

@@ -11,14 +11,18 @@ beta_1 -> beta1, beta_2 -> beta2; m, v and the step count stay with the client b
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
 
 from fedpriv.client.example_level import DecayingNoise
+from fedpriv.config.methods import DPFLAGNClientOptions
 from fedpriv.mechanisms.optimisers import Adam
 
 
 class DPFLAGNClient(DecayingNoise):
     """Adam on a noisy gradient whose noise the server lowers."""
 
-    def __init__(self, *, beta1: float = 0.9, beta2: float = 0.999, **options: Any) -> None:
-        super().__init__(optimiser=Adam(beta1, beta2), **options)
+    options: DPFLAGNClientOptions
+
+    @cached_property
+    def optimiser(self) -> Adam:  # type: ignore[override]
+        return Adam(self.options.beta1, self.options.beta2)

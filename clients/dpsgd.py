@@ -11,7 +11,7 @@ Published and repaired are the same.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
 
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.mechanisms.optimisers import SGD
@@ -20,5 +20,6 @@ from fedpriv.mechanisms.optimisers import SGD
 class DPSGDClient(ExampleLevelClient):
     """Plain SGD on the noisy gradient of a Poisson batch."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(optimiser=SGD(), **options)
+    @cached_property
+    def optimiser(self) -> SGD:  # type: ignore[override]
+        return SGD()

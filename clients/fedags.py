@@ -30,6 +30,7 @@ from torch import Tensor
 from fedpriv.client.contract import Charge, Neighbours, Release
 from fedpriv.client.selecting import SelectingClient
 from fedpriv.common.messages import TRAIN_LOSS
+from fedpriv.config.methods import FedAGSClientOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal
 from fedpriv.mechanisms.significance import (
     kth_largest,
@@ -50,59 +51,47 @@ class FedAGSClient(SelectingClient):
     round's budget that it gets. values_share: eps3/eps; epsilon_split: (eps1, eps2, eps3) in its place.
     """
 
-    def __init__(
-        self,
-        *,
-        threshold: str = "equation",
-        significance: str = "signed",
-        svt_scale: str = "algorithm1",
-        noise: str = "gaussian",
-        gaussian_eps: str = "total",
-        values_share: float = 0.9,
-        epsilon_split: Sequence[float] | None = None,
-        loss_weights: bool | None = None,
-        loss_bound: float = 10.0,
-        loss_share: float = 0.05,
-        score_bound: float | None = None,
-        **options: Any,
-    ) -> None:
-        self.schedule, self.significance, self.svt_scale = threshold, significance, svt_scale
-        self.noise, self.gaussian_eps = noise, gaussian_eps
-        self.values_share, self.epsilon_split = values_share, epsilon_split
-        published = options.get("variant") == "published"
-        self.sends_loss = published if loss_weights is None else loss_weights
-        self.loss_bound, self.loss_share = loss_bound, loss_share
-        self.statistic_names = (TRAIN_LOSS,) if self.sends_loss else ()
-        super().__init__(threshold=score_bound, **options)
+    options: FedAGSClientOptions
+
+    @property
+    def sends_loss(self) -> bool:
+        chosen = self.options.loss_weights
+        return self.variant == "published" if chosen is None else chosen
+
+    @property
+    def statistic_names(self) -> tuple[str, ...]:
+        return (TRAIN_LOSS,) if self.sends_loss else ()
 
     # --- which coordinates -----------------------------------------------------------------------------------
 
     def count(self, dimension: int, server_round: int) -> int:
-        return scheduled_count(server_round, self.facts.num_rounds, dimension, self.schedule)
+        return scheduled_count(server_round, self.facts.num_rounds, dimension, self.options.threshold)
 
     def fullest_round(self) -> int:
-        return 1 if self.schedule == "equation" else self.facts.num_rounds
+        return 1 if self.options.threshold == "equation" else self.facts.num_rounds
 
     def emptiest_round(self) -> int:
-        return self.facts.num_rounds if self.schedule == "equation" else 1
+        return self.facts.num_rounds if self.options.threshold == "equation" else 1
 
     def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
-        scores = clipped.abs() if self.significance == "magnitude" else clipped
+        scores = clipped.abs() if self.options.significance == "magnitude" else clipped
         dimension = clipped.shape[-1]
         rank = scheduled_rank(self.round, self.facts.num_rounds, dimension)
-        threshold = (kth_largest if self.schedule == "text" else kth_smallest)(scores, rank)  # [DP-FedAGS, eq. 35]
+        threshold = (kth_largest if self.options.threshold == "text" else kth_smallest)(
+            scores, rank
+        )  # [DP-FedAGS, eq. 35]
         eps1, eps2, _ = self.split(dimension)
-        scale = self.query_scale(dimension) if self.svt_scale == "section4" else self.sensitivity_of()
+        scale = self.query_scale(dimension) if self.options.svt_scale == "section4" else self.sensitivity_of()
         # [DP-FedAGS, Alg. 1 line 23]
         alpha, beta = noise.laplace(scores.shape, scale / eps1), noise.laplace(scores.shape[:-1], scale / eps2)
         return noisy_comparison(scores, threshold, alpha, beta)
 
     def split(self, dimension: int) -> tuple[float, float, float]:
         """(eps1, eps2, eps3) of this round."""
-        if self.epsilon_split is not None:
-            eps1, eps2, eps3 = self.epsilon_split
+        if self.options.epsilon_split is not None:
+            eps1, eps2, eps3 = self.options.epsilon_split
             return eps1, eps2, eps3
-        return split_epsilon(self.epsilon, self.count(dimension, self.round), self.values_share)
+        return split_epsilon(self.options.epsilon, self.count(dimension, self.round), self.options.values_share)
 
     def query_scale(self, dimension: int) -> float:
         """q DeltaS."""
@@ -112,19 +101,23 @@ class FedAGSClient(SelectingClient):
 
     @property
     def noise_epsilon(self) -> float:
-        if self.gaussian_eps == "total":
-            return self.epsilon
-        return self.epsilon * self.values_share if self.epsilon_split is None else float(self.epsilon_split[2])
+        if self.options.gaussian_eps == "total":
+            return self.options.epsilon
+        return (
+            self.options.epsilon * self.options.values_share
+            if self.options.epsilon_split is None
+            else float(self.options.epsilon_split[2])
+        )
 
     def with_noise(self, values: Tensor, dimension: int, noise: NoiseSource) -> Tensor:
-        if self.noise == "gaussian":
+        if self.options.noise == "gaussian":
             return super().with_noise(values, dimension, noise)
         return add_laplace(values, self.query_scale(dimension) / self.split(dimension)[2], noise)  # [DP-FedAGS, IV-A]
 
     # --- the loss --------------------------------------------------------------------------------------------
 
-    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        release = self.release(update, state, noise)
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        release = super().release(update, state, noise)
         if not self.sends_loss:
             return release
         return replace(release, statistics={TRAIN_LOSS: self.reported_loss(update.shape[:-1], noise)})
@@ -134,9 +127,9 @@ class FedAGSClient(SelectingClient):
         loss = self.loss.expand(shape)
         if self.variant == "published":
             return loss
-        bounded = loss.nan_to_num(self.loss_bound, self.loss_bound).clamp(0, self.loss_bound)
-        noisy = add_normal(bounded, self.loss_bound * self.loss_multiplier(), noise)
-        return noisy.double().clamp(0, self.loss_bound)
+        bounded = loss.nan_to_num(self.options.loss_bound, self.options.loss_bound).clamp(0, self.options.loss_bound)
+        noisy = add_normal(bounded, self.options.loss_bound * self.loss_multiplier(), noise)
+        return noisy.double().clamp(0, self.options.loss_bound)
 
     def loss_multiplier(self) -> float:
         """Standard deviation / L_max, which is also what one loss can move by: rho = 1/(2 z^2)."""
@@ -145,7 +138,7 @@ class FedAGSClient(SelectingClient):
     # --- what it costs ---------------------------------------------------------------------------------------
 
     def shares(self) -> dict[str, float]:
-        return super().shares() | ({"loss": self.loss_share} if self.sends_loss else {})
+        return super().shares() | ({"loss": self.options.loss_share} if self.sends_loss else {})
 
     def _charges(self, server_round: int) -> tuple[Charge, ...]:
         charges = super()._charges(server_round)
@@ -154,8 +147,8 @@ class FedAGSClient(SelectingClient):
         return (*charges, Charge(Gaussian(threat=self.threat, multiplier=self.loss_multiplier())))
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
-        if self.noise == "laplace":
-            return claimed.fedags_laplace(self.epsilon)
+        if self.options.noise == "laplace":
+            return claimed.fedags_laplace(self.options.epsilon)
         return claimed.fedags(self.printed_epsilon())
 
     def exact_leak(self) -> str | None:
@@ -181,7 +174,7 @@ class FedAGSClient(SelectingClient):
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
         """Pairs of opposite gradients differ in their loss as well."""
-        self.loss = torch.tensor(self.loss_bound if length in (-1.0, HIGH_LOSS) else 0.0, dtype=torch.float64)
+        self.loss = torch.tensor(self.options.loss_bound if length in (-1.0, HIGH_LOSS) else 0.0, dtype=torch.float64)
         return super().audit_release(0.0 if length in (LOW_LOSS, HIGH_LOSS) else length, state, shape, noise)
 
 

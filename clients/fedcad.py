@@ -23,13 +23,14 @@ Where this departs from the print:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedpriv.client.contract import Charge, Neighbours, Release
 from fedpriv.client.gaussian import GaussianClient
+from fedpriv.config.methods import FedCADClientOptions
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, add_normal_each
@@ -65,33 +66,32 @@ class CorrelatedState:
 class FedCADClient(GaussianClient):
     """Fed-CAD's client. ``sigma_diff=None`` takes the variant's default."""
 
+    options: FedCADClientOptions
     State = CorrelatedState
 
-    def __init__(
-        self,
-        *,
-        noise_multiplier: float,
-        clip_norm: float,
-        diff: float,
-        obsolete_factor: float = 0.0,
-        diff_source: str = "clipped",
-        sigma_diff: float | None = None,
-        variant: str = "repaired",
-        **options: Any,
-    ) -> None:
-        super().__init__(noise_multiplier=noise_multiplier, clip_norm=clip_norm, variant=variant, **options)
-        self.diff, self.obsolete_factor, self.diff_source = diff, obsolete_factor, diff_source
-        self.repaired = variant == "repaired"
-        if sigma_diff is None:
-            scale = 1.6 * diff if diff_source == "clipped" else 3.2
-            sigma_diff = scale * noise_multiplier if self.repaired else 0.0
-        self.sigma_diff = sigma_diff
-        # Published, adaptive and without noise on the norm, no budget can be kept.
-        self.keeps_budget &= self.repaired or obsolete_factor == 0 or sigma_diff > 0
+    @property
+    def repaired(self) -> bool:
+        return self.variant == "repaired"
+
+    @property
+    def diff(self) -> float:
+        return self.options.diff
+
+    @cached_property
+    def sigma_diff(self) -> float:
+        if self.options.sigma_diff is not None:
+            return self.options.sigma_diff
+        scale = 1.6 * self.diff if self.options.diff_source == "clipped" else 3.2
+        return scale * self.noise_multiplier if self.repaired else 0.0
+
+    @property
+    def keeps_budget(self) -> bool:
+        """Published, adaptive and without noise on the norm, no budget can be kept."""
+        return super().keeps_budget and (self.repaired or self.options.obsolete_factor == 0 or self.sigma_diff > 0)
 
     # --- the release -------------------------------------------------------------------------------------
 
-    def release(self, update: Tensor, state: CorrelatedState | None, noise: NoiseSource) -> Release:
+    def perturb(self, update: Tensor, state: CorrelatedState | None, noise: NoiseSource) -> Release:
         clipped = clip(update, self.clip_norm)  # [Fed-CAD, Alg. 1 line 9]
         if state is None or self._starts_anew(state):
             return self._first(clipped, noise)
@@ -122,7 +122,7 @@ class FedCADClient(GaussianClient):
         # So the bound on that vector holds for the very numbers that are released, rounding included.
         fresh_part = add_normal_each(x - r * state.x, fresh * self.noise_multiplier * self.clip_norm, noise)
         value = fresh_part + r * state.released
-        next_diff = self._next_diff(clipped if self.diff_source == "unclipped" else x, state, noise)
+        next_diff = self._next_diff(clipped if self.options.diff_source == "unclipped" else x, state, noise)
         return Release(
             value,
             CorrelatedState(x, value, variance, next_diff, self.clip_norm),
@@ -135,12 +135,14 @@ class FedCADClient(GaussianClient):
 
     def _next_diff(self, vector: Tensor, state: CorrelatedState, noise: NoiseSource) -> Tensor:
         """D <- (1 - gamma) D + gamma (||x_i - x_{i-1}||/C + N(0, sigma_Diff^2)), kept in its range."""
-        if self.obsolete_factor == 0:
+        if self.options.obsolete_factor == 0:
             return state.diff
         change = l2_norm(vector - state.x) / self.clip_norm
         if self.sigma_diff > 0:
             change = add_normal(change, self.sigma_diff, noise)  # [Fed-CAD, V-B]
-        moved = (1 - self.obsolete_factor) * state.diff + self.obsolete_factor * change  # [Fed-CAD, Alg. 1 line 25]
+        moved = (
+            1 - self.options.obsolete_factor
+        ) * state.diff + self.options.obsolete_factor * change  # [Fed-CAD, Alg. 1 line 25]
         return torch.clamp(moved, SMALLEST_DIFF, self.diff if self.repaired else 1 - SMALLEST_DIFF)
 
     # --- what it costs (unit client, replace-one, observer server) ---------------------------------------
@@ -149,12 +151,12 @@ class FedCADClient(GaussianClient):
         return CORRELATED_IN_SECRET if observer == SECURE_SUM.observer else ""
 
     def charges(self, state: CorrelatedState | None) -> tuple[Charge, ...]:
-        if self.obsolete_factor == 0 or self.repaired:
+        if self.options.obsolete_factor == 0 or self.repaired:
             # A new start costs an update without a norm, so never more than a later participation. Where a rule moves
             # C, earlier outputs decide who starts anew, and which rounds leave C as it is: what is charged must not
             # depend on that, so everything behind the very first participation is charged as a later one. With a
             # fixed C only another configuration starts anew, which is known before the run.
-            first = state is None or (self.clipping == "fixed" and self._starts_anew(state))
+            first = state is None or (self.options.clipping == "fixed" and self._starts_anew(state))
             return tuple(Charge(event) for event in self._constant_events(first))
         if self.sigma_diff == 0:
             return (Charge(NoBound(threat=self.threat, reason=NORM_WITHOUT_NOISE)),)
@@ -164,7 +166,7 @@ class FedCADClient(GaussianClient):
         multiplier = correlated_noise.replace_one_multiplier(
             self.noise_multiplier, state.diff, self._coefficients(state)
         )
-        spread = float(state.diff) if self.diff_source == "clipped" else 2.0
+        spread = float(state.diff) if self.options.diff_source == "clipped" else 2.0
         return (
             Charge(Gaussian(threat=self.threat, multiplier=float(multiplier)), adaptive=True),
             Charge(Gaussian(threat=self.threat, multiplier=self.sigma_diff / spread), adaptive=True),
@@ -178,7 +180,7 @@ class FedCADClient(GaussianClient):
         pairs = super().worst_case_pairs(participations)
         if participations > 1:
             pairs.append(Neighbours("opposite updates that change by D", moving, tuple(-value for value in moving)))
-        if participations > 1 and self.obsolete_factor > 0:
+        if participations > 1 and self.options.obsolete_factor > 0:
             pairs.append(Neighbours("no change against change", (0.0,) * participations, moving))
         return pairs
 
@@ -188,9 +190,9 @@ class FedCADClient(GaussianClient):
         Repaired, D never exceeds its initial value, so ||x_i - x_{i-1}||/C lies in [0, D_0] (clipped) or [0, 2].
         """
         update = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
-        if self.obsolete_factor == 0 or first:
+        if self.options.obsolete_factor == 0 or first:
             return (update,)
-        spread = self.diff if self.diff_source == "clipped" else 2.0
+        spread = self.diff if self.options.diff_source == "clipped" else 2.0
         return update, Gaussian(threat=self.threat, multiplier=self.sigma_diff / spread)
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
@@ -199,7 +201,7 @@ class FedCADClient(GaussianClient):
     def planned_releases(self, participations: int) -> list[Event]:
         if participations == 0:
             return []
-        if self.repaired or self.obsolete_factor == 0:
+        if self.repaired or self.options.obsolete_factor == 0:
             later = list(self._constant_events(first=False)) * (participations - 1)
             return [*self._constant_events(first=True), *later]
         if self.sigma_diff == 0:

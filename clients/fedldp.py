@@ -17,6 +17,7 @@ from torch import Tensor
 from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.secure_sum import SummedGaussians
+from fedpriv.config.methods import FedLDPClientOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
@@ -26,7 +27,9 @@ from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian
 class FedLDPClient(SummedGaussians, GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
-    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+    options: FedLDPClientOptions
+
+    def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = clip(update, self.clip_norm)  # [Fed-CAD, III-C (3)]
         value = add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)
         return Release(value, None, self.figures(clipped, value - clipped))

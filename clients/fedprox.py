@@ -11,7 +11,7 @@ Symbols: mu -> proximal_mu, w^t -> the global parameters that the round starts f
 from __future__ import annotations
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Site
+from fedpriv.config.methods import FedProxClientOptions
 
 
 class FedProxClient(Client):
@@ -20,6 +20,8 @@ class FedProxClient(Client):
     The trainer adds the term's gradient mu (w - w^t) to every step's gradient. ``proximal_mu = 0`` is FedAvg.
     """
 
-    def __init__(self, *, proximal_mu: float, variant: str = "repaired", site: Site | None = None) -> None:
-        super().__init__(variant=variant, site=site)
-        self.proximal_mu = proximal_mu
+    options: FedProxClientOptions
+
+    @property
+    def proximal_mu(self) -> float:
+        return self.options.proximal_mu

@@ -16,24 +16,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpriv.client.contract import Site
 from fedpriv.client.personal import PersonalClient
+from fedpriv.config.methods import FedVFClientOptions
 from fedpriv.training.flat_model import Exchange, Layout
 
 
 class FedVFClient(PersonalClient):
     """The last ``head_layers`` named blocks (None: two, or one of a model of two) are the head."""
 
-    def __init__(
-        self,
-        *,
-        head_period: int,
-        head_layers: int | None = None,
-        variant: str = "repaired",
-        site: Site | None = None,
-    ) -> None:
-        super().__init__(variant=variant, site=site)
-        self.head_period, self.head_layers = head_period, head_layers
+    options: FedVFClientOptions
 
     def shared(self, layout: Layout) -> slice:
         """The server holds both parts."""
@@ -41,10 +32,10 @@ class FedVFClient(PersonalClient):
 
     def exchange(self, layout: Layout, server_round: int) -> Exchange:
         """The head goes up in rounds P, 2P, ..., and comes down in rounds P + 1, 2P + 1, ..."""
-        head = layout.last_blocks(self.head_layers, "strategy.client.head_layers")
+        head = layout.last_blocks(self.options.head_layers, "strategy.client.head_layers")
         base, whole = slice(0, head.start), self.shared(layout)
-        head_down = server_round > 1 and (server_round - 1) % self.head_period == 0
-        head_up = server_round % self.head_period == 0
+        head_down = server_round > 1 and (server_round - 1) % self.options.head_period == 0
+        head_up = server_round % self.options.head_period == 0
         return Exchange(whole if head_down else base, whole if head_up else base, head)
 
     def outgoing(self, start: Tensor, update: Tensor, exchange: Exchange) -> Tensor:

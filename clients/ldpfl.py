@@ -14,6 +14,7 @@ from typing import Any
 
 from fedpriv.client.contract import Charge
 from fedpriv.client.one_bit import OneBitClient
+from fedpriv.config.methods import LDPFLClientOptions
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import SECURE_SUM, Event, NoBound, RandomisedResponse, Shuffled
 
@@ -24,24 +25,20 @@ class LDPFLClient(OneBitClient):
     the shuffler is assumed, not implemented. shuffle_delta: what all of it may use up of delta.
     """
 
-    def __init__(
-        self, *, shuffle: bool = False, shuffle_delta: float = 1e-6, min_replies: int = 1, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.shuffle, self.shuffle_delta, self.min_replies = shuffle, shuffle_delta, min_replies
+    options: LDPFLClientOptions
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         leak = self.exact_leak()
         if leak is not None:
             return (Charge(NoBound(threat=self.threat, reason=leak)),)
         own = Charge(RandomisedResponse(threat=self.threat, epsilon=self.epsilon, dimension=self.dimension))
-        if not self.shuffle:
+        if not self.options.shuffle:
             return (own,)
-        share = self.shuffle_delta / (self.facts.num_rounds * self.dimension)
+        share = self.options.shuffle_delta / (self.facts.num_rounds * self.dimension)
         counts = Shuffled(
             threat=SECURE_SUM,
             epsilon=self.epsilon,
-            users=self.min_replies,
+            users=self.options.min_replies,
             delta=share,
             dimension=self.dimension,
         )

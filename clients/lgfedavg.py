@@ -11,17 +11,15 @@ global parts are trained together; the paper's auxiliary losses on the local rep
 
 from __future__ import annotations
 
-from fedpriv.client.contract import Site
 from fedpriv.client.personal import PersonalClient
+from fedpriv.config.methods import HeadClientOptions
 from fedpriv.training.flat_model import Layout
 
 
 class LGFedAvgClient(PersonalClient):
     """All but the last ``head_layers`` named blocks stay local (None: two shared, or one of a model of two)."""
 
-    def __init__(self, *, head_layers: int | None = None, variant: str = "repaired", site: Site | None = None) -> None:
-        super().__init__(variant=variant, site=site)
-        self.head_layers = head_layers
+    options: HeadClientOptions
 
     def shared(self, layout: Layout) -> slice:
-        return layout.last_blocks(self.head_layers, "strategy.client.head_layers")
+        return layout.last_blocks(self.options.head_layers, "strategy.client.head_layers")

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, PublicFacts, Release, Request, Site
+from fedpriv.client.contract import Charge, Release
+from fedpriv.client.method import Traits
+from fedpriv.common.messages import Request
+from fedpriv.config.methods import NbAFLClientOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
@@ -39,36 +43,33 @@ class NbAFLClient(Client):
     the server aggregates, which bounds what outsiders learn. server_noise: sD / C.
     """
 
+    options: NbAFLClientOptions
+    traits: ClassVar[Traits] = Traits(needs_facts=True)
     threat: ClassVar[Threat] = UPLOAD
-    needs_facts: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        facts: PublicFacts,
-        epsilon: float,
-        clip_norm: float,
-        claimed_delta: float,
-        proximal_mu: float = 0.0,
-        noise_multiplier: float | None = None,
-        exposures: int | None = None,
-        min_replies: int = 1,
-        variant: str = "repaired",
-        site: Site | None = None,
-    ) -> None:
-        super().__init__(variant=variant, site=site)
-        self.facts, self.epsilon, self.clip_norm, self.proximal_mu = facts, epsilon, clip_norm, proximal_mu
-        self.claimed_delta, self.exposures = claimed_delta, exposures or facts.num_rounds
-        self.min_replies = min_replies
-        if noise_multiplier is None:
-            # sU = c L 2C / (m epsilon), c = sqrt(2 ln(1.25/delta))  [NbAFL, Theorem 1]
-            noise_multiplier = 2 * self.constant * self.exposures / (facts.smallest * epsilon)
-        self.noise_multiplier = noise_multiplier
-        self.keeps_budget = noise_multiplier > 0
+    @property
+    def proximal_mu(self) -> float:
+        return self.options.proximal_mu
+
+    @property
+    def clip_norm(self) -> float:
+        return self.options.clip_norm
+
+    @property
+    def exposures(self) -> int:
+        return self.options.exposures or self.facts.num_rounds
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        given = self.options.noise_multiplier
+        if given is not None:
+            return given
+        # sU = c L 2C / (m epsilon), c = sqrt(2 ln(1.25/delta))  [NbAFL, Theorem 1]
+        return 2 * self.constant * self.exposures / (self.facts.smallest * self.options.epsilon)
 
     @property
     def constant(self) -> float:
-        return math.sqrt(2 * math.log(1.25 / self.claimed_delta))
+        return math.sqrt(2 * math.log(1.25 / self.options.claimed_delta))
 
     @property
     def server_noise(self) -> float:
@@ -77,7 +78,7 @@ class NbAFLClient(Client):
         excess = rounds**2 - self.exposures**2 * clients
         if excess <= 0:
             return 0.0
-        return 2 * self.constant * math.sqrt(excess) / (self.facts.smallest * clients * self.epsilon)
+        return 2 * self.constant * math.sqrt(excess) / (self.facts.smallest * clients * self.options.epsilon)
 
     # --- the release -------------------------------------------------------------------------------------
 
@@ -91,16 +92,12 @@ class NbAFLClient(Client):
             value, None, {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(value - clipped))}
         )
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
+    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
         """What travels is the noisy weights minus the broadcast ones, which the server knows anyway."""
-        site = self._site()
-        rng = self._batch_generator(request.round, request.attempt)
-        result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu)
-        start = finite_or_zero(theta)
-        update = finite_or_zero(result.update)
-        noisy = self.release(start + update, state, self._noise(request, "release"))
-        diagnostics = {"train_loss": result.loss, "update_norm": float(l2_norm(update)), **noisy.figures}
-        return replace(noisy, value=noisy.value - start, local=start + update), diagnostics
+        trained, start = self.train_locally(theta, request), finite_or_zero(theta)
+        noisy = self.release(start + trained.sent, state, self.noise(request, "release"))
+        value = replace(noisy, value=noisy.value - start)
+        return self.released(replace(trained, local=start + trained.sent), value)
 
     # --- what it costs (unit example, add-or-remove-one; observers server and public) --------------------
 
@@ -108,7 +105,7 @@ class NbAFLClient(Client):
         """An upload moves by 2C. Outsiders see the mean of at least ``min_replies`` uploads with the server's noise:
         it moves by 2C/K and carries variance sU^2/K + sD^2, and K = min_replies is the worst cohort.
         """
-        least = self.min_replies
+        least = self.options.min_replies
         public = math.sqrt(least * self.noise_multiplier**2 + (least * self.server_noise) ** 2) / 2
         return (
             Charge(Gaussian(threat=UPLOAD, multiplier=self.noise_multiplier / 2)),
@@ -120,7 +117,7 @@ class NbAFLClient(Client):
         return [replace(upload, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
-        return claimed.nbafl(self.epsilon, self.claimed_delta)
+        return claimed.nbafl(self.options.epsilon, self.options.claimed_delta)
 
     def exact_leak(self) -> str | None:
         return "noise_multiplier=0: the clipped weights are sent as they are" if self.noise_multiplier == 0 else None

@@ -19,7 +19,7 @@ from fedpriv.common.command_line import DISK_FULL, DONE, SIGNALLED, guarded, how
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.config.compose import CONF, compose, group_choices
-from fedpriv.config.constructors import constructor_schema
+from fedpriv.config.halves import schema_of
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.schema import Config
@@ -326,7 +326,8 @@ def both_schemas(config: Config) -> tuple[type[Options], type[Options]]:
     from fedpriv.client.build import client_class
     from fedpriv.runs.preparation import server_class
 
-    return constructor_schema(server_class(config), "server"), constructor_schema(client_class(config), "client")
+    server, client = config.server_options(), config.client_options()
+    return schema_of(server_class(config), "server", server), schema_of(client_class(config), "client", client)
 
 
 def own_methods() -> dict[str, tuple[type[Options], type[Options]]]:

@@ -23,7 +23,7 @@ from fedpriv.config.methods import METHODS
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 #: Words that YAML or the command line read as a value, and the class that the server half imports.
-NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "federated_strategy"}
+NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "clipping_server"}
 OPTIONS = {"folder": "."}
 
 STRATEGY = '''\
@@ -32,10 +32,10 @@ STRATEGY = '''\
 The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted.
 """
 
-from fedpriv.server.strategy import FederatedStrategy
+from fedpriv.server.clip_rules import ClippingServer
 
 
-class @Class@(FederatedStrategy):
+class @Class@(ClippingServer):
     """theta <- theta + mean of the noisy updates that arrived."""
 
     # Another step: `aggregate`. What a round tells the clients: `train_options`. Both see noisy updates only.
@@ -51,34 +51,30 @@ Symbols: sigma -> noise_multiplier, C -> clip_norm, Delta theta -> update.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release, Site
+from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
+from fedpriv.config.methods import ClippingClientOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Gaussian
 
 
+class @Class@Options(ClippingClientOptions):
+    noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm")
+
+
 class @Class@Client(GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
-    # To remember: `State = Kept`, a frozen dataclass of tensors; `release` gets the last (or None), returns the next.
+    options: @Class@Options
+    # To remember: `State = Kept`, a frozen dataclass of tensors; `perturb` gets the last (or None), returns the next.
 
-    def __init__(
-        self,
-        *,
-        noise_multiplier: Annotated[float, Field(ge=0, description="noise standard deviation / clip_norm")],
-        clip_norm: Annotated[float, Field(ge=1e-6, description="L2 bound C of what is released")],
-        variant: str = "repaired",
-        site: Site | None = None,
-    ) -> None:
-        super().__init__(noise_multiplier=noise_multiplier, clip_norm=clip_norm, variant=variant, site=site)
-
-    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+    def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         idea = update  # YOUR IDEA: any function of the update [..., d] (the auditor calls it with many trials at once)
         clipped = clip(finite_or_zero(idea), self.clip_norm)
         value = add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)
@@ -90,13 +86,16 @@ class @Class@Client(GaussianClient):
 '''
 
 CONFIG = """\
-# @name@: clip, then Gaussian noise on every coordinate. Every option of both constructors has its value here.
-name: @name@
-server: {_target_: strategies.@name@.@Class@, min_replies: 1, client_sampling: fixed, weighting: uniform}
-client:
-  _target_: clients.@name@.@Class@Client
-  noise_multiplier: 1.0 # sigma: noise standard deviation / clip_norm
-  clip_norm: 1.0 # C
+# @package _global_
+# @name@: clip, then Gaussian noise on every coordinate. How C moves, if it does: base.yaml.
+defaults: [base, _self_]
+strategy:
+  name: @name@
+  server: {_target_: strategies.@name@.@Class@, min_replies: 1, client_sampling: fixed, weighting: uniform}
+  client:
+    _target_: clients.@name@.@Class@Client
+    noise_multiplier: 1.0 # sigma: noise standard deviation / clip_norm
+    clip_norm: 1.0 # C
 """
 
 TEST = '''\

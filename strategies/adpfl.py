@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 
 from fedpriv.common.messages import EXCHANGE, STATISTICS, Options, Reply
+from fedpriv.config.methods import ADPFLServerOptions
 from fedpriv.server.clip_rules import make_rule
 from fedpriv.server.distilling import DistillingServer
-from fedpriv.server.round import Population
+from fedpriv.server.nodes import ClientGrid
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.trusted_clipping import TrustedClippingServer
 
 
@@ -29,38 +30,14 @@ class ADPFL(DistillingServer):
     allocation: adaptive | fixed. clipping: adp, or one of its rivals (`fedpriv.server.clip_rules.make_rule`).
     """
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        clipping: str,
-        clip_norm: float,
-        clip_lr: float,
-        target_quantile: float,
-        decay: float,
-        window: int,
-        floor: float,
-        norm_bound: float,
-        allocation: str,
-        variant: str,
-        **options: Any,
-    ) -> None:
-        super().__init__(population, **options)
-        rule = make_rule(
-            clipping,
-            variant,
-            clip_norm=clip_norm,
-            clip_lr=clip_lr,
-            target_quantile=target_quantile,
-            decay=decay,
-            window=window,
-            floor=floor,
-            norm_bound=norm_bound,
-        )
+    options: ADPFLServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
         self.clipping_server = TrustedClippingServer(
-            rule,
-            reports_norm=allocation == "adaptive",
-            noisy=variant != "published",
+            make_rule(self.options),
+            reports_norm=self.options.allocation == "adaptive",
+            noisy=self.options.variant != "published",
             simulation=population.rng == "seeded",
         )
 
@@ -71,8 +48,8 @@ class ADPFL(DistillingServer):
             **self.clipping_server.before(server_round),
         }
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    def configure_train(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         """The whole first exchange, and the messages of the second for those who reported. Too few reports end the
         run before any release is asked for.

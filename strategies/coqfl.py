@@ -6,10 +6,8 @@ The server sees each client's bits; with another client's secrets it would see m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 
 from fedpriv.common.messages import (
     EXCHANGE,
@@ -24,8 +22,9 @@ from fedpriv.common.messages import (
     read_blobs,
 )
 from fedpriv.common.seeds import generator
+from fedpriv.config.methods import CoQFLServerOptions
+from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.one_bit import OneBitServer
-from fedpriv.server.round import Population
 
 
 def draw_groups(seed: int, server_round: int, attempt: int, cohort: Sequence[int], size: int) -> list[list[int]]:
@@ -43,23 +42,21 @@ class CoQFL(OneBitServer):
     A client that is left over, or whose key is missing, uses its own noise; the mean stays unbiased.
     """
 
-    def __init__(self, population: Population, *, bits: int, group_size: int, **options: Any) -> None:
-        super().__init__(population, **options)
-        self.bits, self.group_size = bits, group_size
+    options: CoQFLServerOptions
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    def configure_train(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         cohort = self.begin(server_round, arrays)
         options, down = self.train_options(server_round), self._coming_down(arrays)
-        if self.bits == 0:
+        if self.options.bits == 0:
             return self.messages(grid, cohort, down, options)
         seed, attempt = self.population.seed, self.population.attempt
-        drawn = draw_groups(seed, server_round, attempt, cohort, self.group_size)
+        drawn = draw_groups(seed, server_round, attempt, cohort, self.options.group_size)
         groups = [group for group in drawn if len(group) > 1]
         keys = self._collect(grid, KEYS, {client: {MEMBERS: group} for group in groups for client in group})
         told = {client: self._of_peers(client, group, keys) for group in groups for client in group}
-        if self.group_size > 2:
+        if self.options.group_size > 2:
             leaders = {group[0]: told[group[0]] for group in groups if group[0] in keys}
             sealed = self._collect(grid, SEEDS, leaders)
             for group in groups:
@@ -69,12 +66,12 @@ class CoQFL(OneBitServer):
         self.current.figures |= {"groups": len(groups), "keys_missing": wanted - len(keys)}
         return self.messages(grid, cohort, down, options, told)
 
-    def _collect(self, grid: Grid, exchange: str, own: Mapping[int, Options]) -> dict[int, tuple[bytes, ...]]:
+    def _collect(self, grid: ClientGrid, exchange: str, own: Mapping[int, Options]) -> dict[int, tuple[bytes, ...]]:
         """One exchange without parameters: client -> the byte strings of its answer."""
         messages = self.messages(grid, sorted(own), None, {EXCHANGE: exchange}, own)
 
         def read(message: Message, client: int) -> tuple[int, tuple[bytes, ...]]:
-            return client, read_blobs(message, exchange, most=max(2, self.group_size - 1))
+            return client, read_blobs(message, exchange, most=max(2, self.options.group_size - 1))
 
         found = dict(self.ask(grid, messages, read))
         self.current.bytes_up += sum(len(blob) for blobs in found.values() for blob in blobs)

@@ -6,19 +6,14 @@ Nobody adds noise for privacy; the round's clients are one group whose permutati
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from fedpriv.common.messages import MEMBERS, SEALED, Options
 from fedpriv.mechanisms.noise_sources import encode_key
 from fedpriv.server.one_bit import OneBitServer
-from fedpriv.server.round import Population
 
 
 class CorrQuant(OneBitServer):
     """Announces the round's group and a public seed; the unweighted mean of the decoded bits."""
-
-    def __init__(self, population: Population, **options: Any) -> None:
-        super().__init__(population, epsilon=None, **options)
 
     def train_options(self, server_round: int) -> Options:
         key = encode_key("corrquant", self.population.seed, server_round, self.population.attempt)

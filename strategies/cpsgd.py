@@ -10,39 +10,29 @@ from typing import Any
 
 import torch
 
-from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import public_signs
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import CpSGDServerOptions
 from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for
 from fedpriv.server.gradient import GradientServer
-from fedpriv.server.round import Population
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 
 
 class CpSGD(GradientServer):
     """theta <- theta - eta mean of the decoded gradients. All options but the learning rate are the clients' own."""
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        rounds: int,
-        epsilon: float,
-        claimed_delta: float,
-        clip_norm: float,
-        levels: int,
-        trials: int | None,
-        sensitivity: str,
-        variant: str,
-        **options: Any,
-    ) -> None:
-        super().__init__(population, **options)
-        planned = None if variant == "published" else rounds
-        self.asked = (clip_norm, levels, trials, epsilon, claimed_delta, planned)
-        self.by_examples = sensitivity == "per_example"
+    options: CpSGDServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
         self.decode = self.decoded
 
     def grid(self, client: int) -> BinomialGrid:
-        examples = max(1, self.population.num_examples(client)) if self.by_examples else 1
-        return grid_for(self.current.theta.size, *self.asked, examples)
+        options = self.options
+        planned = None if options.variant == "published" else options.rounds
+        examples = max(1, self.population.num_examples(client)) if options.sensitivity == "per_example" else 1
+        asked = (options.clip_norm, options.levels, options.trials, options.epsilon, options.claimed_delta)
+        return grid_for(self.current.theta.size, *asked, planned, examples)
 
     def decoded(self, client: int, packed: Any) -> FloatVector:
         """float32 [d]. Raises ValueError for what no client of this grid can have sent."""

@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 
-from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.common.messages import Reply
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import DPFedAvgServerOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import add_normal_to_sum
 from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
 from fedpriv.server.gradient import GradientServer
-from fedpriv.server.round import BudgetsSpent, Population
+from fedpriv.server.nodes import ClientGrid
+from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
 
 
 class DPFedAvg(GradientServer):
@@ -32,36 +34,28 @@ class DPFedAvg(GradientServer):
     tell how many were drawn.
     """
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        form: str,
-        epsilon: float,
-        claimed_delta: float,
-        clip_norm: float,
-        noise_multiplier: float | None,
-        **options: Any,
-    ) -> None:
-        super().__init__(population, **options)
-        self.central, self.clip_norm = form == "central", clip_norm
+    options: DPFedAvgServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        self.central, self.clip_norm = self.options.form == "central", self.options.clip_norm
         self.steps_when_empty = self.secret_cohorts = self.central
         if not self.central:
             return
         rate = population.clients_per_round / population.num_clients
-        if noise_multiplier is None:
+        self.noise_multiplier = self.options.noise_multiplier
+        if self.noise_multiplier is None:
             from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
 
-            noise_multiplier = sampled_multiplier(epsilon, claimed_delta, rate)
-        self.noise_multiplier = noise_multiplier
+            self.noise_multiplier = sampled_multiplier(self.options.epsilon, self.options.claimed_delta, rate)
         threat = Threat("client", "add-or-remove-one", "trusted-server")
-        self.event = PoissonGaussian(threat=threat, multiplier=noise_multiplier, sampling_rate=rate)
+        self.event = PoissonGaussian(threat=threat, multiplier=self.noise_multiplier, sampling_rate=rate)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    def configure_train(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         messages = super().configure_train(server_round, arrays, config, grid)
-        if self.central and not self.admits(self.event):
+        if self.central and not self.hooks.admits(self.event):
             raise BudgetsSpent(f"round {server_round}: the next global model would exceed privacy.max_epsilon")
         return messages
 
@@ -79,4 +73,4 @@ class DPFedAvg(GradientServer):
             Entry(self.current.number, EVERY_CLIENT, self.current.number, self.population.attempt, self.event)
         ]
         expected = self.population.clients_per_round  # q N, whatever the sample's size was
-        return (theta - self.learning_rate * noisy.astype(np.float64) / expected).astype(np.float32)
+        return (theta - self.options.learning_rate * noisy.astype(np.float64) / expected).astype(np.float32)

@@ -5,19 +5,15 @@ The client adds the noise; the server sees each client's gradient and knows who 
 
 from __future__ import annotations
 
-from typing import Any
-
+from fedpriv.config.methods import DPFedSNLCServerOptions
 from fedpriv.mechanisms.significance import top_count
 from fedpriv.server.gradient import SelectingServer
-from fedpriv.server.round import Population
 
 
 class DPFedSNLC(SelectingServer):
     """theta <- theta - eta sum_k (n_k/n) g_k. share: of the coordinates that a client sends, if it is repaired."""
 
-    def __init__(self, population: Population, *, share: float, **options: Any) -> None:
-        super().__init__(population, **options)
-        self.share = share
+    options: DPFedSNLCServerOptions
 
     def count(self, dimension: int, server_round: int) -> int:
-        return top_count(self.share, dimension)
+        return top_count(self.options.share, dimension)

@@ -11,28 +11,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage, Reply
+from fedpriv.common.messages import TRAIN_LOSS, Reply
+from fedpriv.common.records import MalformedMessage
+from fedpriv.config.methods import FedAGSServerOptions
 from fedpriv.mechanisms.loss_weights import loss_weights as weights_by_loss
 from fedpriv.mechanisms.significance import scheduled_count
 from fedpriv.server.gradient import SelectingServer
-from fedpriv.server.round import Population
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 
 
 class FedAGS(SelectingServer):
     """theta <- theta - eta sum_k gamma_k g_k. Without losses gamma_k = n_k/n."""
 
-    def __init__(
-        self, population: Population, *, rounds: int, threshold: str, loss_weights: bool | None, **options: Any
-    ) -> None:
-        published = options["variant"] == "published"
-        super().__init__(population, **options)
-        self.rounds, self.schedule = rounds, threshold
-        self.by_loss = published if loss_weights is None else loss_weights
+    options: FedAGSServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        chosen = self.options.loss_weights
+        self.by_loss = self.options.variant == "published" if chosen is None else chosen
         self.statistics = (TRAIN_LOSS,) if self.by_loss else ()
         self.public_weights = not self.by_loss
 
     def count(self, dimension: int, server_round: int) -> int:
-        return scheduled_count(server_round, self.rounds, dimension, self.schedule)
+        return scheduled_count(server_round, self.options.rounds, dimension, self.options.threshold)
 
     def check(self, reply: Reply) -> None:
         """A loss is at least 0 (and finite: every statistic is)."""

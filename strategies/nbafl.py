@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
-from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.common.messages import Reply
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import NbAFLServerOptions
 from fedpriv.mechanisms.noise_sources import noise_source
-from fedpriv.server.round import Population
 from fedpriv.server.strategy import FederatedStrategy
 
 
@@ -26,29 +27,19 @@ class NbAFL(FederatedStrategy):
     Weights are uniform: with weights by examples the server's noise would be too small for the largest client.
     """
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        epsilon: float,
-        clip_norm: float,
-        claimed_delta: float,
-        rounds: int,
-        exposures: int | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(population, **options)
-        self.std = clip_norm * self._multiplier(epsilon, claimed_delta, rounds, exposures or rounds)
+    options: NbAFLServerOptions
 
-    def _multiplier(self, epsilon: float, delta: float, rounds: int, exposures: int) -> float:
-        """sD / C = 2 c sqrt(T^2 - L^2 N) / (m N epsilon) where T > L sqrt(N), else 0."""
-        clients = self.population.clients_per_round
-        excess = rounds**2 - exposures**2 * clients
+    @cached_property
+    def std(self) -> float:
+        """sD = 2 c C sqrt(T^2 - L^2 N) / (m N epsilon) where T > L sqrt(N), else 0."""
+        options, clients = self.options, self.population.clients_per_round
+        excess = options.rounds**2 - (options.exposures or options.rounds) ** 2 * clients
         if excess <= 0:
             return 0.0
         smallest = min(self.population.num_examples(k) for k in range(self.population.num_clients))
-        constant = math.sqrt(2 * math.log(1.25 / delta))
-        return 2 * constant * math.sqrt(excess) / (smallest * clients * epsilon)  # [NbAFL, Theorem 1]
+        constant = math.sqrt(2 * math.log(1.25 / options.claimed_delta))
+        # [NbAFL, Theorem 1]
+        return options.clip_norm * (2 * constant * math.sqrt(excess) / (smallest * clients * options.epsilon))
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         moved = super().aggregate(theta, replies)

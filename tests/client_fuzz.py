@@ -17,11 +17,9 @@ from record_fuzz import OVERSIZED, array, config_value, damaged
 from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.common.messages import (
-    ARRAYS,
     ATTEMPT,
     CENTRES,
     CLIP_NORM,
-    CONFIG,
     EXCHANGE,
     KEY_ATTEMPT,
     KEYS,
@@ -36,10 +34,9 @@ from fedpriv.common.messages import (
     SIGNATURES,
     STATISTICS,
     TRAIN,
-    VECTOR,
-    MalformedMessage,
-    pack_vector,
 )
+from fedpriv.common.records import ARRAYS, CONFIG, MalformedMessage
+from fedpriv.common.vectors import VECTOR, pack_vector
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import _train
@@ -119,10 +116,10 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     sound: dict[str, Any] = {CENTRES: [0.0] * blocks, RADII: [0.5] * blocks, MEMBERS: [0, 1], KEY_ATTEMPT: 0}
     sound |= {PUBLIC_KEYS: PEERS[:1]}
     context = method.context(None)
-    for exchange in client.exchanges:
+    for exchange in client.traits.exchanges:
         if exchange == SEEDS and config.client_options()["group_size"] == 2:
             continue
-        arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.trains_in else None
+        arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.traits.trains_in else None
         method.answer(request(arrays, 1, 0, **sound, **{EXCHANGE: exchange}), context)
         method.starts.append(bytes(context.state["memory"]["blob"]))  # type: ignore[index,arg-type]
     return method

@@ -19,7 +19,8 @@ from PIL import Image
 from fedpriv.app import client_app, server_app
 from fedpriv.client.key_agreement import new_identity
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import RUN, Instructions, Refusal, pack_vector, train_content
+from fedpriv.common.messages import RUN, Refusal, Request, train_content
+from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose_remote_text
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.gate import Node, model_size
@@ -206,7 +207,7 @@ def asker(network: Machines, overrides: str, name: str = 32 * "c") -> Callable[.
 
     def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
         theta = pack_vector(np.zeros(min(size, 1000), np.float32))
-        content = train_content(theta, Instructions(server_round, attempt, {RUN: name} | options))
+        content = train_content(theta, Request(server_round, attempt, {RUN: name} | options))
         message = Message(content, 700, "train", group_id="1")
         stamp(message, "asked")
         return grid.deliver(0, message)

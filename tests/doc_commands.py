@@ -377,17 +377,16 @@ def interrupted(folder: Path) -> None:
 
 def edit_sparse(folder: Path, page: str) -> None:
     """The tutorial's changes to the method that it has made, in the page's order."""
-    idea, parameter, kept = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    idea, added = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (option,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     client, config = folder / "clients/sparse.py", folder / "conf/strategy/sparse.yaml"
     lines = client.read_text().splitlines(keepends=True)
     places = []
-    for words in ("YOUR IDEA", " clip_norm: ", " super().__init__("):
+    for words in ("YOUR IDEA", " noise_multiplier: "):
         (place,) = [number for number, line in enumerate(lines) if words in line]
         places.append(place)
     lines[places[0]] = idea
-    lines[places[1]] += parameter
-    lines[places[2]] += kept
+    lines[places[1]] += added
     client.write_text("".join(lines))
     config.write_text(config.read_text() + option)
 

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import making
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,35 +19,35 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedpriv.common.messages import (
+    KEYS,
+    STATISTICS,
+    TRAIN_LOSS,
+    Reply,
+    Report,
+    Request,
+    blobs_content,
+    identity_content,
+    read_blobs,
+    read_identity,
+    read_reply,
+    read_report,
+    read_request,
+    reply_content,
+    statistics_content,
+    train_content,
+)
+from fedpriv.common.records import (
     ARRAYS,
     CONFIG,
     DIAGNOSTICS,
-    KEYS,
     METRICS,
     MOST_BLOB,
     MOST_KEYS,
     MOST_NAME,
     MOST_TEXT,
-    STATISTICS,
-    TRAIN_LOSS,
-    VECTOR,
-    Instructions,
     MalformedMessage,
-    Reply,
-    Report,
-    blobs_content,
-    identity_content,
-    pack_vector,
-    read_blobs,
-    read_identity,
-    read_instructions,
-    read_reply,
-    read_report,
-    reply_content,
-    statistics_content,
-    train_content,
-    unpack_vector,
 )
+from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
 from fedpriv.server.round import Population, Round
 from strategies.cpsgd import CpSGD
 from strategies.ldpfl import LDPFL
@@ -56,10 +57,11 @@ RECORDS = (ARRAYS, CONFIG, METRICS, DIAGNOSTICS, STATISTICS, KEYS, "other")
 DTYPES = ("<f4", "<f8", "<i8", "|b1", "|O", "<U3", "|V4", ">f4", "<c8", "[('a', '<f4')]", "<M8[s]", "nonsense", "")
 
 _POPULATION = Population(0, 4, 2, lambda client: 10, layers=(slice(0, 3), slice(3, SIZE)))
-ONE_BIT = LDPFL(
-    _POPULATION, epsilon=1.0, encode="update", radius=0.5, radius_floor=0.1, clip_factor=1.0, weighting="uniform"
+ONE_BIT = making.server(
+    LDPFL, _POPULATION, epsilon=1.0, encode="update", radius=0.5, radius_floor=0.1, clip_factor=1.0, weighting="uniform"
 )
-WHOLE_NUMBERS = CpSGD(
+WHOLE_NUMBERS = making.server(
+    CpSGD,
     _POPULATION,
     rounds=3,
     epsilon=50.0,
@@ -91,7 +93,7 @@ def valid(rng: random.Random) -> RecordDict:
         (
             lambda: reply_content(vector, 10, {"train_loss": 0.5}, {TRAIN_LOSS: 0.25}),
             lambda: reply_content(vector, 10, None),
-            lambda: train_content(pack_vector(vector), Instructions(3, 1, {"noise_multiplier": 0.5})),
+            lambda: train_content(pack_vector(vector), Request(3, 1, {"noise_multiplier": 0.5})),
             lambda: statistics_content({TRAIN_LOSS: 0.5}),
             lambda: blobs_content(KEYS, [b"key", b"signature"]),
             lambda: reply_content(ONE_BIT_RELEASE, 10, None),  # type: ignore[arg-type]
@@ -178,7 +180,7 @@ def content(rng: random.Random) -> RecordDict:
 def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     """Everything that reads what came from another machine."""
     message = Message(case, dst_node_id=1, message_type="train")
-    yield lambda: read_instructions(case)
+    yield lambda: read_request(case)
     yield lambda: unpack_vector(case, SIZE)
     yield lambda: read_reply(message, 0, SIZE, 10)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=ONE_BIT.decoded)
@@ -214,7 +216,7 @@ def check(found: Any) -> None:
         assert len(found.diagnostics) <= MOST_KEYS
     if isinstance(found, Reply | Report):
         assert all(np.isfinite(value) for value in found.statistics.values())
-    if isinstance(found, Instructions):
+    if isinstance(found, Request):
         assert 0 <= found.round < 2**31 and 0 <= found.attempt < 2**31
         assert all(len(value) <= MOST_BLOB for value in found.options.values() if isinstance(value, str | bytes))
     if isinstance(found, tuple):

@@ -34,9 +34,9 @@ DOORS = {
     *("__main__", "cli", "app", "attack", "audit", "predict", "new", "papers", "dme", "reproduce", "leaderboard"),
     *("site", "node", "superlink", "credentials"),
 }
-#: Rooms that the two halves of a method may import.
-FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "common"}
-FOR_STRATEGIES = {"server", "mechanisms", "privacy", "common"}
+#: What the two halves of a paper may import of the project; of `config` the schemas of their options alone.
+FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "config", "common"}
+FOR_STRATEGIES = {"server", "mechanisms", "privacy", "config", "common"}
 
 
 def imported(text: str, module: str) -> Iterator[str]:

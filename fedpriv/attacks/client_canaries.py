@@ -24,7 +24,8 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, make_client
 from fedpriv.client.memory import MemoryStore
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import ARRAYS, FloatVector, pack_vector, unpack_array
+from fedpriv.common.records import ARRAYS
+from fedpriv.common.vectors import FloatVector, pack_vector, unpack_array
 from fedpriv.config.schema import Config, LocalConfig
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
@@ -122,7 +123,7 @@ def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
     coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins"))
     signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)
     strategy = make_strategy(config, Worker(config))
-    if not client.canary_everywhere:
+    if not client.traits.canary_everywhere:
         coordinates = torch.arange(config.num_clients) % size
         directions: list[slice | int] = coordinates.tolist()
         canaries = dirac_updates(up.start + coordinates, layout.num_parameters, LENGTH * clip_norm)

@@ -20,7 +20,7 @@ from flwr.app import Message
 
 from fedpriv.client.build import example_counts
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import pack_vector, unpack_vector
+from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of

@@ -27,21 +27,14 @@ from fedpriv.attacks.client_canaries import CanaryWorker
 from fedpriv.attacks.noise_contract import BROKEN, TwinWorker
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, make_client
+from fedpriv.client.memory import ClientMemory
 from fedpriv.client.one_bit import OneBitClient
 from fedpriv.client.selecting import SelectingClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import (
-    ATTEMPT,
-    EXCHANGE,
-    MEMBERS,
-    ROUND,
-    TRAIN,
-    pack_vector,
-    read_instructions,
-    unpack_array,
-)
+from fedpriv.common.messages import ATTEMPT, EXCHANGE, MEMBERS, ROUND, TRAIN, read_request
 from fedpriv.common.packing import unpack_selected
 from fedpriv.common.seeds import public_signs
+from fedpriv.common.vectors import pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
@@ -80,8 +73,8 @@ class _Memory:
     def read(self) -> bytes | None:
         return self.blob
 
-    def write(self, blob: bytes) -> None:
-        self.blob = blob
+    def keep(self, memory: ClientMemory) -> None:
+        self.blob = memory.to_bytes()
 
 
 def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, participations: int = 1) -> FitAudit:
@@ -110,7 +103,7 @@ def _small(config: Config) -> Config:
 
     clients = CLIENTS if issubclass(client_class(config), OneBitClient) else min(config.num_clients, CLIENTS)
     plain = compose(["model=linear", f"num_clients={clients}", f"clients_per_round={clients}", "engine=inprocess"])
-    layered = type(make_client(config)).keeps_layers
+    layered = client_class(config).traits.keeps_layers
     return config.model_copy(
         update={
             "dataset": plain.dataset.model_copy(update={"auxiliary": min(4, config.dataset.auxiliary)}),
@@ -132,11 +125,11 @@ class _Participations:
 
     def __init__(self, config: Config, participations: int) -> None:
         kind = type(make_client(config))
-        by_example = kind.threat.unit == "example" and kind.clips_examples
+        by_example = kind.threat.unit == "example" and kind.traits.clips_examples
         values = (BROKEN, LOUD) if by_example else (-LOUD, LOUD)
         self.workers = [TwinWorker(config, value, 0, BROKEN if by_example else None) for value in values]
         self.theta = np.zeros_like(self.workers[0].initial_parameters())
-        if kind.keeps_layers:
+        if kind.traits.keeps_layers:
             self.theta = self.workers[0].initial_parameters()
         self.rounds = range(1, participations + 1)
         #: For each participation: the coordinates' weights [d], and the most informative coordinate.
@@ -166,15 +159,15 @@ class _Participations:
         return np.array([*matched, *telling])
 
     def _transcript(self, world: bool | int, attempt: int) -> list[NDArray[np.float64]]:
-        client = self.workers[int(world)].client(0, _Memory())  # type: ignore[arg-type]
+        client = self.workers[int(world)].client(0, _Memory())
         seen = []
         for server_round in self.rounds:
             sent: list[NDArray[np.float64]] = []
-            for exchange in client.exchanges:
+            for exchange in client.traits.exchanges:
                 call: dict[str, Any] = {ROUND: server_round, ATTEMPT: attempt}
                 if exchange != TRAIN:
                     call[EXCHANGE] = exchange
-                arrays, _, _ = client.fit([self.theta] if exchange == client.trains_in else [], call)
+                arrays, _, _ = client.fit([self.theta] if exchange == client.traits.trains_in else [], call)
                 sent.extend(_numbers(client, array) for array in arrays)
             seen.append(np.concatenate(sent))
         return seen
@@ -209,7 +202,7 @@ class _Bits(InProcessGrid):
         seen: dict[int, NDArray[np.float64]] = {}
         groups: set[tuple[int, ...]] = set()
         for message, reply in zip(messages, super().deliver(messages, deadline), strict=False):
-            options = read_instructions(message.content).options
+            options = read_request(message.content).options
             if reply.has_content() and options.get(EXCHANGE, TRAIN) == TRAIN:
                 client = client_of(message)
                 groups.add(tuple(options.get(MEMBERS) or [client]))  # type: ignore[arg-type]
@@ -224,7 +217,7 @@ def _audit_bits(config: Config, client: OneBitClient, settings: dict[str, Any], 
     """The first member of every group has all values at one end or at the other, all other members at the upper."""
     if client.encode_weights:
         raise OptionError("strategy.client.encode", "weights", "level=training audits updates: update")
-    size, worlds = getattr(client, "group_size", 1) if client.shares_secrets else 1, []
+    size, worlds = getattr(client, "group_size", 1) if client.traits.shares_secrets else 1, []
     firsts: set[int] = set()
     for world in (0, 1):  # different keys but the same groups, which follow from the seed
         values = torch.full((config.num_clients, Worker(config).model.layout.num_parameters), LOUD)

@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 
 from fedpriv.client.build import client_class, example_counts, make_client
 from fedpriv.client.selecting import SelectingClient
-from fedpriv.common.messages import ARRAYS, DIAGNOSTICS, METRICS, NUM_EXAMPLES, pack_vector, unpack_array
+from fedpriv.common.messages import NUM_EXAMPLES
+from fedpriv.common.records import ARRAYS, DIAGNOSTICS, METRICS
+from fedpriv.common.vectors import pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
@@ -231,7 +233,7 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
     For additive Gaussian noise in the first round. Example-level methods: the picture among others without gradient,
     against its absence. One of the pictures should be `BROKEN`: it has no effect, and must have the same noise.
     """
-    by_example = client_class(config).threat.unit == "example" and client_class(config).clips_examples
+    by_example = client_class(config).threat.unit == "example" and client_class(config).traits.clips_examples
     base = listen(config, BROKEN, 0, BROKEN, flat=True)
     events = [e.event for e in base.entries if e.client == base.clients[0] and e.round == 1]
     events = [event for event in events if event.threat == client_class(config).threat]

@@ -1,283 +1,80 @@
-"""The shared base of all client halves: local training, then one release that is booked before it leaves.
+"""One participation: the order in which every client half budgets, trains, releases, books and replies.
 
-A method's client file says two things only: what its release is (`release`) and what that costs (`charges`, and
-`planned_events` for a whole run). The order of a participation is fixed here: budget, training, release, then
+`Client` is Flower's NumPyClient. A method's client file says what its release is and what that costs (`release`,
+`charges` and the rest of `fedpriv.client.method.Method`). The order is fixed here: budget, training, release, then
 ledger entries, state and account in one write, then the reply.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, final
 
 import numpy as np
 import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
-from fedpriv.client.contract import (
-    BudgetSpent,
-    Charge,
-    Neighbours,
-    Release,
-    Request,
-    Site,
-    Trained,
-    arrays_of,
-    read_request,
-    repeated_answer,
-)
+from fedpriv.client.contract import BudgetSpent, Charge, Release, RunFacts, Site, Trained, repeated_answer
 from fedpriv.client.memory import Answer, ClientMemory, read_memory, state_to_tensors, tensors_to_state
-from fedpriv.common.messages import TRAIN
+from fedpriv.client.method import Method
+from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_sources import noise_source
-from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
-from fedpriv.training.flat_model import Exchange, Layout
-
-if TYPE_CHECKING:
-    pass
+from fedpriv.privacy.events import Entry
+from fedpriv.training.flat_model import Exchange
 
 
-class Client(NumPyClient):
-    """Base of the client halves; on its own it releases the update as it is (no privacy).
+class Client(Method, NumPyClient):
+    """Base of the client halves. Without a ``site`` it can still be planned and audited.
 
-    Without a ``site`` a client can still be planned (`planned_events`) and audited (`release`), with any number
-    of leading trial dimensions.
+    What a family of methods may change of a participation: `answer` (further exchanges) and `work` (noise inside local
+    training, a release in another form).
     """
 
-    #: Who must not learn what; None where a method promises nothing.
-    threat: ClassVar[Threat] = CLIENT_TO_SERVER
-    #: Dataclass of what the method keeps between participations.
-    State: ClassVar[type[Any] | None] = None
-    #: Whether every release has a finite price, so that `privacy.max_epsilon` bounds the total.
-    keeps_budget: bool = False
-    #: Weight mu of the proximal term in local training.
-    proximal_mu: float = 0.0
-    #: Whether the constructor takes `PublicFacts` as ``facts``.
-    needs_facts: ClassVar[bool] = False
-    #: Batches of a participation; None: epochs over the client's data.
-    batches_per_round: int | None = None
-    #: Names of the numbers that leave beside every release, in the order in which `fit` returns them.
-    statistic_names: tuple[str, ...] = ()
-    #: Whether some layers of the model stay with the client: then `exchange` and `shared` say which travel.
-    keeps_layers: ClassVar[bool] = False
-    #: Whether a canary must be long in every coordinate, since each has noise of its own; else it is long in one.
-    canary_everywhere: ClassVar[bool] = False
-    #: What a round asks of the client, in order.
-    exchanges: ClassVar[tuple[str, ...]] = (TRAIN,)
-    #: The exchange that brings the parameters.
-    trains_in: ClassVar[str] = TRAIN
-    #: Whether local training asks for sums of clipped per-example gradients instead of whole updates.
-    clips_examples: ClassVar[bool] = False
-    #: Whether the client's own ledger holds its releases; not where a trusted server books the sum for everybody.
-    books_itself: bool = True
-    #: Whether other clients know a part of a release's randomness, so that they could help the server.
-    shares_secrets: ClassVar[bool] = False
-    #: Whether the model's named blocks and the number of parameters matter to the method.
-    needs_layout: ClassVar[bool] = False
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self.site = run.site
 
-    def __init__(self, *, variant: str = "repaired", site: Site | None = None) -> None:
-        self.variant, self.site = variant, site
+    def answer(self, request: Request, received: np.ndarray | None) -> Outgoing:
+        """One exchange of a round. received: the parameters that came down (float32 [d_down]), None where none did.
 
-    # --- what a method says ------------------------------------------------------------------------------
-
-    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        """The vector [..., d] that leaves the client, from its update [..., d] and its state."""
-        return Release(update, state)
-
-    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        """All that leaves in a participation: the release, and what a base class sends beside it."""
-        return self.release(update, state, noise)
-
-    def prepare(self, request: Request) -> None:
-        """Takes from a request what this participation is to be done with. Raises where that is not safe."""
-
-    def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
-        """The state that `dump_state` gave, or None before the first participation."""
-        return tensors_to_state(self.State, tensors) if self.State else None
-
-    def dump_state(self, state: Any) -> dict[str, Tensor] | None:
-        """What the memory holds of a state."""
-        return state_to_tensors(state)
-
-    def charges(self, state: Any) -> tuple[Charge, ...]:
-        """What the next release costs; depends on public values and on the client's own noisy history only."""
-        return (Charge(NoBound(threat=self.threat, reason="updates are sent without noise")),)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        """The guarantee's events of a client that takes part this often, fixed before the run."""
-        (charge,) = self.charges(None)
-        return [replace(charge.event, count=participations)] if participations else []
-
-    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
-        """What answering this request costs. Charges under further threats than the method's own may be among them.
-
-        Raises `UnsafeNoise`.
+        A repeated request gets the same bytes; an older one raises `StaleRequest`. Raises `BudgetSpent`.
         """
-        return self.charges(state)
-
-    def accounts(self) -> tuple[Threat, ...]:
-        """The method's own threat, and the further ones under which its releases are booked beside it."""
-        charges = self.price(None, Request(1, 0)) if self.books_itself else ()
-        return tuple(dict.fromkeys([self.threat, *(charge.event.threat for charge in charges)]))
-
-    def why_no_account(self, observer: str) -> str:
-        """In words, where a reader may expect an account against this observer."""
-        return ""
-
-    def planned_against(self, threat: Threat, participations: int) -> list[Event]:
-        """As `planned_events`, under any of the `accounts`; under a further one every participation is booked alike."""
-        if threat == self.threat:
-            return self.planned_events(participations)
-        events = [charge.event for charge in self.price(None, Request(1, 0)) if charge.event.threat == threat]
-        return [replace(event, count=participations * event.count) for event in events] if participations else []
-
-    def observed_rounds(self, participations: int) -> int:
-        """In how many rounds the observer learns something of a client that takes part this often."""
-        return participations
-
-    def budget_plan(self) -> list[Event]:
-        """All that may be released in the run, where that is fixed before it: if the whole plan costs at most
-        `privacy.max_epsilon`, it is kept to exactly; otherwise, or where it is empty, a filter decides.
-        """
-        return []
-
-    def claim(self, participations: int, delta: float) -> Claim | None:
-        """What the paper says of a client that takes part this often; None where it claims nothing."""
-        return None
-
-    def remarks(self) -> tuple[str, ...]:
-        """What a reader must know to hold this method's claim against its guarantee, in sentences for the report."""
-        return ()
-
-    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
-        """What the auditor tries: pairs of neighbours under the method's adjacency that it separates worst."""
-        return [Neighbours("opposite updates", (1.0,) * participations, (-1.0,) * participations)]
-
-    def exact_leak(self) -> str | None:
-        """Why a release shows a function of the data without any noise; None where every coordinate has noise."""
-        return "updates are sent without noise"
-
-    def keeps_answer(self) -> bool:
-        """Whether the last reply is kept for a repeated request: wherever a noise key must not meet a second update."""
-        return self.exact_leak() is None
-
-    def as_update(self, sent: Tensor, lr: float) -> Tensor:
-        """The update [d] of local training at this rate whose release, before clipping and noise, is ``sent`` [d]."""
-        return sent
-
-    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """The release code on trials ``shape`` = [trials, d] of one side of a pair of neighbours: here an update of
-        ``length`` clip norms.
-        """
-        return self.respond(on_all_axes(length * getattr(self, "clip_norm", 1.0), shape), state, noise)
-
-    @classmethod
-    def chosen_for(
-        cls,
-        target: float,
-        delta: float,
-        participations: int,
-        make: Callable[..., Client],
-        threat: Threat | None = None,
-    ) -> dict[str, float]:
-        """The options that meet `privacy.target_epsilon` over so many participations; ``make`` is a client with changed
-        options, ``threat`` one of its `accounts` (None: its own). Raises `OptionError` where there are none.
-        """
-        from fedpriv.privacy.calibration import calibrate  # loads the accountants
-
-        def events(noise_multiplier: float) -> list[Event]:
-            client = make(noise_multiplier=noise_multiplier)
-            return client.planned_against(threat or client.threat, participations)
-
-        return {"noise_multiplier": calibrate(events, target, delta).noise_multiplier}
-
-    def release_bytes(self, size: int, server_round: int = 1) -> int:
-        """Bytes of a release of so many coordinates on the wire."""
-        return 4 * size
-
-    # --- which layers travel ---------------------------------------------------------------------------------
-
-    def shared(self, layout: Layout) -> slice:
-        """The part of the model's flat vector [d] that the server holds: its theta."""
-        return slice(0, layout.num_parameters)
-
-    def exchange(self, layout: Layout, server_round: int) -> Exchange:
-        """What travels in a round, as slices of [d]. The client's own rule, which no message can change."""
-        whole = slice(0, layout.num_parameters)
-        return Exchange(whole, whole, slice(0, 0))
-
-    def outgoing(self, start: Tensor, update: Tensor, exchange: Exchange) -> Tensor:
-        """What of a finished training is up for `release`: by default the update [d] cut to ``exchange.up``."""
-        return update[exchange.up]
-
-    def _starting_model(self, received: Tensor, kept: Tensor | None, exchange: Exchange) -> Tensor:
-        """The model [d] that local training starts from: what came down, the client's own layers, and theta^0 where
-        it has trained none yet.
-        """
-        initial = self._site().initial
-        assert initial is not None, "a client that keeps layers needs the initial model"
-        start = initial.clone()
-        if kept is not None:
-            start[exchange.kept] = kept
-        if received.shape != start[exchange.down].shape:
-            raise ValueError(f"{received.numel()} parameters came down, expected {start[exchange.down].numel()}")
-        start[exchange.down] = received
-        return start
-
-    def _exchange(self, request: Request) -> Exchange | None:
-        """None where all layers travel."""
-        if not self.keeps_layers:
-            return None
-        layout = self._site().layout
-        assert layout is not None, "a client that keeps layers needs the model's layout"
-        return self.exchange(layout, request.round)
-
-    # --- one participation -------------------------------------------------------------------------------
-
-    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        """Trains from the parameters that came down, ``[theta]`` (float32), and returns ``[release]``, or ``[release,
-        statistics]`` (float64 [k]) where the method has `statistic_names`.
-
-        The returned count is the declared one. The dictionary holds diagnostics for the experimenter, which the
-        adapter drops outside simulation. A repeated request gets the same bytes; an older one raises `StaleRequest`.
-        Raises `BudgetSpent`.
-        """
-        site, request = self._site(), read_request(config)
-        memory = read_memory(site.store)
+        site, memory = self._site(), read_memory(self._site().store)
         if (answer := repeated_answer(memory, request)) is not None:
-            return arrays_of(answer), site.num_examples, {}
+            return self._outgoing(answer)
+        assert received is not None, "an exchange that trains brings parameters"
         self.prepare(request)
         state = self.load_state(memory.state)
         charges = self.price(state, request)
         self._check_budget(memory, charges)
 
-        release, diagnostics = self.work(self._start(parameters[0], memory, request), state, request)
-        diagnostics |= self._tested(release.local)
+        release = self.work(self._start(received, memory, request), state, request)
+        figures = release.figures | self._tested(release.local)
         beside = [release.statistics[name].double() for name in self.statistic_names]
         answer = Answer(request.round, request.attempt, release.value, torch.stack(beside) if beside else None)
         # A release without noise has no noise key to protect: nothing is kept of it.
         remembered = answer if self.keeps_answer() else None
         kept = self._kept(release.local, request)
         entries = self._entries(memory, request, charges)
-        site.store.write(memory.after(self.dump_state(release.state), entries, remembered, kept).to_bytes())
-        return arrays_of(answer), site.num_examples, diagnostics
+        site.store.keep(memory.after(self.dump_state(release.state), entries, remembered, kept))
+        return self._outgoing(answer, figures)
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
-        """Local training from ``theta`` [d] and the release that comes of it, with figures for the experimenter.
+    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
+        """Local training from ``theta`` [d] and the release that comes of it, with the figures of both.
 
-        theta is a whole model, also where only a part of it came down. A method whose noise is inside local training
-        overrides this instead of `release`.
+        theta is a whole model, also where only a part of it came down.
         """
         trained = self.train_locally(theta, request)
-        release = self.respond(trained.sent, state, self._noise(request, "release"))
-        return replace(release, local=trained.local), {**trained.figures, **release.figures}
+        return self.released(trained, self.release(trained.sent, state, self.noise(request, "release")))
 
+    # --- parts of a participation --------------------------------------------------------------------------
+
+    @final
     def train_locally(self, theta: Tensor, request: Request) -> Trained:
         """Local training from ``theta`` [d], a whole model."""
         site = self._site()
@@ -289,10 +86,70 @@ class Client(NumPyClient):
         norm = float(l2_norm(update if exchange is None else update[exchange.up]))
         return Trained(sent, theta + update, {"train_loss": result.loss, "update_norm": norm})
 
+    @final
+    def released(self, trained: Trained, release: Release) -> Release:
+        """A release with what is kept and told of the training behind it."""
+        return replace(release, local=trained.local, figures={**trained.figures, **release.figures})
+
+    @final
+    def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
+        """The state that `dump_state` gave, or None before the first participation."""
+        return tensors_to_state(self.State, tensors)
+
+    @final
+    def dump_state(self, state: Any) -> dict[str, Tensor] | None:
+        """What the memory holds of a state."""
+        return state_to_tensors(state)
+
+    @final
+    def noise(self, request: Request, purpose: str) -> NoiseSource:
+        """The one source of noise of this participation for a purpose."""
+        site = self._site()
+        return noise_source(site.rng, site.seed, site.client, request.round, request.attempt, purpose)  # type: ignore[arg-type]
+
+    @final
+    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
+        """`answer` in the form of Flower's NumPyClient: ``[theta]`` or nothing, and the request's round, attempt and
+        options in one dictionary; returns the arrays that leave, the declared count, and figures.
+        """
+        options = {key: value for key, value in config.items() if key not in (ROUND, ATTEMPT)}
+        request = Request(int(config[ROUND]), int(config[ATTEMPT]), options)
+        found = self.answer(request, parameters[0] if parameters else None)
+        arrays = [] if found.release is None else [found.release]
+        if found.statistics or request.exchange == STATISTICS:
+            arrays.append(np.array(list(found.statistics.values()), np.float64))
+        arrays += [np.frombuffer(blob, np.uint8) for blob in found.blobs]
+        return arrays, found.num_examples, dict(found.figures)
+
+    def _outgoing(self, answer: Answer, figures: Mapping[str, float] | None = None) -> Outgoing:
+        statistics = [] if answer.statistics is None else answer.statistics.tolist()
+        named = dict(zip(self.statistic_names, statistics, strict=True)) if statistics else {}
+        return Outgoing(self._site().num_examples, answer.release.numpy(), named, figures=figures or {})
+
     def _start(self, received: np.ndarray, memory: ClientMemory, request: Request) -> Tensor:
-        """The whole model [d] that this participation starts from."""
+        """The whole model [d] that this participation starts from: what came down, the client's own layers, and theta^0
+        where it has trained none yet.
+        """
         theta, exchange = torch.from_numpy(received), self._exchange(request)
-        return theta if exchange is None else self._starting_model(theta, memory.kept, exchange)
+        if exchange is None:
+            return theta
+        initial, kept = self._site().initial, memory.kept
+        assert initial is not None, "a client that keeps layers needs the initial model"
+        start = initial.clone()
+        if kept is not None:
+            start[exchange.kept] = kept
+        if theta.shape != start[exchange.down].shape:
+            raise ValueError(f"{theta.numel()} parameters came down, expected {start[exchange.down].numel()}")
+        start[exchange.down] = theta
+        return start
+
+    def _exchange(self, request: Request) -> Exchange | None:
+        """None where all layers travel."""
+        if not self.traits.keeps_layers:
+            return None
+        layout = self._site().layout
+        assert layout is not None, "a client that keeps layers needs the model's layout"
+        return self.exchange(layout, request.round)
 
     def _kept(self, local: Tensor | None, request: Request) -> Tensor | None:
         """The client's own layers of its model after training; None where all layers travel."""
@@ -314,11 +171,6 @@ class Client(NumPyClient):
             Entry(request.round, site.client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
             for sequence, charge in enumerate(charges, memory.account.next_sequence)
         ]
-
-    def _noise(self, request: Request, purpose: str) -> NoiseSource:
-        """The one source of this release's noise."""
-        site = self._site()
-        return noise_source(site.rng, site.seed, site.client, request.round, request.attempt, purpose)  # type: ignore[arg-type]
 
     def _check_budget(self, memory: ClientMemory, charges: Sequence[Charge]) -> None:
         site = self._site()
@@ -354,14 +206,3 @@ class Client(NumPyClient):
         if self.site is None:
             raise RuntimeError("a client without a site can be planned and audited, not trained")
         return self.site
-
-
-def on_all_axes(length: float, shape: tuple[int, int], among: int | None = None) -> Tensor:
-    """Vectors [trials, d] of this length that have the same part along each of the first ``among`` axes (None: all).
-
-    Against one noise for all coordinates the direction does not matter; a coordinate with less of it shows by itself.
-    """
-    many = among or shape[1]
-    vectors = torch.zeros(shape)
-    vectors[:, :many] = length / math.sqrt(many)
-    return vectors

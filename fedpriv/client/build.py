@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import PublicFacts, Site
+from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.common.errors import OptionError
 from fedpriv.config.checks import check_example_level, check_min_replies
-from fedpriv.config.constructors import check_own_half, locate
+from fedpriv.config.halves import half_options, locate
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
@@ -31,46 +32,56 @@ def client_class(config: Config) -> type[Client]:
 def make_client(config: Config, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
     """The method's client with its options; without a site it can be planned and audited.
 
-    examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's).
+    examples: the client's own count, for methods whose guarantee depends on it (None: the smallest client's). changes:
+    options with other values.
     """
-    kind, options = client_class(config), config.client_options() | changes
-    check_own_client(config, kind)
-    if kind.threat.unit == "example" and config.partition.name == "resampled":
-        words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
-        raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
-    if kind.needs_facts:
-        smallest = int(example_counts(config).min())
-        options["facts"] = PublicFacts(
-            smallest if examples is None else examples,
-            smallest,
-            config.local.batch_size,
-            config.num_rounds,
-            config.clients_per_round,
-            num_parameters(config) if kind.needs_layout else 0,
-            config.num_clients,
-        )
-    try:
-        return kind(variant=config.privacy.variant, site=site, **options)
-    except TypeError as error:  # a user's own method whose constructor hands on what it must not
-        raise OptionError("strategy.client", str(options), str(error)) from None
+    return ClientMaker(config).make(site, examples, **changes)
+
+
+class ClientMaker:
+    """Makes a configuration's clients from one object of options, checked here once. Raises `OptionError`."""
+
+    def __init__(self, config: Config) -> None:
+        self.kind, self.variant = client_class(config), config.privacy.variant
+        self.options = half_options(config, "client", self.kind)
+        check_own_client(config, self.kind)
+        if self.kind.threat.unit == "example" and config.partition.name == "resampled":
+            words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
+            raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
+        self.facts = _facts_of_the_smallest(config) if self.kind.traits.needs_facts else None
+
+    def make(self, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
+        """As `make_client`."""
+        facts = self.facts
+        if facts is not None and examples is not None:
+            facts = replace(facts, num_examples=examples)
+        options = self.options.model_copy(update=changes) if changes else self.options
+        return self.kind(options, RunFacts(self.variant, facts, site))
+
+
+def _facts_of_the_smallest(config: Config) -> PublicFacts:
+    smallest = int(example_counts(config).min())
+    return PublicFacts(
+        smallest,
+        smallest,
+        config.local.batch_size,
+        config.num_rounds,
+        config.clients_per_round,
+        num_parameters(config),
+        config.num_clients,
+    )
 
 
 _sizes: dict[str, int] = {}
 
 
 def num_parameters(config: Config) -> int:
-    """How many parameters the configured model has: public, and the same in every process. Asked for with every
-    message to a client, so the data are loaded for it once.
+    """How many parameters the configured model has: public, and the same in every process. The data are
+    loaded for it once.
     """
-    keeps_layers = client_class(config).keeps_layers
-    key = repr(
-        (
-            config.dataset.model_dump_json(),
-            config.features.model_dump_json(),
-            config.model.model_dump_json(),
-            keeps_layers,
-        )
-    )
+    keeps_layers = client_class(config).traits.keeps_layers
+    parts = (config.dataset, config.features, config.model)
+    key = repr((*(part.model_dump_json() for part in parts), keeps_layers))
     if key not in _sizes:
         dataset = load_federated(config).dataset
         model = resolve_model(config.model, dataset.shape, keeps_layers)
@@ -101,9 +112,8 @@ def example_counts(config: Config) -> np.ndarray:
 
 
 def check_own_client(config: Config, kind: type[Client]) -> None:
-    """As `check_own_half`, and what the analyses of the shared bases rest on."""
-    check_own_half(config, "client", kind)
+    """What the analyses of the shared bases rest on, for a method without a row of its own."""
     if config.strategy.name not in METHODS:
         check_min_replies(config)
-        if kind.clips_examples:
+        if kind.traits.clips_examples:
             check_example_level(config)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
+from fedpriv.config.methods import ClippingClientOptions
 from fedpriv.mechanisms.clip_thresholds import push, window_change
 from fedpriv.mechanisms.clipping import ROUNDING
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
@@ -178,26 +179,18 @@ class Together(ClipStatistic):
 
 
 def clip_statistic(
-    clipping: str,
-    *,
-    variant: str,
-    noise_multiplier: float,
-    count_noise: float | None,
-    norm_noise: float | None,
-    norm_bound: float,
-    window: int,
-    reports_norm: bool = False,
+    options: ClippingClientOptions, variant: str, noise_multiplier: float, reports_norm: bool
 ) -> ClipStatistic:
     """The statistic of a rule; a noise that is None costs at most a tenth of the release.
 
     reports_norm: the norm is needed as well, whatever the rule needs.
     """
     default = NOISE_SHARE * noise_multiplier
-    noisy_norm = NoisyNorm(default if norm_noise is None else norm_noise, norm_bound)
-    if clipping == "quantile":
-        rule: ClipStatistic = NoisyBit(default if count_noise is None else count_noise)
-    elif clipping == "adp":
-        rule = ExactChange(window) if variant == "published" else noisy_norm
+    noisy_norm = NoisyNorm(default if options.norm_noise is None else options.norm_noise, options.norm_bound)
+    if options.clipping == "quantile":
+        rule: ClipStatistic = NoisyBit(default if options.count_noise is None else options.count_noise)
+    elif options.clipping == "adp":
+        rule = ExactChange(options.window) if variant == "published" else noisy_norm
     else:
         rule = ClipStatistic()
     if not reports_norm or CLIP_REPORTED_NORM in rule.names:

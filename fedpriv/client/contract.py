@@ -1,4 +1,4 @@
-"""What a client half is given and what it gives: requests, public facts, charges, releases, and its own refusals."""
+"""What a client half is given and what it gives: public facts, its site, charges, releases, and its own refusals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
 from fedpriv.client.memory import Answer, ClientMemory, MemoryStore
 from fedpriv.common.errors import FedprivError
-from fedpriv.common.messages import ATTEMPT, ROUND, place
+from fedpriv.common.messages import Request, place
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout
 from fedpriv.training.sequential import LocalData, SequentialTrainer
@@ -37,15 +36,6 @@ class UnsafeClipNorm(FedprivError):
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the server asks for: which round, which attempt at it, and what the method's server half added."""
-
-    round: int
-    attempt: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class PublicFacts:
     """What is known of a client and its run before the run: num_examples is the client's own declared count,
     smallest the least of all clients; batch_size is expected, not drawn.
@@ -56,7 +46,7 @@ class PublicFacts:
     batch_size: int
     num_rounds: int
     clients_per_round: int
-    num_parameters: int = 0  # of the part of the model that travels; where the client `needs_layout`
+    num_parameters: int = 0  # of the model
     num_clients: int = 0
 
 
@@ -133,16 +123,17 @@ class Site:
     guard: Callable[[Sequence[Charge]], None] | None = None  # the node's policy; raises where these may not leave
 
 
-def read_request(config: dict[str, Any]) -> Request:
-    """What the adapter hands to `fit`: round, attempt, and what the method's server half added."""
-    options = {key: value for key, value in config.items() if key not in (ROUND, ATTEMPT)}
-    return Request(int(config[ROUND]), int(config[ATTEMPT]), options)
+@dataclass(frozen=True)
+class RunFacts:
+    """What a client half is told beside its options.
 
+    variant: repaired | published. facts: of methods whose guarantee depends on them. site: None: planned and audited,
+    not trained.
+    """
 
-def arrays_of(answer: Answer) -> list[np.ndarray]:
-    """``[release]``, or ``[release, statistics]``."""
-    parts = (answer.release, answer.statistics)
-    return [part.numpy() for part in parts if part is not None]
+    variant: str
+    facts: PublicFacts | None = None
+    site: Site | None = None
 
 
 def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:

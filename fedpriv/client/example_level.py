@@ -20,10 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.base import Client, on_all_axes
-from fedpriv.client.contract import Charge, Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, UnsafeNoise
+from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import SIGMA, shown
+from fedpriv.common.messages import SIGMA, Request
+from fedpriv.common.records import shown
+from fedpriv.config.methods import DecayingClientOptions, ExampleLevelClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
@@ -67,42 +70,38 @@ class ExampleLevelClient(Client):
 
     noise_multiplier: sigma_0, which is also the sigma of every round unless the server announces another one.
     clipping: fixed, adaptive (noisy quantile, Andrew et al. 2021), or median (published mode only).
-    facts: of this client and its run, known before the run.
     """
 
+    options: ExampleLevelClientOptions
+    traits: ClassVar[Traits] = Traits(needs_facts=True, clips_examples=True)
     threat: ClassVar[Threat] = EXAMPLE_TO_SERVER
     State = TrainingState
-    needs_facts: ClassVar[bool] = True
-    clips_examples: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        noise_multiplier: float,
-        clip_norm: float,
-        optimiser: Optimiser,
-        facts: PublicFacts,
-        local_steps: int = 1,
-        clipping: str = "fixed",
-        count_noise: float = 3.0,
-        clip_lr: float = 0.2,
-        target_quantile: float = 0.5,
-        variant: str = "repaired",
-        site: Site | None = None,
-    ) -> None:
-        super().__init__(variant=variant, site=site)
-        if clipping == "median" and variant != "published":
-            raise OptionError("strategy.client.clipping", clipping, "privacy.variant=published only; use adaptive")
-        self.noise_multiplier, self.clip_norm, self.optimiser, self.facts = (
-            noise_multiplier,
-            clip_norm,
-            optimiser,
-            facts,
-        )
-        self.local_steps, self.clipping = local_steps, clipping
-        self.count_noise, self.clip_lr, self.target_quantile = count_noise, clip_lr, target_quantile
-        self.keeps_budget = clipping != "median" and noise_multiplier > 0
-        self.batches_per_round = local_steps
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        if self.options.clipping == "median" and self.variant != "published":
+            raise OptionError("strategy.client.clipping", "median", "privacy.variant=published only; use adaptive")
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """What turns a noisy gradient into a step."""
+        raise NotImplementedError
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.options.noise_multiplier
+
+    @property
+    def clip_norm(self) -> float:
+        return self.options.clip_norm
+
+    @property
+    def local_steps(self) -> int:
+        return self.options.local_steps
+
+    @property
+    def keeps_budget(self) -> bool:
+        return self.options.clipping != "median" and self.noise_multiplier > 0
 
     @property
     def sampling_rate(self) -> float:
@@ -123,9 +122,9 @@ class ExampleLevelClient(Client):
         expected = self.facts.batch_size
         # [DPFL-AGN, Alg. 1 line 12]; float32 is post-processing
         gradient = (add_normal_finely(total / scale, sigma, noise) * scale / expected).float()
-        if self.clipping != "adaptive":
+        if self.options.clipping != "adaptive":
             return NoisyStep(gradient, None)
-        return NoisyStep(gradient, add_normal_finely(within, self.count_noise, noise) / expected)
+        return NoisyStep(gradient, add_normal_finely(within, self.options.count_noise, noise) / expected)
 
     def multiplier(self, sigma: float) -> float:
         """sigma over how far one example moves the sum on the noise's grid, in units of Theta: what a step is worth.
@@ -145,7 +144,9 @@ class ExampleLevelClient(Client):
         """
         if step.share is None:
             return clip_norm
-        moved = clip_norm * torch.exp(-self.clip_lr * (step.share.double() + 0.5 - self.target_quantile))
+        moved = clip_norm * torch.exp(
+            -self.options.clip_lr * (step.share.double() + 0.5 - self.options.target_quantile)
+        )
         return moved.clamp(self.clip_norm / CLIP_RANGE, self.clip_norm * CLIP_RANGE)
 
     # --- one participation -------------------------------------------------------------------------------
@@ -154,18 +155,18 @@ class ExampleLevelClient(Client):
         moments = self.optimiser.fresh(like)
         return TrainingState(moments.m, moments.v, 0, torch.full(like.shape[:-1], self.clip_norm, dtype=torch.float64))
 
-    def work(self, theta: Tensor, state: TrainingState | None, request: Request) -> tuple[Release, dict[str, float]]:
+    def work(self, theta: Tensor, state: TrainingState | None, request: Request) -> Release:
         """``local_steps`` noisy steps from theta; the release is theta_local - theta."""
         site = self._site()
         sigma = self.sigma(request)
         rng = self._batch_generator(request.round, request.attempt)
-        noise = self._noise(request, "steps")
+        noise = self.noise(request, "steps")
         trainer, state = site.trainer, state or self.fresh_state(theta)
         update, losses, norms, drawn = torch.zeros_like(theta), 0.0, 0.0, 0
         for _ in range(self.local_steps):
             rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
             batch = site.load_data(rows)
-            chosen = "median" if self.clipping == "median" else "given"
+            chosen = "median" if self.options.clipping == "median" else "given"
             found = trainer.clipped_sum(theta + update, batch, float(state.clip_norm), chosen)
             within = (found.norms <= state.clip_norm).double().sum() - len(batch) / 2
             step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
@@ -174,14 +175,14 @@ class ExampleLevelClient(Client):
             state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
             losses, drawn = losses + found.loss * len(batch), drawn + len(batch)
             norms += float(found.norms.nan_to_num(0.0, 0.0, 0.0).sum())
-        diagnostics = {
+        figures = {
             "train_loss": losses / drawn if drawn else 0.0,
             "update_norm": float(l2_norm(update)),
             "gradient_norm": norms / drawn if drawn else 0.0,
             "noise_norm": sigma * float(state.clip_norm) * math.sqrt(len(theta)) / self.facts.batch_size,
             "theta_clip": float(state.clip_norm),
         }
-        return Release(update, state, local=theta + update), diagnostics
+        return Release(update, state, figures, local=theta + update)
 
     def sigma(self, request: Request) -> float:
         """The round's sigma_t as the server announces it (its own sigma_0 where it announces none).
@@ -204,11 +205,11 @@ class ExampleLevelClient(Client):
 
     def price_of(self, sigma: float) -> Event:
         """``local_steps`` steps at this sigma."""
-        if self.clipping == "median":
+        if self.options.clipping == "median":
             return NoBound(threat=self.threat, reason=RAW_MEDIAN, count=self.local_steps)
         multiplier = self.multiplier(sigma)
-        if self.clipping == "adaptive":
-            multiplier = with_count(multiplier, self.count_noise)
+        if self.options.clipping == "adaptive":
+            multiplier = with_count(multiplier, self.options.count_noise)
         return PoissonGaussian(
             threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling_rate, count=self.local_steps
         )
@@ -276,22 +277,22 @@ class DecayingNoise(ExampleLevelClient):
     published: the fastest decay, sigma_0 * rho^(t - 1). repaired: the floor, ``floor`` * sigma_0.
     """
 
-    def __init__(self, *, decay: float, floor: float, **options: Any) -> None:
-        super().__init__(**options)
-        self.decay, self.floor = decay, floor
+    options: DecayingClientOptions
 
     def smallest_sigma(self, server_round: int) -> float:
         if self.variant == "published":
-            return fastest_decay(self.noise_multiplier, self.decay, server_round)
-        return self.floor * self.noise_multiplier
+            return fastest_decay(self.noise_multiplier, self.options.decay, server_round)
+        return self.options.floor * self.noise_multiplier
 
     def remarks(self) -> tuple[str, ...]:
         first, last = self.noise_multiplier, self.facts.num_rounds
         least = self.smallest_sigma(last)
         if self.variant == "published":
-            rule = f"decay {self.decay:g}, so by round {last} the noise multiplier may have fallen to {least:.3g}"
+            rule = (
+                f"decay {self.options.decay:g}, so by round {last} the noise multiplier may have fallen to {least:.3g}"
+            )
         else:
-            rule = f"floor {self.floor:g}, so the noise multiplier never falls below {least:.3g}"
+            rule = f"floor {self.options.floor:g}, so the noise multiplier never falls below {least:.3g}"
         return (
             f"the noise decays whenever the public loss stops falling, which earlier outputs decide ({rule}): the "
             f"guarantee counts on that, the paper's formula on {first:g} in every round",

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.clip_statistics import Measured, clip_statistic
-from fedpriv.client.contract import Charge, Neighbours, Release, Request, Site, UnsafeClipNorm
-from fedpriv.common.messages import CLIP_NORM, shown
+from fedpriv.client.clip_statistics import ClipStatistic, Measured, clip_statistic
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, UnsafeClipNorm
+from fedpriv.client.memory import WithNorms
+from fedpriv.common.messages import CLIP_NORM, Request
+from fedpriv.common.records import shown
+from fedpriv.config.methods import ClippingClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import Event
-
-
-@dataclass(frozen=True)
-class WithNorms:
-    """State of a client that also remembers the norms of its own updates: the method's state, norms [..., n]."""
-
-    method: Any
-    norms: Tensor
 
 
 def split_state(state: Any) -> tuple[Any, Tensor | None]:
@@ -34,53 +30,44 @@ def joined_state(method: Any, norms: Tensor | None) -> Any:
     return method if norms is None else WithNorms(method, norms)
 
 
-_NORMS = "own_norms"  # where a client's memory holds them, beside the method's own state
-
-
 class GaussianClient(Client):
     """Base of the clients that clip their update to ``clip_norm`` and add Gaussian noise.
 
-    A method says what it releases at the C of this participation (`release`), what that costs (`charges`, and
+    A method says what it releases at the C of this participation (`perturb`), what that costs (`charges`, and
     `planned_releases` for a whole run). How C moves is the server's rule (`fedpriv.server.clip_rules`); here is the
     client's side of it: the announced C is checked and taken, and the rule's statistic leaves beside the release, with
     its own price. Noise is at least noise_multiplier * C, so C changes no event of the release.
-
-    noise_multiplier: the paper's sigma, standard deviation / clip_norm, per coordinate. clip_norm: the first C.
-    clipping: fixed | quantile | geometric | adp. floor, norm_bound: the smallest and largest C that is accepted;
-    norm_bound is also the B of a reported norm. count_noise: sigma_b. norm_noise: z_n. window: S_w. reports_norm: the
-    (noisy) norm is needed whatever the rule is.
     """
 
-    def __init__(
-        self,
-        *,
-        noise_multiplier: float,
-        clip_norm: float,
-        clipping: str = "fixed",
-        count_noise: float | None = None,
-        norm_noise: float | None = None,
-        norm_bound: float = 10.0,
-        floor: float = 1e-3,
-        window: int = 5,
-        reports_norm: bool = False,
-        variant: str = "repaired",
-        site: Site | None = None,
-    ):
-        super().__init__(variant=variant, site=site)
-        self.noise_multiplier, self.clip_norm, self.first_clip_norm = noise_multiplier, clip_norm, clip_norm
-        self.clipping, self.floor, self.norm_bound = clipping, floor, norm_bound
-        self.statistic = clip_statistic(
-            clipping,
-            variant=variant,
-            noise_multiplier=noise_multiplier,
-            count_noise=count_noise,
-            norm_noise=norm_noise,
-            norm_bound=norm_bound,
-            window=window,
-            reports_norm=reports_norm,
-        )
-        self.statistic_names = self.statistic.names
-        self.keeps_budget = self.statistic.exact_leak() is None
+    options: ClippingClientOptions
+    #: Whether the (noisy) norm is needed whatever the rule is.
+    reports_norm: bool = False
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self.clip_norm = self.first_clip_norm  # of this participation
+
+    @property
+    def first_clip_norm(self) -> float:
+        return self.options.clip_norm
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The paper's sigma: noise standard deviation / clip_norm, per coordinate."""
+        return self.options.noise_multiplier
+
+    @cached_property
+    def statistic(self) -> ClipStatistic:
+        """What the server's rule asks for beside a release."""
+        return clip_statistic(self.options, self.variant, self.noise_multiplier, self.reports_norm)
+
+    @property
+    def statistic_names(self) -> tuple[str, ...]:
+        return self.statistic.names
+
+    @property
+    def keeps_budget(self) -> bool:
+        return self.statistic.exact_leak() is None
 
     # --- the round's C -----------------------------------------------------------------------------------
 
@@ -89,8 +76,9 @@ class GaussianClient(Client):
         announced = request.options.get(CLIP_NORM, self.first_clip_norm)
         if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
             raise UnsafeClipNorm(f"the server announces the clip norm {shown(announced)}")
-        fixed = self.clipping == "fixed"
-        least, most = (self.first_clip_norm,) * 2 if fixed else (self.floor, self.norm_bound)
+        fixed = self.options.clipping == "fixed"
+        bounds = (self.options.floor, self.options.norm_bound)  # the smallest and largest C that is accepted
+        least, most = (self.first_clip_norm,) * 2 if fixed else bounds
         if not least * (1 - 1e-9) <= announced <= most * (1 + 1e-9):
             raise UnsafeClipNorm(
                 f"the server announces the clip norm {announced:g}, this client takes {least:g} to {most:g}"
@@ -99,9 +87,13 @@ class GaussianClient(Client):
 
     # --- what leaves, and what it costs ------------------------------------------------------------------
 
-    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+    def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """The method's own release [..., d] at the C of this participation, from the update [..., d] and its state."""
+        return Release(update, state)
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         method, norms = split_state(state)
-        release = self.release(update, method, noise)
+        release = self.perturb(update, method, noise)
         measured = self.measure(update, norms, noise)
         return replace(release, state=joined_state(release.state, measured.norms), statistics=measured.statistics)
 
@@ -131,20 +123,9 @@ class GaussianClient(Client):
         if self.statistic.in_words is None:
             return ()
         return (
-            f"clipping={self.clipping}: beside every update a client sends {self.statistic.in_words}, which the "
-            "guarantee counts and the paper's formula does not",
+            f"clipping={self.options.clipping}: beside every update a client sends {self.statistic.in_words}, which "
+            "the guarantee counts and the paper's formula does not",
         )
-
-    def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
-        if tensors is None or _NORMS not in tensors:
-            return super().load_state(tensors)
-        own = {name: tensor for name, tensor in tensors.items() if name != _NORMS}
-        return WithNorms(super().load_state(own or None), tensors[_NORMS])
-
-    def dump_state(self, state: Any) -> dict[str, Tensor] | None:
-        if not isinstance(state, WithNorms):
-            return super().dump_state(state)
-        return {**(super().dump_state(state.method) or {}), _NORMS: state.norms}
 
     # --- what the auditor tries --------------------------------------------------------------------------
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, PublicFacts, Release, Request, Site, Trained
+from fedpriv.client.contract import Charge, Release
+from fedpriv.client.method import Traits
+from fedpriv.common.messages import Request
+from fedpriv.config.methods import GradientOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Event, Gaussian
@@ -42,34 +46,31 @@ class GradientClient(Client):
     plausible). The ledger counts on 2C whatever the option says.
     """
 
-    needs_facts: ClassVar[bool] = True
-    needs_layout: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        *,
-        facts: PublicFacts,
-        epsilon: float,
-        claimed_delta: float,
-        clip_norm: float,
-        noise_multiplier: float | None = None,
-        sensitivity: str = "clip",
-        variant: str = "repaired",
-        site: Site | None = None,
-    ) -> None:
-        super().__init__(variant=variant, site=site)
-        self.facts, self.epsilon, self.claimed_delta, self.clip_norm = facts, epsilon, claimed_delta, clip_norm
-        self.sensitivity, self.round = sensitivity, 1
-        self.by_epsilon = noise_multiplier is None
-        self.noise_multiplier = self.chosen_multiplier() if noise_multiplier is None else noise_multiplier
-        self.keeps_budget = self.exact_leak() is None
-        self.loss: Tensor = torch.zeros((), dtype=torch.float64)  # of this participation
+    options: GradientOptions
+    traits: ClassVar[Traits] = Traits(needs_facts=True)
+    #: Of this participation: its round, and the loss of its training.
+    round: int = 1
+    loss: Tensor = torch.zeros((), dtype=torch.float64)
 
     # --- the noise's level ---------------------------------------------------------------------------------
 
+    @property
+    def clip_norm(self) -> float:
+        return self.options.clip_norm
+
+    @property
+    def by_epsilon(self) -> bool:
+        """Whether the noise was chosen by epsilon, and not given. cpSGD's options give trials in its place."""
+        return getattr(self.options, "noise_multiplier", None) is None
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """Standard deviation / C."""
+        return self.chosen_multiplier() if self.by_epsilon else self.options.noise_multiplier  # type: ignore[attr-defined,no-any-return]
+
     def sensitivity_of(self) -> float:
         """DeltaS of the published noise. Not what the ledger counts on, which is 2C."""
-        return 2 * self.clip_norm / (1 if self.sensitivity == "clip" else max(1, self.facts.num_examples))
+        return 2 * self.clip_norm / (1 if self.options.sensitivity == "clip" else max(1, self.facts.num_examples))
 
     def chosen_multiplier(self) -> float:
         """Standard deviation / C that epsilon asks for."""
@@ -77,17 +78,17 @@ class GradientClient(Client):
             return printed_multiplier(self.noise_epsilon, self.sensitivity_of())
         from fedpriv.privacy.calibration import round_multiplier  # loads the accountants
 
-        return round_multiplier(self.epsilon, self.claimed_delta, *self.round_costs())
+        return round_multiplier(self.options.epsilon, self.options.claimed_delta, *self.round_costs())
 
     @property
     def noise_epsilon(self) -> float:
         """The epsilon that goes into equation 2."""
-        return self.epsilon
+        return self.options.epsilon
 
     def printed_epsilon(self) -> float:
         """What equation 2 says of this noise: epsilon itself, where the noise was chosen by it."""
         if self.variant == "published" and self.by_epsilon:
-            return self.epsilon
+            return self.options.epsilon
         return printed_epsilon(self.noise_multiplier, self.sensitivity_of())
 
     def round_costs(self) -> tuple[float, float]:
@@ -99,16 +100,14 @@ class GradientClient(Client):
     def prepare(self, request: Request) -> None:
         self.round = max(1, request.round)
 
-    def train_locally(self, theta: Tensor, request: Request) -> Trained:
+    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
         """What is up for release is g = sum of the gradients of the local steps [d]."""
-        trained = super().train_locally(theta, request)
+        trained = self.train_locally(theta, request)
         gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
         self.loss = torch.tensor(trained.figures["train_loss"], dtype=torch.float64)
-        return replace(trained, sent=gradient, figures={**trained.figures, "update_norm": float(l2_norm(gradient))})
-
-    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
-        release, figures = super().work(theta, state, request)
-        return replace(release, value=self.encode(release.value)), figures
+        release = self.release(gradient, state, self.noise(request, "release"))
+        figures = {**trained.figures, "update_norm": float(l2_norm(gradient))}
+        return self.released(replace(trained, figures=figures), replace(release, value=self.encode(release.value)))
 
     def encode(self, value: Tensor) -> Tensor:
         """What is sent of a release [d]."""
@@ -146,13 +145,13 @@ class GradientClient(Client):
 
     def remarks(self) -> tuple[str, ...]:
         """The printed claim's delta, and what its noise costs at a delta that means something."""
-        claim = self.claim(1, self.claimed_delta)
-        if claim is None or claim.delta <= self.claimed_delta:
+        claim = self.claim(1, self.options.claimed_delta)
+        if claim is None or claim.delta <= self.options.claimed_delta:
             return ()
         from fedpriv.privacy.composition import compose  # loads the accountants
 
         said = f"the paper's claim is at delta = e^-epsilon = {claim.delta:.3g}, which allows nearly everything"
         if self.exact_leak() is None:
-            found = compose(self.planned_events(1), self.claimed_delta).epsilon
-            said += f": at delta {self.claimed_delta:g} a round costs {found:.3g}"
+            found = compose(self.planned_events(1), self.options.claimed_delta).epsilon
+            said += f": at delta {self.options.claimed_delta:g} a round costs {found:.3g}"
         return (said,)

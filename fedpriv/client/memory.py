@@ -152,7 +152,16 @@ class Memories(Mapping[int, bytes]):
 
 
 class MemoryStore(Protocol):
-    """Where one client's memory lies: as bytes, written as a whole."""
+    """Where one client's memory lies."""
+
+    def read(self) -> bytes | None: ...
+
+    def keep(self, memory: ClientMemory) -> None:
+        """Writes it as a whole, after whatever must be booked elsewhere first."""
+
+
+class StoredBytes(Protocol):
+    """A memory that may be replaced byte by byte: a simulation's."""
 
     def read(self) -> bytes | None: ...
 
@@ -169,6 +178,9 @@ class ContextStore:
         record = self.context.state.get(_RECORD)
         return bytes(record[_BLOB]) if isinstance(record, ConfigRecord) else None  # type: ignore[arg-type]
 
+    def keep(self, memory: ClientMemory) -> None:
+        self.write(memory.to_bytes())
+
     def write(self, blob: bytes) -> None:
         self.context.state[_RECORD] = ConfigRecord({_BLOB: blob})
 
@@ -182,6 +194,9 @@ class FileStore:
     def read(self) -> bytes | None:
         return self.path.read_bytes() if self.path.exists() else None
 
+    def keep(self, memory: ClientMemory) -> None:
+        self.write(memory.to_bytes())
+
     def write(self, blob: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.path, blob)
@@ -191,7 +206,20 @@ class FileStore:
 Book = Callable[[list[Entry]], None]
 
 
-def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: None) -> list[Entry]:
+class ClientMemories(Protocol):
+    """The memories of all clients of a run, as far as its server can see them."""
+
+    def collect_entries(self, clients: Iterable[int], book: Book = ...) -> list[Entry]:
+        """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
+
+    def memories(self) -> Memories:
+        """Every client's memory, for a checkpoint."""
+
+    def restore(self, memories: Mapping[int, bytes]) -> None:
+        """Puts clients' memories back from a checkpoint; all others start anew."""
+
+
+def collect_entries(stores: Iterable[StoredBytes], book: Book = lambda entries: None) -> list[Entry]:
     """Takes the entries that clients wrote since the last call out of their memories, in the ledger's order.
 
     ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
@@ -270,10 +298,23 @@ def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> Memories
     return Memories([*memories, *(client for client in further if client not in memories)], read)
 
 
+@dataclass(frozen=True)
+class WithNorms:
+    """State of a client that also remembers the norms of its own updates: the method's state, norms [..., n]."""
+
+    method: Any
+    norms: Tensor
+
+
+_NORMS = "own_norms"  # where a memory holds them, beside the method's own state
+
+
 def state_to_tensors(state: Any) -> dict[str, Tensor] | None:
     """A method's state (a frozen dataclass of tensors, floats and ints, or None) as named tensors."""
     if state is None:
         return None
+    if isinstance(state, WithNorms):
+        return {**(state_to_tensors(state.method) or {}), _NORMS: state.norms}
     if not is_dataclass(state):
         raise TypeError(f"a client's state is a dataclass, not {type(state).__name__}")
     tensors = {}
@@ -285,12 +326,17 @@ def state_to_tensors(state: Any) -> dict[str, Tensor] | None:
     return tensors
 
 
-def tensors_to_state(kind: type[Any], tensors: dict[str, Tensor] | None) -> Any:
-    """The inverse: annotations ``int`` and ``float`` come back as numbers, everything else as tensors."""
-    if tensors is None:
+def tensors_to_state(kind: type[Any] | None, tensors: dict[str, Tensor] | None) -> Any:
+    """The inverse, for a method whose state is a ``kind`` (None: it has none): annotations ``int`` and ``float`` come
+    back as numbers, everything else as tensors.
+    """
+    if tensors is not None and _NORMS in tensors:
+        own = {name: tensor for name, tensor in tensors.items() if name != _NORMS}
+        return WithNorms(tensors_to_state(kind, own or None), tensors[_NORMS])
+    if tensors is None or kind is None:
         return None
     values: dict[str, Any] = {}
-    for item in fields(kind):  # type: ignore[arg-type]
+    for item in fields(kind):
         value = tensors[item.name]
         values[item.name] = value.item() if item.type in ("int", "float", int, float) else value
     return kind(**values)

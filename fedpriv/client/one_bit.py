@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Neighbours, PublicFacts, Release, Request, Site, UnsafeNoise
-from fedpriv.common.messages import CENTRES, RADII, shown
+from fedpriv.client.contract import Neighbours, Release, UnsafeNoise
+from fedpriv.client.method import Method, Traits
+from fedpriv.common.messages import CENTRES, RADII, Request
+from fedpriv.common.records import shown
+from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.clipping import finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack
@@ -34,26 +37,25 @@ class OneBitClient(Client):
     for all named blocks or one for each.
     """
 
-    needs_facts: ClassVar[bool] = True
-    needs_layout: ClassVar[bool] = True
-    canary_everywhere: ClassVar[bool] = True
+    options: OneBitOptions
+    traits: ClassVar[Traits] = Traits(needs_facts=True, canary_everywhere=True)
+    #: The announced interval of each named block, of this participation.
+    centres: Sequence[float] = ()
+    radii: Sequence[float] = ()
 
-    def __init__(
-        self,
-        *,
-        facts: PublicFacts,
-        epsilon: float | None,
-        encode: str,
-        radius: float | Sequence[float],
-        variant: str = "repaired",
-        site: Site | None = None,
-    ) -> None:
-        super().__init__(variant=variant, site=site)
-        self.facts, self.encode_weights, self.radius = facts, encode == "weights", radius
-        self.epsilon = math.inf if epsilon is None else epsilon
-        self.keeps_budget = self.exact_leak() is None
-        self.centres: list[float] = []
-        self.radii: list[float] = []
+    @cached_property
+    def epsilon(self) -> float:
+        """Of one coordinate; infinite where the method has no such option."""
+        given = getattr(self.options, "epsilon", None)
+        return math.inf if given is None else given
+
+    @property
+    def encode_weights(self) -> bool:
+        return self.options.encode == "weights"
+
+    @property
+    def radius(self) -> Any:
+        return self.options.radius
 
     def exchange(self, layout: Layout, server_round: int) -> Exchange:
         per_layer(self.radius, len(layout.blocks))  # refused before the run
@@ -77,12 +79,11 @@ class OneBitClient(Client):
                 raise UnsafeNoise(f"the server announces {shown(found)} for {layers} named blocks")
         self.centres, self.radii = list(centres), list(radii)  # type: ignore[arg-type]
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> tuple[Release, dict[str, float]]:
+    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
         trained = self.train_locally(theta, request)
         values = finite_or_zero(theta + trained.sent) if self.encode_weights else trained.sent
-        release = self.release(values, state, self._noise(request, "release"))
-        packed = torch.from_numpy(pack(release.value))
-        return replace(release, value=packed, local=trained.local), {**trained.figures, **release.figures}
+        release = self.release(values, state, self.noise(request, "release"))
+        return self.released(trained, replace(release, value=torch.from_numpy(pack(release.value))))
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         """Bits [..., d] (bool) of values [..., d]; of them `work` sends eight in a byte."""
@@ -128,15 +129,15 @@ class OneBitClient(Client):
         target: float,
         delta: float,
         participations: int,
-        make: Callable[..., Client],
+        make: Callable[..., Method],
         threat: Threat | None = None,
     ) -> dict[str, float]:
         """The largest epsilon of a coordinate that meets the target."""
         from fedpriv.privacy.calibration import calibrate  # loads the accountants
 
         def events(noise: float) -> list[Event]:
-            client = make(epsilon=1 / noise)
-            return client.planned_against(threat or client.threat, participations)
+            method = make(epsilon=1 / noise)
+            return method.planned_against(threat or method.threat, participations)
 
         return {"epsilon": 1 / calibrate(events, target, delta).noise_multiplier}
 
@@ -162,8 +163,3 @@ class OneBitClient(Client):
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
-
-
-def as_bytes(blob: bytes) -> np.ndarray:
-    """A byte string as `fit` returns it."""
-    return np.frombuffer(blob, np.uint8)

@@ -7,16 +7,18 @@ rest starts at the common initial model, is trained with every participation, an
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedpriv.client.base import Client
+from fedpriv.client.method import Traits
+from fedpriv.config.methods import FedPerClientOptions
 from fedpriv.training.flat_model import Exchange, Layout
 
 
 class PersonalClient(Client):
     """Releases the update of the shared layers as it is (no privacy)."""
 
-    keeps_layers: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(keeps_layers=True)
 
     @abstractmethod
     def shared(self, layout: Layout) -> slice:
@@ -32,9 +34,7 @@ class PersonalClient(Client):
 class LastBlocksStay(PersonalClient):
     """The last ``personal_layers`` named blocks stay local (None: two, or one of a model of two)."""
 
-    def __init__(self, *, personal_layers: int | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.personal_layers = personal_layers
+    options: FedPerClientOptions
 
     def shared(self, layout: Layout) -> slice:
-        return slice(0, layout.last_blocks(self.personal_layers, "strategy.client.personal_layers").start)
+        return slice(0, layout.last_blocks(self.options.personal_layers, "strategy.client.personal_layers").start)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
 
 from fedpriv.client.contract import Charge
+from fedpriv.config.methods import WeighedSumOptions
 from fedpriv.privacy.events import SECURE_SUM, Gaussian
 
 ONE_NOISE = (
@@ -15,17 +16,20 @@ ONE_NOISE = (
 
 
 class SummedGaussians:
-    """Options of a client that is also accounted for against whoever sees only a round's sum (`Gaussian.in_sum`).
-
-    min_replies: the fewest releases that are summed (the server throws smaller sums away). colluders: of these, how
-    many clients' noise the observer knows. weighting: of the sum; by examples a client counts on its own noise alone,
-    since its release may weigh more than the others'.
+    """Of a client that is also accounted for against whoever sees only a round's sum (`Gaussian.in_sum`): the sum of
+    ``min_replies`` releases at least (the server throws smaller sums away), of which ``colluders`` clients' noise is
+    known to the observer.
     """
 
-    def __init__(self, *, min_replies: int = 1, colluders: int = 0, weighting: str = "uniform", **options: Any) -> None:
-        super().__init__(**options)
-        #: Noises in the sum that its observer cannot know.
-        self.noises = max(1, min_replies - colluders) if weighting == "uniform" else 1
+    options: WeighedSumOptions
+
+    @cached_property
+    def noises(self) -> int:
+        """Noises in the sum that its observer cannot know. Weighted by examples, a client counts on its own alone,
+        since its release may weigh more than the others'.
+        """
+        options = self.options
+        return max(1, options.min_replies - options.colluders) if options.weighting == "uniform" else 1
 
     def why_no_account(self, observer: str) -> str:
         return ONE_NOISE if observer == SECURE_SUM.observer and self.noises == 1 else ""

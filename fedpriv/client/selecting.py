@@ -3,7 +3,7 @@
 Published, the other coordinates are sent as they are. Repaired, nothing is sent for them, and which ones are chosen is
 either public chance or a private selection with a price.
 
-Symbols: k -> count, eps0 -> `pick_epsilon`, tau -> threshold.
+Symbols: k -> count, eps0 -> `pick_epsilon`, tau -> score_bound.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client.base import on_all_axes
 from fedpriv.client.contract import Charge, Neighbours, Release
 from fedpriv.client.gradient import GradientClient
+from fedpriv.client.method import on_all_axes
 from fedpriv.common.packing import pack_selected, packed_bytes
 from fedpriv.common.seeds import public_mask
+from fedpriv.config.methods import SelectingClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest
@@ -35,19 +36,10 @@ class SelectingClient(GradientClient):
 
     A release [..., d] is NaN where nothing is sent. selection: random (a public mask) | gumbel (one-shot top-k of
     min(|g'_j|, tau)). selection_share: the part of a round's budget that the selection gets, if it costs anything.
-    threshold: tau; None: C/sqrt(k).
+    score_bound: tau; None: C/sqrt(k).
     """
 
-    def __init__(
-        self,
-        *,
-        selection: str = "random",
-        selection_share: float = 0.05,
-        threshold: float | None = None,
-        **options: Any,
-    ) -> None:
-        self.selection, self.selection_share, self.threshold = selection, selection_share, threshold
-        super().__init__(**options)
+    options: SelectingClientOptions
 
     @abstractmethod
     def count(self, dimension: int, server_round: int) -> int:
@@ -87,12 +79,12 @@ class SelectingClient(GradientClient):
         count = self.count(dimension, self.round)
         if count == dimension:
             return torch.ones_like(clipped, dtype=torch.bool)
-        if self.selection == "random":
+        if self.options.selection == "random":
             if self.site is None:  # the auditor takes the mask that shows it most
                 return (torch.arange(dimension) < count).expand(clipped.shape)
             mask = public_mask(self.site.seed, self.site.client, self.round, dimension, count)
             return torch.from_numpy(mask).expand(clipped.shape)
-        tau = self.clip_norm / math.sqrt(count) if self.threshold is None else self.threshold
+        tau = self.clip_norm / math.sqrt(count) if self.options.score_bound is None else self.options.score_bound
         # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.
         gumbel = noise.gumbel(clipped.shape, 2 * tau / self.pick_epsilon(count))
         return largest(gumbel.add_(clipped.abs().clamp_(max=tau)), count)  # [Durfee and Rogers 2019, Alg. 1]
@@ -102,13 +94,13 @@ class SelectingClient(GradientClient):
         sent = ~value.isnan()
         if bool(sent.all()):
             return value
-        if self.selection == "random":
+        if self.options.selection == "random":
             return value[sent]
         return torch.from_numpy(pack_selected(value.numpy(), sent.numpy()))
 
     def release_bytes(self, size: int, server_round: int = 1) -> int:
         count = size if self.variant == "published" else self.count(size, server_round)
-        return 4 * count if count == size or self.selection == "random" else packed_bytes(size, count)
+        return 4 * count if count == size or self.options.selection == "random" else packed_bytes(size, count)
 
     def with_noise(self, values: Tensor, dimension: int, noise: NoiseSource) -> Tensor:
         """Significant coordinates [n] of gradients with ``dimension`` coordinates, with noise."""
@@ -118,7 +110,7 @@ class SelectingClient(GradientClient):
 
     def shares(self) -> dict[str, float]:
         """Repaired: the parts of a round's budget that go to anything but the values."""
-        return {"selection": self.selection_share} if self.selection == "gumbel" else {}
+        return {"selection": self.options.selection_share} if self.options.selection == "gumbel" else {}
 
     def budget(self, part: str) -> float:
         """rho of a part of a round's budget, beside 2/z^2 for the values."""
@@ -154,7 +146,7 @@ class SelectingClient(GradientClient):
             return (Charge(NoBound(threat=self.threat, reason=str(self.exact_leak()))),)
         dimension = max(1, self.facts.num_parameters)
         count = self.count(dimension, server_round)
-        if self.selection == "random" or count == dimension:
+        if self.options.selection == "random" or count == dimension:
             return (Charge(self.gaussian()),)
         return Charge(self.gaussian()), Charge(self.pick(dimension), self.pick(count))
 
@@ -162,7 +154,7 @@ class SelectingClient(GradientClient):
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         pairs = super().worst_case_pairs(participations)
-        if self.variant == "repaired" and self.selection == "gumbel":
+        if self.variant == "repaired" and self.options.selection == "gumbel":
             lengths = (FIRST_AXIS,) * participations, (SECOND_AXIS,) * participations
             pairs.append(Neighbours("another coordinate is the largest", *lengths))
         return pairs
@@ -176,7 +168,7 @@ class SelectingClient(GradientClient):
         else:
             self.round = self.emptiest_round()
             gradient[:, int(length == SECOND_AXIS)] = self.clip_norm
-        found = self.respond(gradient, state, noise)
+        found = self.release(gradient, state, noise)
         seen = torch.cat([found.value.nan_to_num(0.0), (~found.value.isnan()).float()], dim=-1)
         return replace(found, value=seen)
 

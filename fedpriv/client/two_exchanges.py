@@ -6,53 +6,53 @@ so a client that drops out before its release is charged for its statistics alon
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release, Request, StaleRequest, arrays_of, read_request, repeated_answer
+from fedpriv.client.contract import Charge, Release, StaleRequest, repeated_answer
 from fedpriv.client.gaussian import GaussianClient, joined_state, split_state
 from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory
-from fedpriv.common.messages import EXCHANGE, STATISTICS, TRAIN, place
+from fedpriv.client.method import Traits
+from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request, place
 from fedpriv.mechanisms.noise import NoiseSource
 
 
 class TwoExchangeClient(GaussianClient):
-    """Statistics first (`measure`), then the release of the same update (`release`), whose noise may depend on what
+    """Statistics first (`measure`), then the release of the same update (`perturb`), whose noise may depend on what
     was reported (``reported``, by name; [] or [...] for trials).
     """
 
-    exchanges: ClassVar[tuple[str, ...]] = (STATISTICS, TRAIN)
-    trains_in: ClassVar[str] = STATISTICS
+    traits: ClassVar[Traits] = Traits(exchanges=(STATISTICS, TRAIN))
     #: What this client reported in the first exchange.
-    reported: dict[str, Tensor]
+    reported: Mapping[str, Tensor] = MappingProxyType({})
 
-    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        """The exchange ``statistics`` trains from ``[theta]`` and returns ``[statistics]`` (float64 [k]); the exchange
-        ``train`` takes no parameters and returns ``[release]`` (float32 [d_up]) with the diagnostics of both.
+    def answer(self, request: Request, received: np.ndarray | None) -> Outgoing:
+        """The exchange ``statistics`` trains from theta and tells the statistics; the exchange ``train`` takes no
+        parameters and tells the release [d_up], with the figures of both.
 
         A repeated request gets the same bytes. Raises `StaleRequest` for an older one, and for a release before its
         statistics; `BudgetSpent`.
         """
-        request = read_request(config)
         memory = read_memory(self._site().store)
-        if request.options.get(EXCHANGE) == STATISTICS:
-            return self._report(parameters[0], memory, request)
-        return self._release(memory, request)
+        if request.exchange != STATISTICS:
+            return self._second(memory, request)
+        assert received is not None, "an exchange that trains brings parameters"
+        return self._first(received, memory, request)
 
-    def _report(
-        self, theta: np.ndarray, memory: ClientMemory, request: Request
-    ) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        site, waiting = self._site(), memory.waiting
+    def _first(self, theta: np.ndarray, memory: ClientMemory, request: Request) -> Outgoing:
+        waiting = memory.waiting
         if repeated_answer(memory, request) is not None:
             raise StaleRequest(f"round {request.round} (attempt {request.attempt}) was answered already")
         asked = (request.round, request.attempt)
         if waiting is not None and place(*asked) <= place(waiting.round, waiting.attempt):
             if asked != (waiting.round, waiting.attempt):
                 raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
-            return [waiting.tensors["statistics"].numpy()], site.num_examples, {}
+            return self._told(waiting.tensors["statistics"])
         self.prepare(request)
         method, norms = split_state(self.load_state(memory.state))
         charges = self.statistic_charges()
@@ -61,7 +61,7 @@ class TwoExchangeClient(GaussianClient):
 
         trained = self.train_locally(self._start(theta, memory, request), request)
         figures = trained.figures | self._tested(trained.local)
-        measured = self.measure(trained.sent, norms, self._noise(request, STATISTICS))
+        measured = self.measure(trained.sent, norms, self.noise(request, STATISTICS))
         found = [measured.statistics[name].double() for name in self.statistic_names]
         statistics = torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
         after = memory.after(
@@ -71,13 +71,17 @@ class TwoExchangeClient(GaussianClient):
             self._kept(trained.local, request),
             Waiting(*asked, {"update": trained.sent, "statistics": statistics}, figures),
         )
-        site.store.write(after.to_bytes())
-        return [statistics.numpy()], site.num_examples, {}
+        self._site().store.keep(after)
+        return self._told(statistics)
 
-    def _release(self, memory: ClientMemory, request: Request) -> tuple[list[np.ndarray], int, dict[str, Any]]:
-        site, waiting = self._site(), memory.waiting
+    def _told(self, statistics: Tensor) -> Outgoing:
+        named = dict(zip(self.statistic_names, statistics.tolist(), strict=True))
+        return Outgoing(self._site().num_examples, statistics=named)
+
+    def _second(self, memory: ClientMemory, request: Request) -> Outgoing:
+        waiting = memory.waiting
         if (answer := repeated_answer(memory, request)) is not None:
-            return arrays_of(answer), site.num_examples, {}
+            return self._outgoing(answer)
         if waiting is None or waiting.round != request.round:
             raise StaleRequest(f"round {request.round}: a release is asked for, but nothing was measured in this round")
         self.prepare(request)
@@ -86,7 +90,7 @@ class TwoExchangeClient(GaussianClient):
         charges = self.release_charges(method)
         self._check_budget(memory, charges)
 
-        release = self.release(waiting.tensors["update"], method, self._noise(request, "release"))
+        release = self.perturb(waiting.tensors["update"], method, self.noise(request, "release"))
         answer = Answer(request.round, request.attempt, release.value)
         after = memory.after(
             self.dump_state(joined_state(release.state, norms)),
@@ -94,17 +98,17 @@ class TwoExchangeClient(GaussianClient):
             answer,
             memory.kept,
         )
-        site.store.write(after.to_bytes())
-        return arrays_of(answer), site.num_examples, waiting.figures | release.figures
+        self._site().store.keep(after)
+        return self._outgoing(answer, waiting.figures | release.figures)
 
     def release_charges(self, state: Any) -> tuple[Charge, ...]:
         """What the release costs, now that it is known what was reported."""
         return self.charges(state)
 
-    def respond(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         """Both exchanges at once, at a C that does not move in between: what the auditor attacks."""
         method, norms = split_state(state)
         measured = self.measure(update, norms, noise)
         self.reported = measured.statistics
-        release = self.release(update, method, noise)
+        release = self.perturb(update, method, noise)
         return Release(release.value, joined_state(release.state, measured.norms), release.figures, measured.statistics)

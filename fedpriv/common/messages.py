@@ -1,34 +1,46 @@
 """Every key that appears in a message, and the only code that puts values into messages or takes them out.
 
-Parameters and updates travel as one flat float32 vector. What arrives is checked here (size, shape, dtype, finite),
-because a message comes from another machine: a client's from the server as much as the server's from a client. Sizes
-are checked before anything is copied; nothing is evaluated, and no text of a message is repeated in full.
+The server sends a `Request`, the client an `Outgoing`, which the server reads as a `Reply`, a `Report` or byte strings.
+What arrives is checked here (shape, dtype, finite), because a message comes from another machine: a client's from the
+server as much as the server's from a client. Sizes: `fedpriv.common.records`. Vectors: `fedpriv.common.vectors`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import lru_cache
-from io import BytesIO
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-FloatVector = NDArray[np.float32]
+from fedpriv.common.records import (
+    ARRAYS,
+    CONFIG,
+    DIAGNOSTICS,
+    METRICS,
+    MOST_KEYS,
+    MOST_REASON,
+    MOST_ROUND,
+    MalformedMessage,
+    Refused,
+    get_record,
+    num_bytes,
+    shown,
+    shown_text,
+    sized,
+)
+from fedpriv.common.vectors import MOST_PER_COORDINATE, VECTOR, FloatVector, pack_vector, unpack_array, unpack_vector
+
 #: What an option of a train message may be.
 Value = float | int | str | bool | bytes | list[int] | list[float] | list[bytes]
 Options = dict[str, Value]
 
-ARRAYS, CONFIG, METRICS, DIAGNOSTICS = "arrays", "config", "metrics", "diagnostics"
-VECTOR = "vector"  # the one array of an ArrayRecord
 ROUND, ATTEMPT = "round", "attempt"
 RUN = "run"  # the server's own name for its run, which outlives a restart; in a deployment only
 #: Which exchange of a round a train message belongs to, in its options; without the key it is TRAIN.
@@ -44,19 +56,6 @@ TRAIN_LOSS = "train-loss"  # a release beside the gradient: what loss-weighted a
 LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
 LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
-
-
-#: What a message may hold at most, beside its one array: more than any of ours does.
-MOST_RECORDS = 8
-MOST_KEYS = 1024  # of a record
-MOST_NAME = 128  # characters of a key
-MOST_TEXT = 1024  # characters of a text
-MOST_BLOB = 4096  # bytes of a byte string: a key, a signature, a sealed seed
-MOST_BYTES = 2**23  # of a record in all; a list of a million clients
-MOST_ROUND = 2**31 - 1  # round or attempt
-#: Bytes per coordinate of the model that a release in another form than float32 may have.
-MOST_PER_COORDINATE = 16
-MOST_REASON = 500  # characters of a client's reason that are kept
 
 
 class Refusal(IntEnum):
@@ -75,9 +74,6 @@ class Refusal(IntEnum):
     LATE = 110  # planned by engine.faults: the reply comes behind the deadline
 
 
-#: Why a server refuses a reply: it cannot be read, is larger than any reply can be, has another shape than asked for,
-#: holds NaN or infinite numbers, belongs to another round or exchange, comes again, or comes from nobody who was asked.
-Refused = Literal["corrupt", "oversized", "wrong_shape", "not_finite", "stale", "duplicate", "unasked"]
 #: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).
 ATTEMPTS_PER_START = 2
 
@@ -98,21 +94,35 @@ def refusal_name(code: int) -> str:
     return Refusal(code).name.lower() if code in Refusal._value2member_map_ else OTHER
 
 
-class MalformedMessage(ValueError):
-    """A message does not hold what it must; says which key. kind: what is wrong, for counting."""
-
-    def __init__(self, words: str, kind: Refused = "corrupt") -> None:
-        super().__init__(words)
-        self.kind: Refused = kind
-
-
 @dataclass(frozen=True)
-class Instructions:
-    """What the server tells a client for one exchange, besides the parameters."""
+class Request:
+    """What the server asks a client for in one exchange, besides the parameters: the round, the attempt at it, and what
+    the method's server half added.
+    """
 
     round: int
     attempt: int = 0
-    options: Options = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exchange(self) -> str:
+        """Which exchange of the round this is; TRAIN unless the options name another."""
+        return str(self.options.get(EXCHANGE, TRAIN))
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What leaves a client in one exchange.
+
+    release: the vector of the exchange TRAIN, None in others. statistics: by name, of TRAIN or STATISTICS. blobs: byte
+    strings of all other exchanges. figures: for the experimenter, in simulation only.
+    """
+
+    num_examples: int  # declared
+    release: NDArray[Any] | None = None
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    blobs: tuple[bytes, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,98 +156,47 @@ class Reply:
     statistics: dict[str, float] = field(default_factory=dict)  # by the names that the server asked for; finite
 
 
-def pack_vector(vector: FloatVector) -> ArrayRecord:
-    """One flat vector [d] as an ArrayRecord."""
-    array = np.ascontiguousarray(vector)
-    data = b"".join((_npy_header(array.dtype, array.shape), array.data))
-    record = ArrayRecord()
-    record[VECTOR] = Array(dtype=array.dtype.name, shape=array.shape, stype="numpy.ndarray", data=data)
-    return record
-
-
-@lru_cache(maxsize=64)
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """What ``np.save`` writes before an array's numbers; Flower calls it for every message, most of the work."""
-    file = BytesIO()
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
-    return file.getvalue()
-
-
-def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> FloatVector:
-    """The flat vector of a message (or of its ArrayRecord); raises `MalformedMessage` unless it is float32 [size]."""
-    vector = _array(record)
-    if vector.dtype != np.float32:
-        words = f"{ARRAYS}.{VECTOR}: expected float32 [d], got {vector.dtype} {list(vector.shape)}"
-        raise MalformedMessage(words, "wrong_shape")
-    if size is not None and vector.size != size:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: expected {size} values, got {vector.size}", "wrong_shape")
-    return vector.copy()
-
-
-def unpack_array(record: RecordDict | ArrayRecord, most_bytes: int | None = None) -> NDArray[Any]:
-    """The one array of a message, float32 [n] or uint8 [n], of ``most_bytes`` at most. Raises `MalformedMessage`."""
-    array = _array(record)
-    if most_bytes is not None and array.nbytes > most_bytes:
-        raise MalformedMessage(
-            f"{ARRAYS}.{VECTOR}: {array.nbytes} bytes, at most {most_bytes} are possible", "oversized"
-        )
-    return array.copy()
-
-
-#: What ``np.save`` writes before the numbers of an array that we send. Every other form is refused unread: numpy's own
-#: reader would hand the text to Python's parser.
-_HEADER = re.compile(
-    rb"\x93NUMPY\x01\x00(..)\{'descr': '(<f4|\|u1)', 'fortran_order': False, 'shape': \((\d{1,15}),\), \} *\n",
-    re.DOTALL,
-)
-
-
-def _array(record: RecordDict | ArrayRecord) -> NDArray[Any]:
-    """As `unpack_array`, but a view of the message's own bytes: nothing is copied."""
-    arrays = record if isinstance(record, ArrayRecord) else _get(_sized(record), ARRAYS, ArrayRecord)
-    if len(arrays) != 1 or VECTOR not in arrays:
-        raise MalformedMessage(f"{ARRAYS}: expected the one array {VECTOR!r}")
-    data = arrays[VECTOR].data
-    header = _HEADER.match(data)
-    if header is None or int.from_bytes(header[1], "little") != header.end() - 10:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded, expected float32 or uint8 [d]")
-    dtype, count = np.dtype(header[2].decode()), int(header[3])
-    if len(data) - header.end() != count * dtype.itemsize:
-        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: cannot be decoded, {count} values of {dtype} are other bytes")
-    return np.frombuffer(data, dtype, offset=header.end())
-
-
-def train_content(arrays: ArrayRecord | None, instructions: Instructions) -> RecordDict:
+def train_content(arrays: ArrayRecord | None, request: Request) -> RecordDict:
     """Content of a train message; ``arrays`` is shared by all messages of a round, not copied. None: this exchange
     goes on with what the client keeps of an earlier one.
     """
-    config = ConfigRecord({ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options})
+    config = ConfigRecord({ROUND: request.round, ATTEMPT: request.attempt, **request.options})
     return RecordDict({CONFIG: config} if arrays is None else {ARRAYS: arrays, CONFIG: config})
 
 
-def read_instructions(content: RecordDict) -> Instructions:
+def read_request(content: RecordDict) -> Request:
     """Raises `MalformedMessage` where round or attempt are missing or not whole numbers."""
-    config = dict(_get(_sized(content), CONFIG, ConfigRecord))
+    config = dict(get_record(sized(content), CONFIG, ConfigRecord))
     number, attempt = config.pop(ROUND, None), config.pop(ATTEMPT, None)
     for key, value in ((ROUND, number), (ATTEMPT, attempt)):
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_ROUND:
             raise MalformedMessage(f"{CONFIG}.{key}: expected a whole number, got {shown(value)}")
-    return Instructions(int(number), int(attempt), config)  # type: ignore[call-overload,arg-type]
+    return Request(int(number), int(attempt), config)  # type: ignore[call-overload,arg-type]
 
 
-def run_name(instructions: Instructions) -> str:
+def run_name(request: Request) -> str:
     """The server's own name for its run: 32 hexadecimal digits. Raises `MalformedMessage`."""
-    name = instructions.options.get(RUN)
+    name = request.options.get(RUN)
     if not isinstance(name, str) or re.fullmatch("[0-9a-f]{32}", name) is None:
         raise MalformedMessage(f"{CONFIG}.{RUN}: expected 32 hexadecimal digits")
     return name
 
 
+def outgoing_content(exchange: str, outgoing: Outgoing, simulation: bool) -> RecordDict:
+    """Content of a client's reply to an exchange; in simulation with diagnostics beside a release."""
+    if exchange == STATISTICS:
+        return statistics_content(outgoing.statistics)
+    if exchange != TRAIN:
+        return blobs_content(exchange, outgoing.blobs)
+    assert outgoing.release is not None, "the exchange `train` ends with a release"
+    diagnostics = outgoing.figures if simulation else None
+    return reply_content(outgoing.release, outgoing.num_examples, diagnostics, outgoing.statistics)
+
+
 def reply_content(
-    release: FloatVector,
+    release: NDArray[Any],
     num_examples: int,
-    diagnostics: dict[str, float] | None,
+    diagnostics: Mapping[str, float] | None,
     statistics: Mapping[str, float] = MappingProxyType({}),
 ) -> RecordDict:
     """Content of a train reply. ``diagnostics`` exist in simulation only (privacy.rng=seeded); ``statistics`` are
@@ -289,9 +248,9 @@ def statistics_content(statistics: Mapping[str, float]) -> RecordDict:
 
 def read_report(message: Message, client: int, names: Sequence[str]) -> Report:
     """The statistics of ``client``; raises `MalformedMessage` for a missing one, NaN or infinite values."""
-    content = _sized(message.content)
+    content = sized(message.content)
     found = {name: _finite(content, name, STATISTICS) for name in names}
-    _get(content, STATISTICS, MetricRecord)
+    get_record(content, STATISTICS, MetricRecord)
     return Report(client, found, num_bytes(content))
 
 
@@ -302,7 +261,7 @@ def blobs_content(exchange: str, blobs: Sequence[bytes]) -> RecordDict:
 
 def read_blobs(message: Message, exchange: str, most: int = MOST_KEYS) -> tuple[bytes, ...]:
     """The byte strings of an exchange, in order, ``most`` of them at most. Raises `MalformedMessage`."""
-    record = _get(_sized(message.content), exchange, ConfigRecord)
+    record = get_record(sized(message.content), exchange, ConfigRecord)
     if len(record) > most:
         raise MalformedMessage(f"{exchange}: {len(record)} byte strings, at most {most} are possible", "oversized")
     found = tuple(record.get(str(index)) for index in range(len(record)))
@@ -312,7 +271,7 @@ def read_blobs(message: Message, exchange: str, most: int = MOST_KEYS) -> tuple[
 
 
 def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
-    value = _get(content, record, MetricRecord).get(name)
+    value = get_record(content, record, MetricRecord).get(name)
     if not isinstance(value, float) or not math.isfinite(value):
         kind: Refused = "not_finite" if isinstance(value, float) else "wrong_shape"
         raise MalformedMessage(f"{record}.{name}: expected a finite number, got {shown(value)}", kind)
@@ -321,7 +280,7 @@ def _finite(content: RecordDict, name: str, record: str = METRICS) -> float:
 
 def _numbers(content: RecordDict, record: str) -> dict[str, float]:
     """All numbers of a record; a loss that has diverged is one too."""
-    found = dict(_get(content, record, MetricRecord))
+    found = dict(get_record(content, record, MetricRecord))
     for name, value in found.items():
         if not isinstance(value, int | float):
             raise MalformedMessage(f"{record}.{shown_text(name)}: expected a number, got {shown(value)}")
@@ -341,20 +300,6 @@ def read_label(text: str) -> tuple[int, int, str]:
     return int(server_round), int(attempt), exchange
 
 
-def most_bytes(size: int) -> int:
-    """More than any reply about ``size`` coordinates has: the widest, cpSGD's at most levels, has 14 bytes each."""
-    return 16 * size + 2**16
-
-
-def check_size(content: RecordDict, size: int) -> None:
-    """Raises `MalformedMessage` for a content beyond `most_bytes`, before anything of it is decoded."""
-    arrays = (array for record in content.values() if isinstance(record, ArrayRecord) for array in record.values())
-    found = sum(len(array.data) for array in arrays)
-    if found > most_bytes(size):
-        raise MalformedMessage(f"{found} bytes, at most {most_bytes(size)} are expected", "oversized")
-    _sized(content)
-
-
 def identity_content(client: int) -> RecordDict:
     """Content of a reply to ``query``: which partition this node is."""
     return RecordDict({METRICS: MetricRecord({CLIENT: client})})
@@ -362,7 +307,7 @@ def identity_content(client: int) -> RecordDict:
 
 def read_identity(message: Message) -> int:
     """Which partition a node says it is. Raises `MalformedMessage`."""
-    value = _get(_sized(message.content), METRICS, MetricRecord).get(CLIENT)
+    value = get_record(sized(message.content), METRICS, MetricRecord).get(CLIENT)
     if not isinstance(value, int) or value < 0:
         raise MalformedMessage(f"{METRICS}.{CLIENT}: expected a whole number, got {shown(value)}")
     return value
@@ -376,78 +321,6 @@ def refusal(code: Refusal, message: Message, reason: str | None = None) -> Messa
 def reason_of(message: Message) -> str:
     """Why a client sent no content, in its own words: one line, cut."""
     return shown_text(str(message.error.reason), MOST_REASON)
-
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 60
-
-
-def shown(value: object) -> str:
-    """A value that came in a message, for an error: its repr, cut."""
-    return _short.repr(value)
-
-
-def shown_text(text: str, most: int = 60) -> str:
-    """A text that came in a message, for an error: one line without control characters, cut."""
-    cut = text[:most] + "..." if len(text) > most else text
-    return "".join(letter if letter.isprintable() else " " for letter in cut)
-
-
-def num_bytes(content: RecordDict) -> int:
-    """Bytes of a message's content as sent (without diagnostics, which do not exist outside simulation).
-
-    Raises `MalformedMessage` where Flower cannot count them: an empty text or list is in no message of ours.
-    """
-    try:
-        return sum(record.count_bytes() for key, record in content.items() if key != DIAGNOSTICS)
-    except (ValueError, IndexError) as error:
-        raise MalformedMessage(f"a record cannot be counted: {error}") from None
-
-
-def _get(content: RecordDict, key: str, kind: type[Any]) -> Any:
-    record = content.get(key)
-    if not isinstance(record, kind):
-        raise MalformedMessage(f"{key}: missing or of the wrong kind")
-    return record
-
-
-def _sized(content: RecordDict) -> RecordDict:
-    """The content itself. Raises `MalformedMessage` where it holds more than a message may; the size of the array that
-    is read is checked by whoever knows the model.
-    """
-    if len(content) > MOST_RECORDS:
-        raise MalformedMessage(f"{len(content)} records, at most {MOST_RECORDS} are possible", "oversized")
-    for key, record in content.items():
-        if isinstance(record, ArrayRecord):
-            if key != ARRAYS:
-                raise MalformedMessage(f"{shown_text(key)}: no arrays are expected here")
-            continue
-        if len(record) > MOST_KEYS:
-            raise MalformedMessage(
-                f"{shown_text(key)}: {len(record)} keys, at most {MOST_KEYS} are possible", "oversized"
-            )
-        total = 0
-        for name, value in record.items():
-            if len(name) > MOST_NAME:
-                raise MalformedMessage(f"{shown_text(key)}: a key of {len(name)} characters", "oversized")
-            total += len(name) + _size(value, key, name)
-        if total > MOST_BYTES:
-            raise MalformedMessage(f"{shown_text(key)}: {total} bytes, at most {MOST_BYTES} are possible", "oversized")
-    return content
-
-
-def _size(value: Any, record: str, name: str) -> int:
-    """Bytes of a value. Raises `MalformedMessage` for a text or a byte string that is too long."""
-    if isinstance(value, list):
-        if not value or not isinstance(value[0], str | bytes):  # all of one type: Flower checks that
-            return 8 * len(value)
-        return len(value) + sum(_size(one, record, name) for one in value)
-    if isinstance(value, str | bytes):
-        if len(value) > (MOST_TEXT if isinstance(value, str) else MOST_BLOB):
-            words = f"{len(value)} characters or bytes are too long"
-            raise MalformedMessage(f"{shown_text(record)}.{shown_text(name)}: {words}", "oversized")
-        return len(value)
-    return 8
 
 
 #: On our own grids node = FIRST_NODE + client (Flower reserves 0 and 1 for itself).

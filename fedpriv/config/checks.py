@@ -56,7 +56,7 @@ def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _check_method(config: Config) -> None:
     """The options of both halves against their schema. A method of the user's own has a name of its own; its options
-    are checked when its halves are loaded (`fedpriv.config.constructors`).
+    are checked when its halves are loaded (`fedpriv.config.halves`).
     """
     package, _, rest = str(config.strategy.server.get("_target_", "")).partition(".")
     file = rest.partition(".")[0]

@@ -117,7 +117,7 @@ class FedCADClientOptions(ClippingClientOptions):
     sigma_diff: float | None = Field(ge=0, description="noise on the norm in Diff, in units of C; null: the default")
 
 
-class ADPFLServerOptions(DistillationServerOptions, ClippingServerOptions):
+class ADPFLServerOptions(PFLServerOptions, ClippingServerOptions):
     weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
     allocation: Any = Field(description="as strategy.client.allocation")
 
@@ -173,7 +173,7 @@ class SharedBitOptions(PrivateBitOptions):
     group_size: int = Field(ge=2, le=1024, description="g: clients that share; 2: antithetic pairs")
 
 
-class OneBitServerOptions(ServerOptions):
+class OneBitServerOptions(OneBitOptions, ServerOptions):
     radius_floor: float = Field(gt=0, description="weights: r_min")
     clip_factor: float = Field(gt=0, description="weights: next r over half the range of a layer's released weights")
     weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
@@ -197,7 +197,7 @@ class CoQFLClientOptions(SharedBitOptions, ClientOptions):
     private_share: float = Field(gt=0, le=1, description="mu, repaired: probability of a private uniform")
 
 
-class CorrQuantServerOptions(OneBitOptions, OneBitServerOptions):
+class CorrQuantServerOptions(OneBitServerOptions):
     pass
 
 
@@ -314,11 +314,11 @@ class DecayOptions(Options):
     floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
 
 
-class ANRClientOptions(DecayOptions, ExampleLevelClientOptions):
+class DecayingClientOptions(DecayOptions, ExampleLevelClientOptions):
     pass
 
 
-class DPFLAGNClientOptions(DecayOptions, AdamClientOptions):
+class DPFLAGNClientOptions(DecayingClientOptions, AdamClientOptions):
     pass
 
 
@@ -369,7 +369,7 @@ class PrivUnitClientOptions(UnitOptions, ClientOptions):
 
 
 #: name -> (options of the server half, options of the client half). A method without a row here is a user's
-#: own: its constructors are its schema (`fedpriv.config.constructors`).
+#: own: its halves name their schemas (`fedpriv.config.halves`).
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedavg": (ServerOptions, ClientOptions),
     "fedprox": (ServerOptions, FedProxClientOptions),
@@ -389,7 +389,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "dpfedsnlc": (DPFedSNLCServerOptions, DPFedSNLCClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),
-    "anr": (ANRServerOptions, ANRClientOptions),
+    "anr": (ANRServerOptions, DecayingClientOptions),
     "dpfl_agn": (ANRServerOptions, DPFLAGNClientOptions),
     "nbafl": (NbAFLServerOptions, NbAFLClientOptions),
     "privunit": (PrivUnitServerOptions, PrivUnitClientOptions),

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,10 +20,11 @@ from flwr.app import Context
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class
 from fedpriv.client.contract import BudgetSpent, Charge
-from fedpriv.client.memory import read_memory, uncollected_entries, without_entries
+from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.files import fsync_folder, write_atomic
-from fedpriv.common.messages import STATISTICS, TRAIN, Instructions, Refusal, run_name, shown_text
+from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
+from fedpriv.common.records import shown_text
 from fedpriv.config.schema import Config
 from fedpriv.data.features import model_input
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
@@ -58,7 +59,7 @@ class Node:
         return cls(client, Path(str(named[POLICY])), Path(str(named[DATA])))
 
     @contextmanager
-    def answering(self, config: Config, instructions: Instructions) -> Iterator[Gate]:
+    def answering(self, config: Config, request: Request) -> Iterator[Gate]:
         """Context for one message: the data folder is locked, and the run's options are checked against the policy.
 
         Raises `PolicyRefused`, `LedgerRefused`, `OptionError`, `MalformedMessage`.
@@ -66,10 +67,10 @@ class Node:
         policy = read_policy(self.policy_file)
         if config.dataset.name != "on_nodes":
             raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own pictures, on_nodes")
-        if not 1 <= instructions.round <= config.num_rounds:
-            raise PolicyRefused(f"round {instructions.round} of num_rounds={config.num_rounds}")
+        if not 1 <= request.round <= config.num_rounds:
+            raise PolicyRefused(f"round {request.round} of num_rounds={config.num_rounds}")
         with DataLedger(self.data, Path(policy.counter)).held() as ledger:
-            gate = Gate(self, policy, ledger, self.effective(config), run_name(instructions), instructions.round)
+            gate = Gate(self, policy, ledger, self.effective(config), run_name(request), request.round)
             gate.admit_options()
             yield gate
 
@@ -105,7 +106,7 @@ def model_size(config: Config) -> int:
     shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         model = build_model(
-            resolve_model(config.model, shape, client_class(config).keeps_layers), shape, len(dataset.classes), 0
+            resolve_model(config.model, shape, client_class(config).traits.keeps_layers), shape, len(dataset.classes), 0
         )
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -148,7 +149,7 @@ class Gate:
         """Checks the method against the policy; from now on this client is the one that releases. Raises
         `PolicyRefused`.
         """
-        if client.shares_secrets and (client.site is None or client.site.identity is None):
+        if client.traits.shares_secrets and (client.site is None or client.site.identity is None):
             words = "clients share secrets, and without identity-key and peer-keys a server in the middle knows them"
             raise PolicyRefused(f"strategy={self.config.strategy.name}: {words}")
         if wrong := too_dear(self.policy, client):
@@ -164,7 +165,7 @@ class Gate:
 
     def _refuse_beyond_policy(self, entries: Sequence[Entry]) -> Booked:
         assert self._client is not None, "admit comes first"
-        booked = Booked(tuple(entries), self._client.threat, self._client.shares_secrets)
+        booked = Booked(tuple(entries), self._client.threat, self._client.traits.shares_secrets)
         if (why := self.policy.refusal(self.ledger.spent(), booked, self._same_round, self._accounting)) is not None:
             raise BudgetSpent(why)
         return booked
@@ -174,17 +175,17 @@ class Gate:
     def read(self) -> bytes | None:
         return self._path.read_bytes() if self._path.exists() else None
 
-    def write(self, blob: bytes) -> None:
+    def keep(self, memory: ClientMemory) -> None:
         """Ledger, then state, then counter, each on the disk before the next; the message leaves after all of them.
 
         Raises `BudgetSpent`, OSError: then nothing may leave.
         """
-        entries = uncollected_entries(blob)
+        entries = memory.uncollected  # by this message alone: what is stored here holds none
         if entries:
             booked = self._refuse_beyond_policy(entries)
             self.ledger.append(booked, self.run)
             self._same_round.append(booked)
-        self._write_state(without_entries(blob))
+        self._write_state(replace(memory, uncollected=()).to_bytes())
         if entries:
             self.ledger.confirm()
             self._booked = True
@@ -200,12 +201,13 @@ class Gate:
             path.unlink(missing_ok=True)
         write_atomic(self._path, blob, mode=0o600)
 
-    def require_booked(self, exchange: str, server_round: int, attempt: int) -> None:
+    def require_booked(self, request: Request) -> None:
         """Raises `PolicyRefused` for a reply that is neither booked nor a repetition of a booked one."""
         assert self._client is not None, "admit comes first"
+        exchange = request.exchange
         releases = exchange == TRAIN or (exchange == STATISTICS and self._client.statistic_names)
         if self._booked or not releases:  # neither keys nor empty statistics are a release
             return
         kept = self._before.answer if exchange == TRAIN else self._before.waiting
-        if kept is None or (kept.round, kept.attempt) != (server_round, attempt):
+        if kept is None or (kept.round, kept.attempt) != (request.round, request.attempt):
             raise PolicyRefused("the method released something that it did not book")

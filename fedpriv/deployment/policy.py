@@ -320,7 +320,7 @@ def too_dear(policy: Policy, client: Client) -> list[str]:
     found = []
     own = Booked(tuple(Entry(1, 0, 0, 0, event) for event in client.planned_events(1)), client.threat)
     for budget in policy.budgets:
-        if client.shares_secrets and budget.observer == "server+members":
+        if client.traits.shares_secrets and budget.observer == "server+members":
             continue  # checked when it is released
         if wrong := policy.limit_broken(own.under(budget.threat), budget):
             found.append(wrong)

@@ -1,4 +1,4 @@
-"""The adapter between messages and NumPyClient calls.
+"""The adapter between messages and clients.
 
 The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
 catches every exception, attaches diagnostics in simulation only, and lets planned faults happen there.
@@ -10,7 +10,7 @@ import logging
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -21,23 +21,15 @@ from fedpriv.client.contract import BudgetSpent, Charge, StaleRequest, UnsafeCli
 from fedpriv.client.memory import ContextStore, FileStore, MemoryStore
 from fedpriv.common.errors import LedgerRefused, OptionError, PolicyRefused
 from fedpriv.common.messages import (
-    ATTEMPT,
-    EXCHANGE,
-    ROUND,
-    STATISTICS,
-    TRAIN,
-    Instructions,
-    MalformedMessage,
     Refusal,
-    blobs_content,
+    Request,
     identity_content,
-    read_instructions,
+    outgoing_content,
+    read_request,
     refusal,
-    reply_content,
-    shown,
-    statistics_content,
-    unpack_vector,
 )
+from fedpriv.common.records import MalformedMessage, shown
+from fedpriv.common.vectors import unpack_vector
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import memory_folder, worker_for
 
@@ -120,29 +112,28 @@ def _guarded(
 
 
 def _train(config: Config, message: Message, context: Context) -> Message:
-    instructions = read_instructions(message.content)
-    exchange = str(instructions.options.get(EXCHANGE, TRAIN))
+    request = read_request(message.content)
     node = _node(context)
     if node is not None:
-        with node.answering(config, instructions) as gate:
-            numpy_client = _client(gate.config, context, gate, gate.check)
-            gate.admit(numpy_client)
-            reply = _answer(gate.config, message, numpy_client, instructions, exchange, simulation=False)
-            gate.require_booked(exchange, instructions.round, instructions.attempt)
+        with node.answering(config, request) as gate:
+            client = _client(gate.config, context, gate, gate.check)
+            gate.admit(client)
+            reply = _answer(gate.config, message, client, request, simulation=False)
+            gate.require_booked(request)
             return reply
     if config.dataset.name == "on_nodes":
         raise PolicyRefused("node-config names no policy: this machine answers simulations only")
 
-    def answer(asked: Instructions, change: Callable[[Client], None]) -> Message:
-        numpy_client = _client(config, context, _store(config, context))
-        change(numpy_client)
-        return _answer(config, message, numpy_client, asked, exchange, config.privacy.rng == "seeded")
+    def answer(asked: Request, change: Callable[[Client], None]) -> Message:
+        client = _client(config, context, _store(config, context))
+        change(client)
+        return _answer(config, message, client, asked, config.privacy.rng == "seeded")
 
     if not config.engine.faults:
-        return answer(instructions, lambda client: None)
+        return answer(request, lambda client: None)
     from fedpriv.engines.faults import with_faults  # in simulations that plan some
 
-    return with_faults(config, _partition(context), exchange, message, instructions, answer)
+    return with_faults(config, _partition(context), message, request, answer)
 
 
 def _client(
@@ -155,27 +146,15 @@ def _client(
     return worker_for(config).client(_partition(context), store, identity, run_id, guard)
 
 
-def _answer(
-    config: Config, message: Message, client: Client, instructions: Instructions, exchange: str, simulation: bool
-) -> Message:
+def _answer(config: Config, message: Message, client: Client, request: Request, simulation: bool) -> Message:
     """The reply of a client's half to one exchange of a round; in simulation with diagnostics beside its release."""
-    if exchange not in client.exchanges:
+    exchange, received = request.exchange, None
+    if exchange not in client.traits.exchanges:
         raise MalformedMessage(f"{config.strategy.name} has no exchange {shown(exchange)}")
-    parameters = []
-    if exchange == client.trains_in:
-        down = client.exchange(worker_for(config).model.layout, instructions.round).down
-        parameters = [unpack_vector(message.content, down.stop - down.start)]
-    call: dict[str, Any] = {ROUND: instructions.round, ATTEMPT: instructions.attempt, **instructions.options}
-    answer, num_examples, diagnostics = client.fit(parameters, call)
-    names = client.statistic_names
-    if exchange == STATISTICS:
-        return Message(statistics_content(dict(zip(names, answer[0].tolist(), strict=True))), reply_to=message)
-    if exchange != TRAIN:
-        return Message(blobs_content(exchange, [array.tobytes() for array in answer]), reply_to=message)
-    release, *beside = answer
-    statistics = dict(zip(names, beside[0].tolist(), strict=True)) if beside else {}
-    content = reply_content(release, num_examples, diagnostics if simulation else None, statistics)
-    return Message(content, reply_to=message)
+    if exchange == client.traits.trains_in:
+        down = client.exchange(worker_for(config).model.layout, request.round).down
+        received = unpack_vector(message.content, down.stop - down.start)
+    return Message(outgoing_content(exchange, client.answer(request, received), simulation), reply_to=message)
 
 
 def _node(context: Context) -> Node | None:

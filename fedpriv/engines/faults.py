@@ -34,27 +34,16 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, num_parameters
-from fedpriv.client.memory import MemoryStore
-from fedpriv.common.messages import (
-    ARRAYS,
-    ATTEMPTS_PER_START,
-    FIRST_NODE,
-    VECTOR,
-    Instructions,
-    Refusal,
-    label,
-    most_bytes,
-    pack_vector,
-    read_label,
-    refusal,
-    unpack_array,
-)
+from fedpriv.client.memory import ClientMemory, MemoryStore
+from fedpriv.common.messages import ATTEMPTS_PER_START, Refusal, Request, label, read_label, refusal
+from fedpriv.common.records import ARRAYS, most_bytes
 from fedpriv.common.seeds import generator
+from fedpriv.common.vectors import VECTOR, pack_vector, unpack_array
 from fedpriv.config.schema import Config, FaultPlan
+from fedpriv.server.nodes import ClientGrid, Nodes
 from fedpriv.training.sequential import LocalData
 
 #: Behind these, a client is not heard of again in the round.
@@ -63,8 +52,8 @@ DAMAGE = ("corrupt", "oversized", "wrong_shape", "not_finite")
 #: Seconds of a jump of the wall clock; Flower's runtime drops messages that seem twelve hours old.
 JUMP = 6 * 3600.0
 
-#: Lets a client answer: under these instructions, after the change.
-Answer = Callable[[Instructions, Callable[[Client], None]], Message]
+#: Lets a client answer: under this request, after the change.
+Answer = Callable[[Request, Callable[[Client], None]], Message]
 
 
 class PlannedFault(Exception):
@@ -95,34 +84,32 @@ def drawn(seed: int, plan: FaultPlan, exchanges: Sequence[str], client: int, num
     return kind if happens else None, where
 
 
-def with_faults(
-    config: Config, client: int, exchange: str, message: Message, instructions: Instructions, answer: Answer
-) -> Message:
+def with_faults(config: Config, client: int, message: Message, request: Request, answer: Answer) -> Message:
     """A client's reply, under the fault that is planned for it if there is one. Raises what the client would raise."""
-    kind = planned(config, client_class(config).exchanges, client, instructions.round, exchange)
-    raised = PlannedFault(f"engine.faults: client {client} raises in round {instructions.round}")
+    kind = planned(config, client_class(config).traits.exchanges, client, request.round, request.exchange)
+    raised = PlannedFault(f"engine.faults: client {client} raises in round {request.round}")
     if kind == "drop_before":
         return refusal(Refusal.LOST, message)
     if kind == "replayed":
-        return _of_an_earlier_round(Message(RecordDict(dict(message.content)), reply_to=message), instructions)
+        return _of_an_earlier_round(Message(RecordDict(dict(message.content)), reply_to=message), request)
     if kind == "clock_jump":
-        message.metadata.created_at += JUMP if instructions.round % 2 else -JUMP
-    if kind == "kill" and instructions.attempt % ATTEMPTS_PER_START == 0:
+        message.metadata.created_at += JUMP if request.round % 2 else -JUMP
+    if kind == "kill" and request.attempt % ATTEMPTS_PER_START == 0:
         if config.engine.name == "ray":
             os.kill(os.getpid(), signal.SIGKILL)
-        instructions = replace(instructions, attempt=instructions.attempt + 1)
+        request = replace(request, attempt=request.attempt + 1)
     changes: dict[str, Callable[[Client], None]] = {
         "raise": partial(_breaking, error=raised),
         "disk_full": partial(_breaking, error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
         "non_finite_update": _with_poison,
     }
-    reply = answer(instructions, changes.get(str(kind), _no_change))
+    reply = answer(request, changes.get(str(kind), _no_change))
     if kind == "raise":  # an exchange in which a client neither trains nor writes
         raise raised
     if kind in ("drop", "slow"):
         return refusal(Refusal.LOST if kind == "drop" else Refusal.LATE, message)
     if kind == "stale":
-        return _of_an_earlier_round(reply, instructions)
+        return _of_an_earlier_round(reply, request)
     if kind is not None and kind in DAMAGE:
         damage(kind, reply.content, config)
     return reply
@@ -161,16 +148,16 @@ class _Broken:
     def read(self) -> bytes | None:
         return self.store.read()
 
-    def write(self, blob: bytes) -> None:
+    def keep(self, memory: ClientMemory) -> None:
         raise self.error
 
 
 # --- on the way ------------------------------------------------------------------------------------------
 
 
-def _of_an_earlier_round(reply: Message, instructions: Instructions) -> Message:
+def _of_an_earlier_round(reply: Message, request: Request) -> Message:
     _, _, exchange = read_label(reply.metadata.group_id)
-    reply.metadata.group_id = label(instructions.round - 1, instructions.attempt, exchange)
+    reply.metadata.group_id = label(request.round - 1, request.attempt, exchange)
     return reply
 
 
@@ -208,26 +195,31 @@ def _damaged_record(kind: str, record: Any) -> ArrayRecord | ConfigRecord | Metr
 class _Doubling:
     """A grid on which planned replies come twice; in all else the grid that it stands for."""
 
-    def __init__(self, grid: Any, config: Config, exchanges: Sequence[str]) -> None:
+    in_order = True
+
+    def __init__(self, grid: ClientGrid, config: Config, exchanges: Sequence[str]) -> None:
         self._grid, self._config, self._exchanges = grid, config, exchanges
+        self.unnamed = grid.unnamed
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
+    def nodes(self) -> Nodes:
+        return self._grid.nodes()
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        for reply in self._grid.send_and_receive(messages, timeout=timeout):
+    def client_of(self, node: int) -> int:
+        return self._grid.client_of(node)
+
+    def receive(self, messages: Iterable[Message], timeout: float) -> Iterator[Message]:
+        for reply in self._grid.receive(messages, timeout):
             yield reply
-            client = reply.metadata.src_node_id - FIRST_NODE
+            client = self._grid.client_of(reply.metadata.src_node_id)
             number, _, exchange = read_label(reply.metadata.group_id)
             if planned(self._config, self._exchanges, client, number, exchange) == "duplicate":
                 yield reply
 
 
-def doubling(grid: Grid, config: Config, exchanges: Sequence[str]) -> Grid:
+def doubling(grid: ClientGrid, config: Config, exchanges: Sequence[str]) -> ClientGrid:
     """The grid with the planned duplicates; the grid itself where there are none, or where it is Flower's."""
     faults = config.engine.faults
     kinds = faults.kinds if isinstance(faults, FaultPlan) else [fault.kind for fault in faults]
-    if "duplicate" not in kinds or not hasattr(grid, "node_of_client"):
+    if "duplicate" not in kinds or not grid.in_order:
         return grid
-    found: Any = _Doubling(grid, config, exchanges)
-    return found  # type: ignore[no-any-return]
+    return _Doubling(grid, config, exchanges)

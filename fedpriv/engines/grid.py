@@ -10,6 +10,7 @@ import itertools
 import math
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -38,6 +39,9 @@ class NodeOfClient:
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
 
+    def __contains__(self, client: object) -> bool:
+        return isinstance(client, int) and 0 <= client < self.num_clients
+
     def __getitem__(self, client: int) -> int:
         if not 0 <= client < self.num_clients:
             raise KeyError(client)
@@ -45,16 +49,20 @@ class NodeOfClient:
 
 
 class LocalGrid(Grid):
-    """Base of the engines `inprocess` and `ray`, which keep the contexts of the clients that took part."""
+    """Base of the engines `inprocess` and `ray`, which keep the contexts of the clients that took part.
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    on_disturbance: called when a worker was lost and its client is asked again.
+    """
+
+    in_order = True
+
+    def __init__(self, config: Config, on_disturbance: Callable[[], None] = lambda: None) -> None:
+        self.config, self.on_disturbance = config, on_disturbance
+        self.unnamed: Counter[str] = Counter()
         self.node_of_client = NodeOfClient(config.num_clients)
         self.contexts = self._no_contexts()
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
-        #: Called when a worker was lost and its client is asked again; session.py sets it.
-        self.on_disturbance: Callable[[], None] = lambda: None
         identify_server()
 
     @abstractmethod
@@ -72,6 +80,17 @@ class LocalGrid(Grid):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    # --- how a server half reaches its clients (`fedpriv.server.nodes.ClientGrid`) ---------------------------
+
+    def nodes(self) -> NodeOfClient:
+        return self.node_of_client
+
+    def client_of(self, node: int) -> int:
+        return node - FIRST_NODE
+
+    def receive(self, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
+        return self.send_and_receive(messages, timeout=timeout)
 
     # --- Flower's interface ------------------------------------------------------------------------------
 

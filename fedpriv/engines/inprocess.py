@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from flwr.app import Message
@@ -17,8 +17,10 @@ from fedpriv.engines.grid import LocalGrid, client_of
 class InProcessGrid(LocalGrid):
     """A Grid whose messages are function calls."""
 
-    def __init__(self, config: Config, client_app: ClientApp) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: Config, client_app: ClientApp, on_disturbance: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(config, on_disturbance)
         self.client_app = client_app
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:

@@ -14,7 +14,7 @@ import math
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
+from fedpriv.common.messages import ATTEMPT, Refusal, refusal
+from fedpriv.common.records import ARRAYS, CONFIG, num_bytes
 from fedpriv.common.stopping import stop
 from fedpriv.config.schema import Config
 from fedpriv.engines.agreement import facts
@@ -82,8 +83,8 @@ class Errand:
 class RayGrid(LocalGrid):
     """A Grid over a pool of actors."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
+    def __init__(self, config: Config, on_disturbance: Callable[[], None] = lambda: None) -> None:
+        super().__init__(config, on_disturbance)
         self.pool = take_pool(config.engine, config.clients_per_round)
         stop.rearm()
         self.facts = facts(config)

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import client_class, make_client
+from fedpriv.client.build import ClientMaker, client_class
 from fedpriv.client.contract import Charge, Site
 from fedpriv.client.memory import MemoryStore
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
-from fedpriv.config.constructors import locate
+from fedpriv.common.messages import LOCAL_ACCURACY
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.halves import locate
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, inputs, load_federated
@@ -75,7 +76,7 @@ class Worker:
     def model(self) -> FlatModel:
         """The model that this process trains and evaluates; its parameters are what was loaded last."""
         config, dataset = self.config, self.data.dataset
-        chosen = resolve_model(config.model, dataset.shape, client_class(config).keeps_layers)
+        chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers)
         module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed)
         device = resolve_device(config.engine.device)
         model = FlatModel(module, device, prefers_channels_last(chosen.name, device))
@@ -105,9 +106,14 @@ class Worker:
         return SequentialTrainer(self.model, self.config.local, self.config.engine.precision)
 
     @cached_property
+    def maker(self) -> ClientMaker:
+        """Makes this configuration's clients."""
+        return ClientMaker(self.config)
+
+    @cached_property
     def shared(self) -> slice:
         """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
-        return make_client(self.config).shared(self.model.layout)
+        return self.maker.make().shared(self.model.layout)
 
     def initial_parameters(self) -> FloatVector:
         """theta^0 (float32): of the layers that the server holds."""
@@ -153,8 +159,6 @@ class Worker:
             check_declared(self.config, client, self.data)
         # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
         tested = self.config.evaluate.clients and privacy.rng == "seeded" and self.data.test_indices(client).size > 0
-        kind = client_class(self.config)
-        keeps_layers = kind.keeps_layers
         site = Site(
             client=client,
             num_examples=self.data.num_examples(client),
@@ -165,14 +169,14 @@ class Worker:
             rng=privacy.rng,
             delta=privacy.delta,
             max_epsilon=privacy.max_epsilon,
-            layout=self.model.layout if keeps_layers or kind.needs_layout else None,
-            initial=self.initial_model if keeps_layers else None,
+            layout=self.model.layout,
+            initial=self.initial_model,
             test=partial(self.test_locally, client) if tested else None,
             identity=identity,
             run_id=run_id,
             guard=guard,
         )
-        return make_client(self.config, site, examples=site.num_examples)
+        return self.maker.make(site, site.num_examples)
 
 
 _newest: list[tuple[Config, int, Worker]] = []  # (configuration, process, worker): at most one

@@ -17,6 +17,7 @@ from torch import nn
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client, partition_remarks
+from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import draw_cohort, participations
 from fedpriv.config.schema import Config
@@ -107,7 +108,7 @@ def planned_histories(config: Config, counts: list[int]) -> tuple[dict[int, list
 
 def _kinds(config: Config, counts: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
     """([(how often asked, number of pictures)], [number of clients])."""
-    sizes = example_counts(config) if client_class(config).needs_facts else np.broadcast_to(0, len(counts))
+    sizes = example_counts(config) if client_class(config).traits.needs_facts else np.broadcast_to(0, len(counts))
     kinds, clients = np.unique(np.stack([counts, sizes]), axis=1, return_counts=True)
     return [(count, size) for count, size in kinds.T.tolist()], clients.tolist()
 
@@ -168,9 +169,9 @@ def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float
     model.load(theta)
     batches = Counter(-(-worker.data.num_examples(k) // batch) for k in range(min(config.num_clients, 1000)))
     mean_batches = sum(size * times for size, times in batches.items()) / sum(batches.values())
-    batches_per_round = (
-        make_client(config).batches_per_round or config.local.steps or mean_batches * config.local.epochs
-    )
+    client = make_client(config)
+    noisy_steps = client.local_steps if isinstance(client, ExampleLevelClient) else None
+    batches_per_round = noisy_steps or config.local.steps or mean_batches * config.local.epochs
     return min(seconds) * batches_per_round * sum(counts)
 
 

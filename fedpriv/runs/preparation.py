@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedpriv.client.build import client_class, make_client
 from fedpriv.common.errors import OptionError
-from fedpriv.config.constructors import check_own_half, locate
+from fedpriv.config.halves import half_options, locate
+from fedpriv.config.methods import DistillationServerOptions
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData
 from fedpriv.engines.choice import resolve_engine
@@ -16,8 +17,7 @@ from fedpriv.engines.worker import Worker
 from fedpriv.privacy.event_costs import why_unbounded
 from fedpriv.runs.planning import Plan, make_plan, with_target
 from fedpriv.runs.trainer_choice import choose_trainer
-from fedpriv.server.distilling import Distil, DistillingServer
-from fedpriv.server.round import Population
+from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.distillation import DistillationOptions, Distiller
 from fedpriv.training.evaluation import Evaluator
@@ -30,7 +30,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
 
     server_class(config)  # refused before anything is written
     worker = Worker(config)
-    model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).keeps_layers)
+    model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).traits.keeps_layers)
     config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
     check_sampler(config, worker.data)
     check_precision(config)
@@ -56,11 +56,13 @@ def server_class(config: Config) -> type[FederatedStrategy]:
     found = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
     if not issubclass(found, FederatedStrategy):
         raise OptionError("strategy.server._target_", found.__name__, "must be a subclass of FederatedStrategy")
-    check_own_half(config, "server", found)
+    half_options(config, "server", found)
     return found
 
 
-def make_strategy(config: Config, worker: Worker, attempt: int = 0, run: str = "") -> FederatedStrategy:
+def make_strategy(
+    config: Config, worker: Worker, attempt: int = 0, run: str = "", hooks: Hooks = NO_HOOKS
+) -> FederatedStrategy:
     """The method's server half with its options, and what it needs of data."""
     client, layout = make_client(config), worker.model.layout
     start = client.shared(layout).start
@@ -72,39 +74,41 @@ def make_strategy(config: Config, worker: Worker, attempt: int = 0, run: str = "
         config.engine.round_timeout,
         config.privacy.rng,
         attempt,
-        (lambda number: client.exchange(layout, number).seen_from(start)) if client.keeps_layers else None,
+        (lambda number: client.exchange(layout, number).seen_from(start)) if client.traits.keeps_layers else None,
         tuple(slice(block.start, block.stop) for block in layout.blocks),
         config.clients_asked,
         run,
     )
-    strategy: FederatedStrategy = server_class(config)(population, **config.server_options())
+    kind = server_class(config)
+    options = half_options(config, "server", kind)
+    if kind.needs_public_loss:
+        public = Evaluator(worker, auxiliary=True)
+        hooks = replace(hooks, public_loss=lambda theta: public(worker.whole_model(theta)).loss)
+    if isinstance(options, DistillationServerOptions) and options.distillation_epochs:
+        hooks = replace(hooks, distil=_distil(options, worker))
+    strategy: FederatedStrategy = kind(population, options, hooks)
     if strategy.secret_cohorts and population.over_selects:
         words = "the guarantee rests on who is drawn, and the first to reply are no random sample: 1"
         raise OptionError("over_selection", config.over_selection, words)
-    if strategy.needs_public_loss:
-        public = Evaluator(worker, auxiliary=True)
-        strategy.public_loss = lambda theta: public(worker.whole_model(theta)).loss
-    if isinstance(strategy, DistillingServer) and strategy.distillation_epochs:
-        strategy.distil = _distil(strategy, worker)
     return strategy
 
 
-def _distil(strategy: DistillingServer, worker: Worker) -> Distil:
+def _distil(options: DistillationServerOptions, worker: Worker) -> Distil:
     """Distillation of the layers that the server holds; all others are its own copy of the initial ones."""
-    options = DistillationOptions(
-        strategy.distillation_epochs,
-        strategy.distillation_batch_size,
-        strategy.distillation_lr,
-        strategy.distillation_loss,
-        strategy.temperature,
+    chosen = DistillationOptions(
+        options.distillation_epochs,
+        options.distillation_batch_size,
+        options.distillation_lr,
+        options.distillation_loss,
+        options.temperature,
     )
-    distiller, whole, shared = Distiller(worker, options), worker.whole_model, worker.shared
+    distiller, whole, shared = Distiller(worker, chosen), worker.whole_model, worker.shared
     return lambda teacher, student, number: distiller(whole(teacher), whole(student), shared, number)[shared]
 
 
 def check_faults(config: Config) -> None:
     """A fault planned for an exchange that the method does not have would never happen."""
-    known, faults = client_class(config).exchanges, config.engine.faults
+    known, faults = client_class(config).traits.exchanges, config.engine.faults
     for number, fault in enumerate(() if isinstance(faults, FaultPlan) else faults):
         if fault.exchange not in known:
             words = f"{config.strategy.name} has: {', '.join(known)}"
@@ -124,7 +128,7 @@ def check_precision(config: Config) -> None:
     the bound and the gradient that is summed would be rounded apart.
     """
     asked = config.engine.precision
-    if asked != "float32" and client_class(config).clips_examples:
+    if asked != "float32" and client_class(config).traits.clips_examples:
         words = f"{config.strategy.name} clips the gradients of single examples, and their norms must be exact"
         raise OptionError("engine.precision", asked, f"{words}; allowed: float32")
 

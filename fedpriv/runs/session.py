@@ -11,14 +11,16 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpriv.client.build import client_class
-from fedpriv.client.memory import Book, between_rounds, charged
+from fedpriv.client.memory import Book, ClientMemories, between_rounds, charged
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
+from fedpriv.common.messages import ATTEMPTS_PER_START
 from fedpriv.common.stopping import stop
+from fedpriv.common.vectors import FloatVector, pack_vector
 from fedpriv.common.versions import commit, library_versions
 from fedpriv.config.schema import Config
 from fedpriv.data.features import public_knowledge
 from fedpriv.engines.adapter import make_apps
+from fedpriv.engines.grid import LocalGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.report.client_accuracy import summary_figures
 from fedpriv.report.live.monitor import Monitor
@@ -29,7 +31,8 @@ from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.runs.summary import metrics_row, privacy_figures
-from fedpriv.server.round import BudgetsSpent, Round
+from fedpriv.server.nodes import ClientGrid, FlowerGrid
+from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
 
 
@@ -50,7 +53,6 @@ class Session:
         self.config, self.folder, self.worker, self.plan, self.began = config, folder, worker, plan, began
         self.monitor = monitor
         self.checkpoint = checkpoint
-        self.memories: Any = None
         self.evaluate = Evaluator(worker)
         self.score: Score | None = None
         self.best = checkpoint.run["best"] if checkpoint else None
@@ -62,11 +64,10 @@ class Session:
         if resumed:
             self._return_to(checkpoint)
         deployed = config.dataset.name == "on_nodes"
-        self.strategy = make_strategy(config, self.worker, self.attempt, folder.run_name() if deployed else "")
-        if deployed:
-            self.memories = PlannedAccounts(config, folder.ledger.read().entries)
-            self.strategy.on_asking = self._book_the_asked
-        self.strategy.admits = self.accounts.admits
+        self.planned = PlannedAccounts(config, folder.ledger.read().entries) if deployed else None
+        hooks = Hooks(folder.mark_disturbed, self._book_the_asked, monitor.heard, self.accounts.admits)
+        run = folder.run_name() if deployed else ""
+        self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks)
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
 
@@ -100,39 +101,34 @@ class Session:
             if name == "flower":
                 from fedpriv.engines.flower import run_on_flower
 
-                run_on_flower(self.config, lambda grid, context: self.serve_and_finish(grid))
+                run_on_flower(self.config, lambda grid, context: self.serve_flower(grid))
                 return self.folder.read_summary() or {}
             with self._own_grid(name) as grid:
-                server_app, _ = make_apps(self.config, lambda grid, context: self.serve(grid))
+                server_app, _ = make_apps(self.config, lambda _, context: self.serve(grid, grid))
                 server_app(grid, grid.server_context())
             return self.finish()
 
-    def _own_grid(self, name: str) -> Any:
+    def _own_grid(self, name: str) -> LocalGrid:
         adopt(self.config, self.worker)
         if name == "ray":
             from fedpriv.engines.ray import RayGrid
 
-            return RayGrid(self.config)
+            return RayGrid(self.config, self.folder.mark_disturbed)
         from fedpriv.engines.inprocess import InProcessGrid
 
         _, client_app = make_apps(self.config)
-        return InProcessGrid(self.config, client_app)
+        return InProcessGrid(self.config, client_app, self.folder.mark_disturbed)
 
-    def serve_and_finish(self, grid: Grid) -> None:
-        self.serve(grid)
+    def serve_flower(self, grid: Grid) -> None:
+        """As `serve`, on a grid of Flower's, and the end of the run."""
+        from fedpriv.engines.flower import FileMemories
+
+        self.serve(FlowerGrid(grid, self.strategy.population), self.planned or FileMemories(self.config))
         self.finish()
 
-    def serve(self, grid: Grid) -> None:
+    def serve(self, grid: ClientGrid, memories_of: ClientMemories) -> None:
         """All rounds on a grid. An interruption leaves a folder that `resume` takes up."""
-        if hasattr(grid, "collect_entries"):
-            self.memories = grid
-        elif self.memories is None:
-            from fedpriv.engines.flower import FileMemories
-
-            self.memories = FileMemories(self.config)
-        self.strategy.on_disturbance, self.strategy.on_progress = self.folder.mark_disturbed, self.monitor.heard
-        if hasattr(grid, "on_disturbance"):
-            grid.on_disturbance = self.folder.mark_disturbed
+        self.memories = memories_of
         first = self.checkpoint.round + 1 if self.checkpoint else 1
         memories: Mapping[int, bytes] = self.checkpoint.memories if self.checkpoint else {}
         if self.attempt:  # releases behind the checkpoint have left: ledger and clients' budgets must know them
@@ -170,12 +166,12 @@ class Session:
                 raise
         self.monitor.finishing()
 
-    def _with_faults(self, grid: Grid) -> Grid:
+    def _with_faults(self, grid: ClientGrid) -> ClientGrid:
         if not self.config.engine.faults:
             return grid
         from fedpriv.engines.faults import doubling  # in simulations that plan some
 
-        return doubling(grid, self.config, client_class(self.config).exchanges)
+        return doubling(grid, self.config, client_class(self.config).traits.exchanges)
 
     def _collect(self, current: Round, book: Book | None = None) -> None:
         """Merges the round's ledger entries, also those of clients whose reply was lost; and of earlier rounds, of
@@ -189,8 +185,9 @@ class Session:
         self.overdue = (self.overdue | set(current.lost)) - {reply.client for reply in current.replies}
 
     def _book_the_asked(self, clients: Sequence[int]) -> None:
-        """In a deployment, before the messages go out."""
-        self.accounts.book(self.memories.ask(clients, self.strategy.current.number, self.attempt))
+        """Before the messages go out: in a deployment, whose clients' ledgers are out of sight."""
+        if self.planned is not None:
+            self.accounts.book(self.planned.ask(clients, self.strategy.current.number, self.attempt))
 
     def _end_round(self, current: Round) -> None:
         self.monitor.heard()

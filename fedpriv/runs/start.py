@@ -111,7 +111,7 @@ def serve_flwr_run(grid: Grid, context: Context, config: Config) -> None:
     folder = RunFolder(Path(config.run_dir))
     with ended_by_flower(config.operations.stop_grace), locked(folder.path), watched(config, folder.path) as monitor:
         session = _taken_up(config, folder, began, monitor) or _prepare(config, folder, began, monitor)
-        session.serve_and_finish(grid)
+        session.serve_flower(grid)
 
 
 def _taken_up(config: Config, folder: RunFolder, began: float, monitor: Monitor) -> Session | None:

@@ -86,7 +86,7 @@ def _why_not(config: Config, worker: Worker) -> str | None:
     """What besides the model forbids vectorised training, in words."""
     if config.engine.name == "flower":
         return "engine=flower gives every client a message of its own, one at a time"
-    if client_class(config).clips_examples and not _by_hand(config, worker):
+    if client_class(config).traits.clips_examples and not _by_hand(config, worker):
         return f"per-example gradients of model={config.model.name} are clipped client by client"
     return None
 
@@ -118,7 +118,7 @@ def _measured(config: Config, worker: Worker) -> tuple[str | None, float]:
         "precision": config.engine.precision,
         "examples": examples,
         "clients": min(CLIENTS, config.clients_per_round),
-        "clips_examples": client_class(config).clips_examples,
+        "clips_examples": client_class(config).traits.clips_examples,
     }
 
     def write(folder: Path) -> None:
@@ -155,7 +155,7 @@ def measure(config: Config, worker: Worker, examples: int) -> float:
     local = config.local.model_copy(update={"epochs": 1})
     precision = config.engine.precision
     vectorised, sequential = VectorisedTrainer(model, local, precision), SequentialTrainer(model, local, precision)
-    clips = client_class(config).clips_examples
+    clips = client_class(config).traits.clips_examples
 
     def ask(trainer: SequentialTrainer, client: int) -> object:
         if clips:

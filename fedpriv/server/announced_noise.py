@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fedpriv.common.messages import SIGMA, FloatVector, Options, Reply
+from fedpriv.common.messages import SIGMA, Options, Reply
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import AnnouncedNoiseServerOptions, ANRServerOptions
 from fedpriv.mechanisms.noise_decay import next_sigma
-from fedpriv.server.round import Population
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
 #: What clients report to the experimenter in simulation.
@@ -17,9 +19,11 @@ CLIENT_FIGURES = ("gradient_norm", "theta_clip")
 class AnnouncedNoise(FederatedStrategy):
     """theta <- theta + sum p_j (theta_j - theta); sigma_t travels in every train message."""
 
-    def __init__(self, population: Population, *, noise_multiplier: float, **options: Any) -> None:
-        super().__init__(population, **options)
-        self.sigma = noise_multiplier
+    options: AnnouncedNoiseServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        self.sigma = self.options.noise_multiplier
 
     def train_options(self, server_round: int) -> Options:
         self.current.figures["sigma"] = self.sigma
@@ -39,24 +43,23 @@ class DecayingNoiseServer(AnnouncedNoise):
     decay: rho; threshold: mu; floor: smallest sigma_t / sigma_0 that the clients accept, None: as far as it goes.
     """
 
+    options: ANRServerOptions
     needs_public_loss: ClassVar[bool] = True
+    last_loss: float | None = None
 
-    def __init__(
-        self, population: Population, *, decay: float, threshold: float, floor: float, variant: str, **options: Any
-    ) -> None:
-        super().__init__(population, **options)
-        self.decay, self.threshold = decay, threshold
-        self.least = floor * self.sigma if variant == "repaired" else 0.0
-        self.last_loss: float | None = None
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        self.least = self.options.floor * self.sigma if self.options.variant == "repaired" else 0.0
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        assert self.public_loss is not None, "preparation.py gives every method that needs it a public loss"
+        public_loss, options = self.hooks.public_loss, self.options
+        assert public_loss is not None, "preparation.py gives every method that needs it a public loss"
         if self.last_loss is None:
-            self.last_loss = self.public_loss(theta)
+            self.last_loss = public_loss(theta)
         moved = super().aggregate(theta, replies)
-        loss = self.public_loss(moved)
+        loss = public_loss(moved)
         self.current.figures |= {"public_loss": loss}
-        self.sigma = max(self.least, next_sigma(self.sigma, self.last_loss, loss, self.decay, self.threshold))
+        self.sigma = max(self.least, next_sigma(self.sigma, self.last_loss, loss, options.decay, options.threshold))
         self.last_loss = loss
         return moved
 

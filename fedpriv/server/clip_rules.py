@@ -18,18 +18,11 @@ from typing import Any
 
 import torch
 
-from fedpriv.common.messages import (
-    CLIP_BIT,
-    CLIP_CHANGE,
-    CLIP_NORM,
-    CLIP_REPORTED_NORM,
-    FloatVector,
-    Options,
-    Reply,
-    Reported,
-)
+from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, Options, Reply, Reported
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import ClippingServerOptions
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
-from fedpriv.server.round import Population
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
 
@@ -136,62 +129,26 @@ class PublishedWindow(AdaptiveWindow):
         return reply.statistics[CLIP_CHANGE]
 
 
-def make_rule(
-    clipping: str,
-    variant: str,
-    *,
-    clip_norm: float,
-    clip_lr: float,
-    target_quantile: float,
-    decay: float,
-    window: int,
-    floor: float,
-    norm_bound: float,
-) -> ClipRule:
+def make_rule(options: ClippingServerOptions) -> ClipRule:
     """The rule of `strategy.server.clipping`: fixed | quantile | geometric | adp."""
-    public = (clip_norm, floor, norm_bound)
-    if clipping == "quantile":
-        return Quantile(*public, clip_lr=clip_lr, target=target_quantile)
-    if clipping == "geometric":
-        return Geometric(*public, decay=decay)
-    if clipping == "adp":
-        return (PublishedWindow if variant == "published" else AdaptiveWindow)(*public, window=window)
-    return ClipRule(clip_norm)
+    public = (options.clip_norm, options.floor, options.norm_bound)
+    if options.clipping == "quantile":
+        return Quantile(*public, clip_lr=options.clip_lr, target=options.target_quantile)
+    if options.clipping == "geometric":
+        return Geometric(*public, decay=options.decay)
+    if options.clipping == "adp":
+        return (PublishedWindow if options.variant == "published" else AdaptiveWindow)(*public, window=options.window)
+    return ClipRule(options.clip_norm)
 
 
 class ClippingServer(FederatedStrategy):
-    """theta <- theta + mean of the releases; C^t travels in every train message, unless it is fixed.
+    """theta <- theta + mean of the releases; C^t travels in every train message, unless it is fixed."""
 
-    clip_norm: C of round 1. clipping: fixed | quantile | geometric | adp. floor, norm_bound: smallest and largest C.
-    """
+    options: ClippingServerOptions
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        clipping: str = "fixed",
-        clip_norm: float = 1.0,
-        clip_lr: float = 0.2,
-        target_quantile: float = 0.5,
-        decay: float = 0.99,
-        window: int = 5,
-        floor: float = 1e-3,
-        norm_bound: float = 10.0,
-        variant: str = "repaired",
-        **options: Any,
-    ) -> None:
-        super().__init__(population, **options)
-        self.rule = make_rule(
-            clipping,
-            variant,
-            clip_norm=clip_norm,
-            clip_lr=clip_lr,
-            target_quantile=target_quantile,
-            decay=decay,
-            window=window,
-            floor=floor,
-            norm_bound=norm_bound,
-        )
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        self.rule = make_rule(self.options)
         self.statistics = self.rule.statistics
 
     def train_options(self, server_round: int) -> Options:

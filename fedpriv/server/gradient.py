@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.common.messages import Reply
 from fedpriv.common.packing import unpack_selected
 from fedpriv.common.seeds import public_mask
-from fedpriv.server.round import Population
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import GradientServerOptions, SelectingServerOptions
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
 #: What clients report to the experimenter in simulation: shares of the coordinates.
@@ -21,13 +23,11 @@ CLIENT_FIGURES = ("share_perturbed", "scheduled_share", "clamped_share")
 class GradientServer(FederatedStrategy):
     """theta <- theta - eta sum_k w_k g_k. learning_rate: eta."""
 
-    def __init__(self, population: Population, *, learning_rate: float, **options: Any) -> None:
-        super().__init__(population, **options)
-        self.learning_rate = learning_rate
+    options: GradientServerOptions
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         gradient = self.mean(theta.size, replies)  # [DP-FedAGS, eq. 3]
-        return (theta - self.learning_rate * gradient).astype(np.float32)  # [DP-FedAGS, Alg. 1 line 12]
+        return (theta - self.options.learning_rate * gradient).astype(np.float32)  # [DP-FedAGS, Alg. 1 line 12]
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
         found = {}
@@ -41,10 +41,11 @@ class GradientServer(FederatedStrategy):
 class SelectingServer(GradientServer):
     """Receives some coordinates of each gradient; the others count as zero. selection, variant: the clients' own."""
 
-    def __init__(self, population: Population, *, selection: str, variant: str, **options: Any) -> None:
-        super().__init__(population, **options)
-        self.selection = selection
-        self.decode = None if variant == "published" else self.decoded
+    options: SelectingServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        self.decode = None if self.options.variant == "published" else self.decoded
 
     @abstractmethod
     def count(self, dimension: int, server_round: int) -> int:
@@ -54,7 +55,7 @@ class SelectingServer(GradientServer):
         """float32 [d], zero where nothing was sent. Raises ValueError for anything else than what a client sends."""
         dimension, number = self.current.theta.size, self.current.number
         count = self.count(dimension, number)
-        if self.selection == "gumbel" and count < dimension:
+        if self.options.selection == "gumbel" and count < dimension:
             return unpack_selected(sent, dimension, count)
         if sent.dtype != np.float32 or sent.shape != (count,):
             raise ValueError(f"expected float32 [{count}], got {sent.dtype} {list(sent.shape)}")

@@ -1,4 +1,4 @@
-"""Grids that are not our own, but Flower's: who is there, and how replies are waited for."""
+"""How a server half reaches its clients by number: a protocol, and the grids that are not our own, but Flower's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,73 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import MalformedMessage, read_identity, refusal_name
+from fedpriv.common.messages import read_identity, refusal_name
+from fedpriv.common.records import MalformedMessage
+from fedpriv.server.round import Population
+
+
+class ClientGrid(Protocol):
+    """What a server half needs of a grid. The project's own grids are one; `FlowerGrid` makes any other one.
+
+    in_order: replies come in the order of the messages, one for each. unnamed: `refusal_name` of nodes that did not
+    even say which client they are.
+    """
+
+    in_order: bool
+    unnamed: Counter[str]
+
+    def nodes(self) -> Nodes:
+        """client -> node, of the clients that can be asked now."""
+
+    def client_of(self, node: int) -> int:
+        """The client of a node; -1 for a node that is none."""
+
+    def receive(self, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
+        """The replies of one exchange, none later than ``timeout`` seconds of the monotonic clock."""
+
+
+class Nodes(Protocol):
+    """client -> node."""
+
+    def __contains__(self, client: object, /) -> bool: ...
+
+    def __getitem__(self, client: int, /) -> int: ...
+
+
+class FlowerGrid:
+    """Any grid of Flower's. Its nodes are waited for and asked once; of real machines some may be away, and are looked
+    for again in every exchange.
+    """
+
+    in_order = False
+
+    def __init__(self, grid: Grid, population: Population, known: dict[int, int] | None = None) -> None:
+        self.grid, self.population, self.known = grid, population, known
+        self.unnamed: Counter[str] = Counter()
+        self._clients: dict[int, int] = {}  # node -> client
+
+    def nodes(self) -> Nodes:
+        count, wait = self.population.num_clients, self.population.round_timeout
+        if self.population.run and len(self.known or ()) < count:
+            self.unnamed.clear()
+            self.known = find_partitions(self.grid, count, wait, self.known, self.unnamed)
+        elif self.known is None:
+            self.known = ask_partitions(self.grid, count, wait)
+        self._clients = {node: client for client, node in self.known.items()}
+        return self.known
+
+    def client_of(self, node: int) -> int:
+        return self._clients.get(node, -1)
+
+    def receive(self, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
+        return as_they_come(self.grid, messages, timeout)
+
 
 #: Seconds between two looks for replies, at most: as Flower's own grids.
 LONGEST_PAUSE = 3.0

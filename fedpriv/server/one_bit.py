@@ -5,15 +5,19 @@ Symbols: c, r -> centres, radii (one for each named block), A -> `step`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedpriv.common.messages import CENTRES, RADII, FloatVector, Options, Reply
+from fedpriv.common.messages import CENTRES, RADII, Options, Reply
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import OneBitServerOptions
 from fedpriv.mechanisms.quantisation import decode, in_chunks, unpack
-from fedpriv.server.round import Population
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.flat_model import per_layer
 
@@ -25,24 +29,24 @@ class OneBitServer(FederatedStrategy):
     clients' own. radius_floor: r_min; clip_factor: of half the range of the last released weights of a layer.
     """
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        epsilon: float | None,
-        encode: str,
-        radius: float | Sequence[float],
-        radius_floor: float,
-        clip_factor: float,
-        **options: Any,
-    ) -> None:
-        super().__init__(population, **options)
+    options: OneBitServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
         self.layers = population.layers
-        self.epsilon = float("inf") if epsilon is None else epsilon
-        self.encode_weights, self.radius_floor, self.clip_factor = encode == "weights", radius_floor, clip_factor
-        self.centres, self.radii = [0.0] * len(self.layers), per_layer(radius, len(self.layers))
+        self.centres, self.radii = [0.0] * len(self.layers), per_layer(self.options.radius, len(self.layers))
         self.announced = False
         self.decode = self.decoded
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Of one coordinate; infinite where the method has no such option."""
+        given = getattr(self.options, "epsilon", None)
+        return math.inf if given is None else float(given)
+
+    @property
+    def encode_weights(self) -> bool:
+        return self.options.encode == "weights"
 
     def train_options(self, server_round: int) -> Options:
         if not self.encode_weights:
@@ -77,7 +81,7 @@ class OneBitServer(FederatedStrategy):
         for index, part in enumerate(self.layers):
             low, high = float(weights[part].min()), float(weights[part].max())
             self.centres[index] = (low + high) / 2
-            wanted = max(self.radius_floor, self.clip_factor * (high - low) / 2)
+            wanted = max(self.options.radius_floor, self.options.clip_factor * (high - low) / 2)
             self.radii[index] = min(self.radii[index], wanted)
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from typing import Any, overload
 import numpy as np
 
 from fedpriv.common.errors import FedprivError
-from fedpriv.common.messages import FloatVector, Refused, Reply
-from fedpriv.privacy.events import Entry
+from fedpriv.common.messages import Reply
+from fedpriv.common.records import Refused
+from fedpriv.common.vectors import FloatVector
+from fedpriv.privacy.events import Entry, Event
 from fedpriv.training.flat_model import Exchange
 
 #: In the place of a release that was used.
@@ -76,6 +78,31 @@ class Population:
     @property
     def over_selects(self) -> bool:
         return self.clients_asked > self.clients_per_round
+
+
+#: Student [d] after distillation from a teacher [d] in a round: distil(teacher, student, round).
+Distil = Callable[[FloatVector, FloatVector, int], FloatVector]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a run gives its server half: who is told of what happens, and what is computed from data for it.
+
+    on_disturbance: before the replies of a round are used that cannot be repeated bit for bit. on_asking: with the
+    clients of an exchange before they are asked. on_progress: with every message that arrives. admits: whether
+    `privacy.max_epsilon` allows a release of the server's own. public_loss: of theta on public pictures that are not
+    reported on. distil: None where nothing is distilled.
+    """
+
+    on_disturbance: Callable[[], None] = lambda: None
+    on_asking: Callable[[Sequence[int]], None] = lambda clients: None
+    on_progress: Callable[[], None] = lambda: None
+    admits: Callable[[Event], bool] = lambda event: True
+    public_loss: Callable[[FloatVector], float] | None = None
+    distil: Distil | None = None
+
+
+NO_HOOKS = Hooks()
 
 
 @dataclass

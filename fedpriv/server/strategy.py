@@ -1,7 +1,7 @@
-"""The shared base of all server halves: who is asked, what is sent, how replies become the next global model.
+"""The shared base of all server halves: who is asked, and how replies become the next global model.
 
 A method's server file overrides `train_options` (what a round tells the clients), `aggregate` (how releases become
-a step) or `configure_train` (an extra exchange). Rounds, sampling, checks of replies and counting are here.
+a step) or `configure_train` (an extra exchange). Messages and replies: `fedpriv.server.exchange`.
 
 Replies are used as they come, in the order of clients, and their releases forgotten: memory does not grow with the
 cohort.
@@ -12,60 +12,36 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import (
-    EXCHANGE,
-    FIRST_NODE,
-    MALFORMED,
-    RUN,
-    TRAIN,
-    FloatVector,
-    Instructions,
-    MalformedMessage,
-    Options,
-    Refusal,
-    Refused,
-    Reply,
-    check_size,
-    label,
-    num_bytes,
-    pack_vector,
-    read_reply,
-    reason_of,
-    refusal_name,
-    train_content,
-    unpack_vector,
-)
-from fedpriv.common.seeds import draw_cohort, generator
-from fedpriv.privacy.events import Event
-from fedpriv.server.nodes import as_they_come, ask_partitions, find_partitions
-from fedpriv.server.round import FORGOTTEN, BudgetsSpent, Population, Replies, Round
-
-#: What one exchange makes of a reply.
-Answer = TypeVar("Answer")
+from fedpriv.common.messages import Options, Reply, read_reply
+from fedpriv.common.seeds import draw_cohort
+from fedpriv.common.vectors import FloatVector, pack_vector, unpack_vector
+from fedpriv.config.methods import ServerOptions
+from fedpriv.server.exchange import Answer, Exchange
+from fedpriv.server.nodes import ClientGrid
+from fedpriv.server.round import FORGOTTEN, NO_HOOKS, Hooks, Population, Replies, Round
 
 
 class FederatedStrategy(Strategy):
     """Base of the server halves.
 
-    min_replies: fewer usable replies end the run. client_sampling: fixed | poisson. weighting: uniform | examples.
+    ``options`` is the frozen schema of the half's options, whose class a subclass names by its annotation.
     """
 
-    #: Whether `public_loss` is wanted: the loss of theta on public pictures that are not reported on.
+    #: The half's own options.
+    options: ServerOptions
+    #: Whether `Hooks.public_loss` is wanted.
     needs_public_loss: ClassVar[bool] = False
-    public_loss: Callable[[FloatVector], float] | None = None
     #: Numbers that every reply must hold beside its release; a reply without them is refused.
     statistics: tuple[str, ...] = ()
     #: (client, what arrived) -> its release (float32 [d]), where a method sends it in another form.
@@ -79,27 +55,10 @@ class FederatedStrategy(Strategy):
     #: Whether the guarantee rests on who is drawn: then, under ``rng=secure``, not even the seed tells it.
     secret_cohorts: bool = False
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        min_replies: int = 1,
-        client_sampling: str = "fixed",
-        weighting: str = "uniform",
-    ) -> None:
-        self.population = population
-        self.min_replies, self.client_sampling, self.weighting = min_replies, client_sampling, weighting
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        self.population, self.options, self.hooks = population, options, hooks
+        self.exchange = Exchange(population, hooks)
         self.current = Round(0, np.zeros(0, np.float32))
-        self._nodes: dict[int, int] | None = None  # client -> node, on a grid that is not our own
-        self.unnamed: Counter[str] = Counter()  # `refusal_name` of nodes that did not even say which client they are
-        #: Called before the replies of a round are used that cannot be repeated bit for bit; session.py sets it.
-        self.on_disturbance: Callable[[], None] = lambda: None
-        #: Called with the clients of an exchange before they are asked; session.py sets it where it books for them.
-        self.on_asking: Callable[[Sequence[int]], None] = lambda clients: None
-        #: Called with every message that arrives; session.py sets it.
-        self.on_progress: Callable[[], None] = lambda: None
-        #: Whether `privacy.max_epsilon` allows a release of the server's own; session.py sets it.
-        self.admits: Callable[[Event], bool] = lambda event: True
 
     # --- what a method may say ---------------------------------------------------------------------------
 
@@ -146,7 +105,7 @@ class FederatedStrategy(Strategy):
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         """Weights over the replies that arrived; they sum to 1. See `public_weights`."""
-        if self.weighting == "uniform":
+        if self.options.weighting == "uniform":
             return [1 / len(replies)] * len(replies)
         total = sum(reply.num_examples for reply in replies)
         return [reply.num_examples / total for reply in replies]
@@ -167,8 +126,8 @@ class FederatedStrategy(Strategy):
 
     # --- Flower's interface ------------------------------------------------------------------------------
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    def configure_train(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         cohort = self.begin(server_round, arrays)
         return self.messages(grid, cohort, self._coming_down(arrays), self.train_options(server_round))
@@ -181,52 +140,34 @@ class FederatedStrategy(Strategy):
             server_round,
             self.population.num_clients,
             max(self.population.clients_asked, self.population.clients_per_round),
-            self.client_sampling,
+            self.options.client_sampling,
         )
         self.current = Round(server_round, unpack_vector(arrays), cohort)
         return cohort
 
     def messages(
         self,
-        grid: Grid,
+        grid: ClientGrid,
         clients: Sequence[int],
         arrays: ArrayRecord | None,
         options: Options,
         own: Mapping[int, Options] = MappingProxyType({}),
     ) -> list[Message]:
-        """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client;
-        all others share one content, which nobody writes to.
-        """
-        number, nodes, messages = self.current.number, self.nodes(grid), []
-        current, exchange = self.current, str(options.get(EXCHANGE, TRAIN))
-        current.asked, current.label = list(clients), label(number, self.population.attempt, exchange)
-        if self.population.run:
-            options = options | {RUN: self.population.run}
-            clients = [client for client in clients if client in nodes]  # nobody can ask a machine that is away
-        self.on_asking(clients)
-        if self.population.over_selects:  # on our own grids, which keep the order, chance says who comes first
-            order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
-            clients = [clients[place] for place in order]
-        same = train_content(arrays, Instructions(number, self.population.attempt, options))
-        for client in clients:
-            content = same
-            if client in own:
-                content = train_content(arrays, Instructions(number, self.population.attempt, options | own[client]))
-            messages.append(Message(content, nodes[client], "train", group_id=current.label))
-        sizes = [num_bytes(message.content) for message in (messages if own else messages[:1])]
-        current.bytes_down += sum(sizes) if own else sum(sizes) * len(messages)
-        return messages
+        """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client."""
+        return self.exchange.messages(self.current, grid, clients, arrays, options, own)
 
-    def ask(self, grid: Grid, messages: Sequence[Message], read: Callable[[Message, int], Answer]) -> list[Answer]:
+    def ask(
+        self, grid: ClientGrid, messages: Sequence[Message], read: Callable[[Message, int], Answer]
+    ) -> list[Answer]:
         """A further exchange within `configure_train`: the usable answers, sorted by client."""
-        return list(self._usable(self.receive(grid, messages, self.population.round_timeout), read))
+        return list(self.exchange.usable(self.current, grid.receive(messages, self.population.round_timeout), read))
 
     def require(self, usable: int) -> None:
         """Ends the run where fewer than ``min_replies`` clients can still take part in the round."""
         current = self.current
-        if current.cohort and usable < self.min_replies:
+        if current.cohort and usable < self.options.min_replies:
             current.lost = sorted(set(current.cohort) - set(current.stopped))
-            self._give_up(usable)
+            self.exchange.give_up(current, usable, self.options.min_replies)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -258,8 +199,8 @@ class FederatedStrategy(Strategy):
         exchange = self.population.exchange
         return slice(0, self.current.theta.size) if exchange is None else exchange(self.current.number).up
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    def configure_evaluate(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         return []
 
@@ -271,7 +212,7 @@ class FederatedStrategy(Strategy):
 
     def start(  # type: ignore[override]
         self,
-        grid: Grid,
+        grid: ClientGrid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
         timeout: float = 3600,
@@ -288,7 +229,7 @@ class FederatedStrategy(Strategy):
         for server_round in range(first_round, num_rounds + 1):
             began = time.perf_counter()
             messages = self.configure_train(server_round, arrays, config, grid)
-            replies = self.receive(grid, messages, timeout)
+            replies = grid.receive(messages, timeout)
             new_arrays, _ = self.aggregate_train(server_round, replies)
             arrays = result.arrays = new_arrays or arrays
             self.current.seconds = time.perf_counter() - began
@@ -297,30 +238,6 @@ class FederatedStrategy(Strategy):
             if on_round:
                 on_round(self.current)
         return result
-
-    # --- nodes and replies -------------------------------------------------------------------------------
-
-    @staticmethod
-    def receive(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
-        """The replies of one exchange, none later than ``timeout`` seconds of the monotonic clock."""
-        if hasattr(grid, "node_of_client"):
-            return grid.send_and_receive(messages, timeout=timeout)
-        return as_they_come(grid, messages, timeout)
-
-    def nodes(self, grid: Grid) -> Any:
-        """client -> node. Our own grids number nodes by partition; any other grid is waited for and asked once. Of real
-        machines some may be away, and are looked for again in every exchange.
-        """
-        population = self.population
-        if hasattr(grid, "node_of_client"):
-            return grid.node_of_client
-        if population.run and len(self._nodes or ()) < population.num_clients:
-            self.unnamed.clear()
-            count, wait = population.num_clients, population.round_timeout
-            self._nodes = find_partitions(grid, count, wait, self._nodes, self.unnamed)
-        elif self._nodes is None:
-            self._nodes = ask_partitions(grid, population.num_clients, population.round_timeout)
-        return self._nodes
 
     def _accept(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Usable replies sorted by client; the others are counted in the round with what was wrong. Ends as
@@ -336,119 +253,10 @@ class FederatedStrategy(Strategy):
 
         current.replies = []
         enough = self.population.clients_per_round if self.population.over_selects else None
-        for reply in self._usable(messages, read, enough):
+        for reply in self.exchange.usable(current, messages, read, enough):
             current.replies.append(replace(reply, release=FORGOTTEN))
             yield reply
         replied = {reply.client for reply in current.replies}
         current.lost = sorted(set(current.cohort) - replied - set(current.stopped))
-        if current.cohort and len(replied) < self.min_replies and not self.steps_when_empty:
-            self._give_up(len(replied))
-
-    def _usable(
-        self, messages: Iterable[Message], read: Callable[[Message, int], Answer], enough: int | None = None
-    ) -> Iterator[Answer]:
-        """What ``read`` makes of the replies of one exchange, sorted by client; it refuses by `MalformedMessage`.
-
-        A reply waits here for those of smaller clients. On our own grids none has to: they deliver in order. Where the
-        first so many are ``enough``, these wait for each other; our own grids still let all others train, and their
-        replies are late, while nobody waits for the clients of any other grid.
-        """
-        current, asked = self.current, set(self.current.asked)
-        turns, answered, ours = deque(sorted(asked)), set[int](), self._nodes is None
-        early: dict[int, Answer] = {}
-        silent = set(asked)
-        for message, client in self._with_clients(messages):
-            self.on_progress()
-            if ours:  # there a client has one reply, the right one or another
-                silent.discard(client)
-            if (wrong := self._why_ignored(message, client, asked, answered)) is not None:
-                current.refused[wrong] += 1
-                continue
-            silent.discard(client)
-            answered.add(client)
-            if message.has_error():
-                self._note_error(client, message)
-            elif enough is not None and len(early) >= enough:
-                current.late.append(client)
-            else:
-                try:
-                    check_size(message.content, current.theta.size)
-                    early[client] = read(message, client)
-                except MalformedMessage as error:
-                    current.errors[client] = f"refused: {error}"
-                    current.codes[client] = MALFORMED
-                    current.refused[error.kind] += 1
-            while enough is None and turns and turns[0] in answered:
-                if (turn := turns.popleft()) in early:
-                    yield early.pop(turn)
-            if enough is not None and len(early) >= enough and not ours:
-                break
-        yield from (early.pop(client) for client in turns if client in early)  # behind somebody who stayed silent
-        current.stopped.sort()
-        if silent:  # the clock, not the seed, decided who is in this round
-            self.on_disturbance()
-
-    def _why_ignored(self, message: Message, client: int, asked: set[int], answered: set[int]) -> Refused | None:
-        """What is wrong with a reply that does not take its client's turn, so that the right one still can."""
-        if message.metadata.group_id != self.current.label:
-            return "stale"
-        if client not in asked:
-            return "unasked"
-        return "duplicate" if client in answered else None
-
-    def _note_error(self, client: int, message: Message) -> None:
-        current, code = self.current, message.error.code
-        current.codes[client] = refusal_name(code)
-        if code == Refusal.BUDGET_SPENT:
-            current.stopped.append(client)
-        elif code == Refusal.LATE:
-            current.late.append(client)
-        elif code != Refusal.LOST:
-            current.errors[client] = reason_of(message)
-        if code == Refusal.WORKER_LOST:
-            self.on_disturbance()
-
-    def _with_clients(self, messages: Iterable[Message]) -> Iterable[tuple[Message, int]]:
-        client_of = {node: client for client, node in self._nodes.items()} if self._nodes is not None else None
-        for message in messages:
-            node = message.metadata.src_node_id
-            yield message, client_of.get(node, -1) if client_of is not None else node - FIRST_NODE
-
-    def _give_up(self, usable: int) -> None:
-        current = self.current
-        if current.stopped and usable + len(current.stopped) >= self.min_replies:
-            why = "have spent privacy.max_epsilon"
-            if self.population.run:  # real machines: their own budgets and bounds, not this run's
-                why = f"answered {'; '.join(what_to_do({'budget_spent': len(current.stopped)}))}"
-            raise BudgetsSpent(
-                f"round {current.number}: {len(current.stopped)} of {len(current.cohort)} clients {why}, "
-                f"{usable} are left and "
-                f"strategy.server.min_replies={self.min_replies}"
-            )
-        codes = Counter(current.codes.values()) + self.unnamed
-        silent = [client for client in current.lost if client not in current.errors]
-        words = [f"client {client}: {reason}" for client, reason in sorted(current.errors.items())[:10]]
-        words += [f"client {client}: no reply" for client in silent[:10]]
-        raise RunFailed(
-            f"round {current.number}: {usable} usable replies of {len(current.cohort)}, "
-            f"strategy.server.min_replies={self.min_replies}; " + "; ".join([*what_to_do(codes), *words])
-        )
-
-
-#: What whoever runs the server can do about a code, where it is a node's answer.
-REMEDIES = {
-    Refusal.POLICY: "their policies do not allow this run's options",
-    Refusal.LEDGER: "their ledgers are missing, older than their counters, or in use",
-    Refusal.BUNDLE: "they have not approved this app: `fedpriv.node bundle` prints the digest that a policy must name",
-    Refusal.BUDGET_SPENT: "a budget or a bound of their own does not admit the release",
-    Refusal.STALE: "they have answered a later round of this run: go on with its newest checkpoint",
-    Refusal.UNSAFE_NOISE: "this server asked for less noise than the run's options say",
-    Refusal.UNSAFE_CLIP_NORM: "this server announced a clip norm outside the run's bounds",
-}
-
-
-def what_to_do(codes: Mapping[str, int]) -> list[str]:
-    """How many nodes gave each code, the most frequent first, and what it means."""
-    known = {code.name.lower(): words for code, words in REMEDIES.items()}
-    counts = sorted(codes.items(), key=lambda item: -item[1])
-    return [f"{times} x {code} ({known[code]})" for code, times in counts if code in known]
+        if current.cohort and len(replied) < self.options.min_replies and not self.steps_when_empty:
+            self.exchange.give_up(current, len(replied), self.options.min_replies)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -28,6 +29,7 @@ from fedpriv.cli import both_schemas
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, PublicFacts, Site
+from fedpriv.client.memory import ClientMemory
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.methods import ExampleLevelClientOptions
@@ -127,8 +129,8 @@ class MemoryOnly:
     def read(self) -> bytes | None:
         return self.blob
 
-    def write(self, blob: bytes) -> None:
-        self.blob = blob
+    def keep(self, memory: ClientMemory) -> None:
+        self.blob = memory.to_bytes()
 
 
 def participate(client: Client, number: int, updates: list[torch.Tensor], seed: int) -> list[np.ndarray]:
@@ -158,7 +160,7 @@ def along_first_axis(length: float) -> torch.Tensor:
 
 
 def quiet_client() -> FedLDPClient:
-    return FedLDPClient(noise_multiplier=8.0, clip_norm=1.0)
+    return making.client(FedLDPClient, noise_multiplier=8.0, clip_norm=1.0)
 
 
 TRUTH = compose_events(quiet_client().planned_events(2), DELTA).epsilon  # below 1.5
@@ -194,7 +196,7 @@ def test_generator_seeded_alike_for_two_clients_is_found(monkeypatch: pytest.Mon
 
 class HalfTheNoise(FedLDPClient):
     def release(self, update: torch.Tensor, state: Any, noise: Any) -> Any:
-        honest = FedLDPClient(noise_multiplier=self.noise_multiplier / 2, clip_norm=self.clip_norm)
+        honest = making.client(FedLDPClient, noise_multiplier=self.noise_multiplier / 2, clip_norm=self.clip_norm)
         return honest.release(update, state, noise)
 
 
@@ -324,9 +326,10 @@ class QuietCount(DPSGDClient):
     """The adaptive threshold's count has a tenth of its noise."""
 
     def noisy_step(self, total: Any, within: Any, sigma: float, *others: Any) -> Any:
-        honest, self.count_noise = self.count_noise, self.count_noise / 10
+        honest = self.options
+        self.options = honest.model_copy(update={"count_noise": honest.count_noise / 10})
         step = super().noisy_step(total, within, sigma, *others)
-        self.count_noise = honest
+        self.options = honest
         return step
 
 
@@ -334,7 +337,7 @@ def example_level(
     kind: type[DPSGDClient] = DPSGDClient, examples: int = 60, noise_multiplier: float = 2.0, **options: Any
 ) -> DPSGDClient:
     facts = PublicFacts(num_examples=examples, smallest=examples, batch_size=60, num_rounds=5, clients_per_round=4)
-    return kind(noise_multiplier=noise_multiplier, clip_norm=1.0, facts=facts, **options)
+    return making.client(kind, noise_multiplier=noise_multiplier, clip_norm=1.0, facts=facts, **options)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +395,7 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_worst_case_pairs_of_fedcad_stay_within_its_bounds() -> None:
     """The pairs are neighbours that the client's own clipping leaves alone, or the audit would be of something else."""
-    client = FedCADClient(noise_multiplier=1.0, clip_norm=1.0, diff=0.3, obsolete_factor=0.4)
+    client = making.client(FedCADClient, noise_multiplier=1.0, clip_norm=1.0, diff=0.3, obsolete_factor=0.4)
     for pair in client.worst_case_pairs(5):
         for world in (pair.world0, pair.world1):
             assert len(world) == 5 and max(map(abs, world)) <= 1

@@ -52,7 +52,7 @@ def twins(*case: str) -> Config:
 def heard_of(config: Config) -> Heard:
     """Where an optimizer or one bit stands between noise and release, no gradient may hide the noise behind it."""
     kind = client_class(config)
-    return listen(config, BROKEN if kind.clips_examples or kind.canary_everywhere else 1.0)
+    return listen(config, BROKEN if kind.traits.clips_examples or kind.traits.canary_everywhere else 1.0)
 
 
 @pytest.mark.parametrize("case", cases(), ids=" ".join)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from clients.fedldp import FedLDPClient
 from fedpriv.attacks.client_canaries import CanaryTrainer
 from fedpriv.client.base import Client
 from fedpriv.client.contract import BudgetSpent, Site, StaleRequest
-from fedpriv.client.memory import read_memory
+from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.messages import ATTEMPTS_PER_START
 from fedpriv.mechanisms.noise_sources import KeyRegistry
 from fedpriv.privacy.composition import compose
@@ -30,8 +31,8 @@ class MemoryOnly:
     def read(self) -> bytes | None:
         return self.blob
 
-    def write(self, blob: bytes) -> None:
-        self.blob, self.writes = blob, self.writes + 1
+    def keep(self, memory: ClientMemory) -> None:
+        self.blob, self.writes = memory.to_bytes(), self.writes + 1
 
 
 def at_site(client: Client, max_epsilon: float | None = None) -> Client:
@@ -53,7 +54,7 @@ def ask(client: Client, server_round: int, attempt: int = 0) -> np.ndarray:
 
 
 def fedldp() -> FedLDPClient:
-    return FedLDPClient(noise_multiplier=1.0, clip_norm=1.0)
+    return making.client(FedLDPClient, noise_multiplier=1.0, clip_norm=1.0)
 
 
 def test_the_same_request_gets_the_same_bytes_whatever_the_update() -> None:
@@ -81,7 +82,7 @@ def test_an_older_request_is_refused_and_a_new_attempt_has_fresh_noise() -> None
 
 
 def test_entry_state_account_and_reply_are_one_write() -> None:
-    client = at_site(FedCADClient(noise_multiplier=1.0, clip_norm=1.0, diff=0.5, obsolete_factor=0.4))
+    client = at_site(making.client(FedCADClient, noise_multiplier=1.0, clip_norm=1.0, diff=0.5, obsolete_factor=0.4))
     for server_round in (1, 2):
         release = ask(client, server_round)
         assert client.site is not None
@@ -118,7 +119,7 @@ def test_a_broken_update_is_released_as_a_noised_zero(broken: float) -> None:
 
 def test_secure_batches_come_from_a_cipher_and_no_seed() -> None:
     """Whoever knows the seed, the round and the attempt still knows nothing of a sample."""
-    client = at_site(FedLDPClient(noise_multiplier=1.0, clip_norm=1.0))
+    client = at_site(making.client(FedLDPClient, noise_multiplier=1.0, clip_norm=1.0))
     assert client.site is not None
     seeded = [client._batch_generator(1, 0).random(4).tolist() for _ in range(2)]
     assert seeded[0] == seeded[1]

@@ -216,7 +216,7 @@ def test_a_nodes_refusal_is_not_this_runs_budget(tmp_path: Path) -> None:
 
 
 def test_codes_are_counted_the_most_frequent_first() -> None:
-    from fedpriv.server.strategy import what_to_do
+    from fedpriv.server.exchange import what_to_do
 
     found = what_to_do(Counter({"policy": 1, "ledger": 3, "malformed": 9}))
     assert [words.split(" (")[0] for words in found] == ["3 x ledger", "1 x policy"]

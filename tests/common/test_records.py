@@ -17,9 +17,22 @@ from tripwires import armed
 
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import (
+    KEYS,
+    Request,
+    blobs_content,
+    identity_content,
+    read_blobs,
+    read_identity,
+    read_reply,
+    read_report,
+    read_request,
+    reason_of,
+    reply_content,
+    train_content,
+)
+from fedpriv.common.records import (
     CONFIG,
     DIAGNOSTICS,
-    KEYS,
     METRICS,
     MOST_BLOB,
     MOST_BYTES,
@@ -29,24 +42,11 @@ from fedpriv.common.messages import (
     MOST_RECORDS,
     MOST_ROUND,
     MOST_TEXT,
-    VECTOR,
-    Instructions,
     MalformedMessage,
-    blobs_content,
-    identity_content,
-    pack_vector,
-    read_blobs,
-    read_identity,
-    read_instructions,
-    read_reply,
-    read_report,
-    reason_of,
-    reply_content,
-    train_content,
-    unpack_vector,
 )
+from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
 from fedpriv.engines.grid import identify_server
-from fedpriv.server.strategy import ask_partitions
+from fedpriv.server.nodes import ask_partitions
 
 #: `make stress` tries a million.
 CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))
@@ -128,7 +128,7 @@ def test_more_than_a_message_may_hold_is_refused_by_every_reader_in_one_line(con
         lambda: read_report(message(content), 0, ()),
         lambda: read_blobs(message(content), KEYS),
         lambda: read_identity(message(content)),
-        lambda: read_instructions(content),
+        lambda: read_request(content),
         lambda: unpack_vector(content, SIZE),
     )
     for read in readers:
@@ -139,8 +139,8 @@ def test_more_than_a_message_may_hold_is_refused_by_every_reader_in_one_line(con
 
 def test_what_is_just_allowed_passes() -> None:
     options = {f"o{n}": 1 for n in range(MOST_KEYS - 5)} | {"list": [1] * 1_000_000, "text": "t" * MOST_TEXT}
-    content = train_content(None, Instructions(MOST_ROUND, MOST_ROUND, options | {"n" * MOST_NAME: b"b" * MOST_BLOB}))
-    assert read_instructions(content).round == MOST_ROUND
+    content = train_content(None, Request(MOST_ROUND, MOST_ROUND, options | {"n" * MOST_NAME: b"b" * MOST_BLOB}))
+    assert read_request(content).round == MOST_ROUND
 
 
 def test_an_array_beyond_the_model_is_refused_before_it_is_copied() -> None:
@@ -161,7 +161,7 @@ def test_a_round_is_a_number_of_a_round(number: Any) -> None:
     for key in ("round", "attempt"):
         content = RecordDict({CONFIG: ConfigRecord({"round": 1, "attempt": 0} | {key: number})})
         with pytest.raises(MalformedMessage, match=rf"config\.{key}: expected a whole number"):
-            read_instructions(content)
+            read_request(content)
 
 
 def test_byte_strings_beyond_the_number_asked_for_are_refused() -> None:

@@ -19,7 +19,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.memory import Answer, read_memory
 from fedpriv.common.errors import LedgerRefused
-from fedpriv.common.messages import RUN, Instructions
+from fedpriv.common.messages import RUN, Request
 from fedpriv.deployment.data_ledger import DataLedger, Declared
 from fedpriv.deployment.gate import Gate, Node
 from fedpriv.deployment.policy import Booked
@@ -233,7 +233,7 @@ def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
         child = os.fork()
         if child == 0:
             try:
-                with node.answering(config, Instructions(1, 0, {RUN: 32 * "a"})) as gate:
+                with node.answering(config, Request(1, 0, {RUN: 32 * "a"})) as gate:
                     gate.admit(client)
                     _release_for_ever(gate, client, write)
             finally:
@@ -250,7 +250,7 @@ def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
             new = len(pipe.read())
         sent += new
         span = 0.7 * span + 0.3 * waited / new if new else span  # of one release, on this machine
-        with node.answering(config, Instructions(1, 0, {RUN: 32 * "a"})) as gate:
+        with node.answering(config, Request(1, 0, {RUN: 32 * "a"})) as gate:
             lines, memory = len(gate.ledger.releases()), read_memory(gate)
         assert sent <= lines <= sent + kill + 1
         assert memory.account.next_sequence <= lines, "the ledger is never behind the state"

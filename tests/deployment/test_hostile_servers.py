@@ -13,7 +13,8 @@ from deployed import MACHINES, Grid, Machines, asker, codes, context, refused
 from flwr.app import Message
 
 from fedpriv.app import client_app
-from fedpriv.common.messages import RUN, Instructions, Refusal, pack_vector, train_content, unpack_vector
+from fedpriv.common.messages import RUN, Refusal, Request, train_content
+from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.config.compose import compose_remote_text
 from fedpriv.deployment.gate import Node
 from fedpriv.deployment.policy import read_policy
@@ -56,7 +57,7 @@ def test_a_simulation_does_not_run_on_a_nodes_pictures(machines: MACHINES, tmp_p
 
 def test_a_machine_without_a_policy_answers_no_deployment(machines: MACHINES) -> None:
     network = machines(2)
-    message = Message(train_content(pack_vector(np.zeros(51, np.float32)), Instructions(1)), 700, "train")
+    message = Message(train_content(pack_vector(np.zeros(51, np.float32)), Request(1)), 700, "train")
     reply = client_app(message, context(700, {"partition-id": 0}, network.overrides()))
     assert (reply.error.code, reply.error.reason) == (Refusal.POLICY, "policy")
 

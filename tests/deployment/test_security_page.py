@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.client.contract import Request
+from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config
@@ -87,7 +87,7 @@ def test_the_row_says_what_the_code_does(options: str, variant: str, row: tuple[
     charges = client.price(None, Request(1, 0)) if client.books_itself else ()
     others = {charge.event.threat.observer for charge in charges} - {threat.observer}
     assert {word.strip() for word in row[4].split(",") if word.strip()} == others
-    assert client.shares_secrets == (row[0] in ("`strategy=coqfl`", "`strategy=corrquant`"))
+    assert client.traits.shares_secrets == (row[0] in ("`strategy=coqfl`", "`strategy=corrquant`"))
 
     assert row[5] == ("yes" if answers(client, charges) else "no")
 
@@ -108,7 +108,7 @@ def answers(client: Client, charges: tuple) -> bool:  # type: ignore[type-arg]
     if too_dear(policy, client):
         return False
     entries = tuple(Entry(1, 0, number, 0, charge.event) for number, charge in enumerate(charges))
-    return policy.refusal([], Booked(entries, client.threat, client.shares_secrets)) is None
+    return policy.refusal([], Booked(entries, client.threat, client.traits.shares_secrets)) is None
 
 
 @pytest.mark.parametrize(("options", "variant", "row"), CASES, ids=[f"{o} {v}" for o, v, _ in CASES])

@@ -1,4 +1,4 @@
-"""`python -m fedpriv.new`: what it makes is in form, and a method's constructor is its schema.
+"""`python -m fedpriv.new`: what it makes is in form, and the options of a method have the schema that it names.
 
 That a new method passes its own test and the project's is seen where the tutorial makes one: tests/system/test_docs.py.
 """
@@ -6,22 +6,26 @@ That a new method passes its own test and the project's is seen where the tutori
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytest
 from project_copy import copied, python
 from pydantic import Field, ValidationError
 
 from fedpriv import cli as cli_module
+from fedpriv.client.base import Client
 from fedpriv.client.build import check_own_client, client_class, make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.config import help as help_module
 from fedpriv.config.compose import compose
-from fedpriv.config.constructors import constructor_schema
+from fedpriv.config.halves import checked, schema_of
+from fedpriv.config.methods import METHODS
+from fedpriv.config.options import Options
 from fedpriv.config.schema import StrategyConfig
 from fedpriv.deployment import policy
 from fedpriv.new import main, make_method
 from fedpriv.runs.preparation import server_class
+from fedpriv.server.strategy import FederatedStrategy
 
 PLACES = ("strategies/mine.py", "clients/mine.py", "conf/strategy/mine.yaml", "tests/test_mine.py")
 NAMES = ("a", "my_method", "abcdefghijklmnopqrstuvwxyz012345")
@@ -85,62 +89,98 @@ def test_a_mistake_is_named_and_nothing_is_written(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["taken.yaml"]
 
 
-# --- a constructor is a schema ---------------------------------------------------------------------------
+# --- a half names its schema -----------------------------------------------------------------------------
 
 
-class Base:
-    def __init__(self, population: Any, *, min_replies: int = 1, weighting: str = "uniform") -> None: ...
+class HalfOptions(Options):
+    rate: float = Field(gt=0, description="eta")
+    kind: Literal["a", "b"]
 
 
-class Half(Base):
-    def __init__(
-        self,
-        population: Any,
-        *,
-        rate: Annotated[float, Field(gt=0, description="eta")],
-        kind: Literal["a", "b"] = "a",
-        free=None,  # type: ignore[no-untyped-def]
-        **options: Any,
-    ) -> None: ...
+class Half(Client):
+    options: HalfOptions
 
 
 class Narrow(Half):
-    def __init__(self, population: Any, *, share: float, path: Path | None = None, **options: Any) -> None: ...
+    """Without an annotation of its own: the nearest class in line has one."""
 
 
-class Unreadable:
-    def __init__(self, *, rate: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+class Silent(Client):
+    pass
 
 
-def test_parameters_are_options_with_types_ranges_and_defaults() -> None:
-    schema = constructor_schema(Half, "server")
-    assert set(schema.model_fields) == {"rate", "kind", "free", "min_replies", "weighting"}
-    assert schema.model_fields["rate"].description == "eta" and schema.model_fields["rate"].is_required()
-    found = schema.model_validate({"rate": 1}).model_dump()
-    assert found == {"rate": 1.0, "kind": "a", "free": None, "min_replies": 1, "weighting": "uniform"}
-    for wrong in ({}, {"rate": 0}, {"rate": "1"}, {"rate": 1, "kind": "c"}, {"rate": 1, "nosuch": 1}):
-        with pytest.raises(ValidationError):
-            schema.model_validate(wrong)
+class SilentServer(FederatedStrategy):
+    pass
 
 
-def test_a_class_may_give_what_its_base_requires() -> None:
-    schema = constructor_schema(Narrow, "server")
-    assert {name for name, field in schema.model_fields.items() if field.is_required()} == {"share"}
-    schema.model_validate({"share": 0.5, "kind": "b"})
-    with pytest.raises(ValidationError):
-        schema.model_validate({"share": 0.5, "path": "x"})
+class Unreadable(Client):
+    options: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+
+class Wrong(Client):
+    options: dict[str, float]  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("half", [Half, Narrow])
+def test_a_halfs_annotation_is_its_schema(half: type[Client]) -> None:
+    schema = schema_of(half, "client", {})
+    assert schema is HalfOptions
+    assert checked(schema, "client", {"rate": 1, "kind": "a"}) == HalfOptions(rate=1.0, kind="a")
+    for wrong in (
+        {},
+        {"rate": 0, "kind": "a"},
+        {"rate": "1", "kind": "a"},
+        {"rate": 1},
+        {"rate": 1, "kind": "a", "x": 1},
+    ):
+        with pytest.raises(OptionError, match=r"^strategy\.client\."):
+            checked(schema, "client", wrong)
+
+
+def test_options_are_frozen() -> None:
+    options = checked(HalfOptions, "client", {"rate": 1, "kind": "a"})
+    with pytest.raises(ValidationError, match="frozen"):
+        options.rate = 2.0
+
+
+def test_without_an_annotation_the_options_are_what_the_yaml_file_says() -> None:
+    given = {"rate": 0.5, "names": ["a", "b"]}
+    options: Any = checked(schema_of(Silent, "client", given), "client", given)
+    assert (options.rate, options.names) == (0.5, ["a", "b"])
+    with pytest.raises(ValidationError, match="frozen"):
+        options.rate = 2.0
 
 
 def test_what_every_server_half_has_is_allowed_what_it_is_there() -> None:
-    schema = constructor_schema(Half, "server")
+    sound = {"rate": 1, "min_replies": 1, "client_sampling": "fixed", "weighting": "uniform"}
+    schema = schema_of(SilentServer, "server", sound)
+    assert checked(schema, "server", sound).model_dump() == sound
     for wrong in ({"min_replies": 0}, {"weighting": "loss"}):
-        with pytest.raises(ValidationError):
-            schema.model_validate({"rate": 1, **wrong})
+        with pytest.raises(OptionError):
+            checked(schema, "server", sound | wrong)
 
 
-def test_an_annotation_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(OptionError, match=r"Unreadable: an annotation .* 'Nowhere' is not defined"):
-        constructor_schema(Unreadable, "client")
+@pytest.mark.parametrize(
+    ("half", "words"),
+    [
+        (Unreadable, r"Unreadable: the annotation of its options cannot be read .*'Nowhere' is not defined"),
+        (Wrong, r"Wrong: its options must be a subclass of fedpriv\.config\.options\.Options"),
+    ],
+)
+def test_an_annotation_that_is_no_schema_is_named(half: type[Client], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        schema_of(half, "client", {})
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_the_rows_are_what_the_halves_name(name: str) -> None:
+    """Two places that must agree: the row is read before anything heavy is loaded, the annotation by mypy."""
+    config = compose([f"strategy={name}"])
+    for half, kind, row in zip(
+        ("server", "client"), (server_class(config), client_class(config)), METHODS[name], strict=True
+    ):
+        named = schema_of(kind, half, {})  # type: ignore[arg-type]
+        assert issubclass(row, named) and row.model_fields.keys() - named.model_fields.keys() == set(), (name, half)
 
 
 def own(like: str, **client: Any) -> Any:
@@ -182,12 +222,12 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
         make_client(own("cpsgd", min_replies=7))
 
 
-def test_help_shows_what_its_constructor_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_what_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_module, "group_choices", lambda group: ["mine", "fedcad"])
     monkeypatch.setattr(cli_module, "compose", lambda overrides: own("fedprox"))
     rows = help_module._method_options(cli_module.own_methods())
-    (row,) = [row for row in rows if row[2].startswith("mine: ")]
-    assert row[:2] == ("strategy.client.proximal_mu", "float")
+    (row,) = [row for row in rows if " mine: " in row[2] and "proximal" in row[0]]
+    assert row[:2] == ("strategy.client.proximal_mu", "float >=0")
     assert any(row[0] == "strategy.server.min_replies" and row[2].startswith("fewer usable") for row in rows)
 
 

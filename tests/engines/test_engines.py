@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 from fedpriv.client.base import Client
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import Instructions, Refusal, pack_vector, read_reply, train_content
+from fedpriv.common.messages import Refusal, Request, read_reply, train_content
+from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.schema import FaultKind
 from fedpriv.engines.adapter import make_apps
@@ -212,7 +213,7 @@ def test_outside_simulation_no_text_leaves_a_client(monkeypatch: pytest.MonkeyPa
 
 def train_message(config: Any, grid: LocalGrid, client: int, server_round: int = 1) -> Message:
     theta = Worker(config).initial_parameters()
-    content = train_content(pack_vector(theta), Instructions(server_round))
+    content = train_content(pack_vector(theta), Request(server_round))
     return Message(content, grid.node_of_client[client], "train", group_id=str(server_round))
 
 

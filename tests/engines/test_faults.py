@@ -19,7 +19,9 @@ from safetensors.torch import load_file
 import fedpriv.server.strategy as server_module
 from fedpriv.client.build import client_class
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import FIRST_NODE, Instructions, Refused, Reply, label, pack_vector, train_content
+from fedpriv.common.messages import FIRST_NODE, Reply, Request, label, train_content
+from fedpriv.common.records import Refused
+from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config, FaultKind, FaultPlan
@@ -79,7 +81,7 @@ def booked(folder: Path) -> dict[tuple[int, int], int]:
 
 def what_should_leave(config: Config) -> dict[tuple[int, int], tuple[tuple[str, ...], bool]]:
     """(round, client) -> (exchanges whose releases leave the client, whether the round's last reply arrives)."""
-    exchanges, found = client_class(config).exchanges, {}
+    exchanges, found = client_class(config).traits.exchanges, {}
     for number, client in itertools.product(range(1, ROUNDS + 1), range(CLIENTS)):
         kinds = {exchange: planned(config, exchanges, client, number, exchange) for exchange in exchanges}
         left: list[str] = []
@@ -303,7 +305,7 @@ def test_a_guarantee_that_rests_on_who_is_drawn_refuses_over_selection(
 
 
 def messages_for(config: Config, grid: LocalGrid, clients: range) -> list[Any]:
-    content = train_content(pack_vector(Worker(config).initial_parameters()), Instructions(1))
+    content = train_content(pack_vector(Worker(config).initial_parameters()), Request(1))
     group = label(1, 0, "train")
     return [server_module.Message(content, grid.node_of_client[client], "train", group_id=group) for client in clients]
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -21,16 +22,8 @@ from clients.adpfl import NOISE_SHOWS_NORM, SECURE_SUM, ADPFLClient
 from fedpriv.client.clip_statistics import EXACT_CHANGE, EXACT_NORM
 from fedpriv.client.contract import BudgetSpent, PublicFacts, StaleRequest, UnsafeClipNorm
 from fedpriv.client.memory import read_memory
-from fedpriv.common.messages import (
-    CLIP_CHANGE,
-    CLIP_NORM,
-    CLIP_REPORTED_NORM,
-    EXCHANGE,
-    LEAST_NORM,
-    STATISTICS,
-    MalformedMessage,
-    Report,
-)
+from fedpriv.common.messages import CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, EXCHANGE, LEAST_NORM, STATISTICS, Report
+from fedpriv.common.records import MalformedMessage
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
@@ -199,7 +192,7 @@ def a_client(norms: Iterable[float] = (1.0, 2.0, 3.0), variant: str = "repaired"
     limit = given.pop("max_epsilon", None)
     trainer = FixedUpdates(lambda _: torch.ones(initial.numel()) * next(lengths) / math.sqrt(70))
     site = make_site(0, trainer, BytesStore(), layout=model.layout, initial=initial, max_epsilon=limit)
-    return ADPFLClient(facts=facts(), variant=variant, site=site, **given)
+    return making.client(ADPFLClient, facts=facts(), variant=variant, site=site, **given)
 
 
 def report(client: ADPFLClient, server_round: int = 1, attempt: int = 0, **options: Any) -> np.ndarray:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -24,10 +24,11 @@ from clients.dpfl_agn import DPFLAGNClient
 from clients.dpsgd import DPSGDClient
 from clients.nbafl import PUBLIC, UPLOAD, NbAFLClient
 from fedpriv.client.build import example_counts
-from fedpriv.client.contract import BudgetSpent, PublicFacts, Request, UnsafeNoise
+from fedpriv.client.contract import BudgetSpent, PublicFacts, UnsafeNoise
 from fedpriv.client.example_level import ExampleLevelClient, TrainingState
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
 from fedpriv.engines.worker import Worker
@@ -55,15 +56,13 @@ def some(rows: Any = None) -> LocalData:
     return data if rows is None else LocalData(data.images[rows], data.labels[rows])
 
 
-def at_work(
-    kind: Callable[..., Any] = DPSGDClient, store: Any = None, max_epsilon: float | None = None, **options: Any
-):
+def at_work(kind: type[Any] = DPSGDClient, store: Any = None, max_epsilon: float | None = None, **options: Any):
     """A client at a site of its own with a small model."""
     options = {"noise_multiplier": 1.0, "clip_norm": 1.0, "facts": FACTS} | options
     site = make_site(
         trainer=SequentialTrainer(linear_model(), LOCAL), store=store, load_data=some, max_epsilon=max_epsilon
     )
-    return kind(site=site, **options)
+    return making.client(kind, site=site, **options)
 
 
 def theta() -> np.ndarray:
@@ -210,13 +209,12 @@ class FixedStep:
 
     @staticmethod
     def server(losses: list[float], **options: Any) -> DPFLAGN:
-        from fedpriv.server.round import Population
+        from fedpriv.server.round import Hooks, Population
 
         given = {"noise_multiplier": 4.0, "decay": 0.5, "threshold": 0.001, "floor": 0.2, "variant": "repaired"}
-        server = DPFLAGN(Population(0, 2, 2, lambda _: 10), **given | options)
         remaining = iter(losses)
-        server.public_loss = lambda theta: next(remaining)
-        return server
+        hooks = Hooks(public_loss=lambda theta: next(remaining))
+        return making.server(DPFLAGN, Population(0, 2, 2, lambda _: 10), hooks=hooks, **given | options)
 
 
 def after(server: DPFLAGN, rounds: int) -> list[float]:
@@ -319,7 +317,7 @@ def test_the_raw_median_has_no_bound_and_is_not_for_repaired_runs() -> None:
 
 def events_of(sigma: float, q: float, steps: int) -> list[Event]:
     facts = PublicFacts(round(60 / q), round(60 / q), 60, steps, 1)
-    return DPSGDClient(noise_multiplier=sigma, clip_norm=1.0, facts=facts).planned_events(steps)
+    return making.client(DPSGDClient, noise_multiplier=sigma, clip_norm=1.0, facts=facts).planned_events(steps)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +351,9 @@ def test_a_decaying_noise_against_a_direct_composition(rounds: int, decay: float
     from dp_accounting.pld import PLDAccountant
 
     facts = PublicFacts(600, 600, 60, rounds, 1)
-    client = ANRClient(noise_multiplier=2.0, clip_norm=1.0, decay=decay, floor=0.5, facts=facts, variant="published")
+    client = making.client(
+        ANRClient, noise_multiplier=2.0, clip_norm=1.0, decay=decay, floor=0.5, facts=facts, variant="published"
+    )
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     for t in range(rounds):
         gaussian = dp_accounting.GaussianDpEvent(2.0 * decay**t)
@@ -366,14 +366,16 @@ def test_the_pages_own_figures() -> None:
     """n_j = 6000, T = 1000, H = 60: claimed 2.54 and verified 1.83 at sigma 1.0; 0.40 and 0.27 at 4.0."""
     facts = PublicFacts(6000, 6000, 60, 1000, 10)
     for sigma, claimed, verified in ((1.0, 2.54, 1.83), (4.0, 0.40, 0.27)):
-        client = DPSGDClient(noise_multiplier=sigma, clip_norm=1.0, facts=facts)
+        client = making.client(DPSGDClient, noise_multiplier=sigma, clip_norm=1.0, facts=facts)
         assert client.claim(1000, DELTA).epsilon == pytest.approx(claimed, abs=0.006)
         assert compose_events(client.planned_events(1000), DELTA).epsilon == pytest.approx(verified, abs=0.006)
 
 
 def test_the_literal_decay_of_a_thousandth_costs_everything() -> None:
     facts = PublicFacts(6000, 6000, 60, 1000, 10)
-    client = ANRClient(noise_multiplier=4.0, clip_norm=1.0, decay=0.001, floor=0.5, facts=facts, variant="published")
+    client = making.client(
+        ANRClient, noise_multiplier=4.0, clip_norm=1.0, decay=0.001, floor=0.5, facts=facts, variant="published"
+    )
     assert math.isinf(compose_events(client.planned_events(1000), DELTA).epsilon)
     assert client.claim(1000, DELTA).epsilon < 0.5  # the paper's formula knows the first sigma only
 
@@ -416,7 +418,7 @@ def test_a_client_whose_budget_ends_in_mid_run_stops() -> None:
 
 def nbafl(rounds: int = 10, **options: Any) -> NbAFLClient:
     facts = PublicFacts(60, 50, 10, rounds, clients_per_round=4)
-    return NbAFLClient(facts=facts, epsilon=8.0, clip_norm=2.0, claimed_delta=DELTA, **options)
+    return making.client(NbAFLClient, facts=facts, epsilon=8.0, clip_norm=2.0, claimed_delta=DELTA, **options)
 
 
 def test_nbafl_noise_is_the_papers() -> None:
@@ -427,7 +429,7 @@ def test_nbafl_noise_is_the_papers() -> None:
     from fedpriv.server.round import Population
 
     options = {"epsilon": 8.0, "clip_norm": 2.0, "claimed_delta": DELTA, "rounds": 10, "exposures": 2}
-    server = NbAFL(Population(0, 5, 4, lambda k: 50 + k), **options)
+    server = making.server(NbAFL, Population(0, 5, 4, lambda k: 50 + k), **options)
     assert server.std == pytest.approx(nbafl(exposures=2).server_noise * 2.0)  # both halves mean the same noise
 
 
@@ -540,7 +542,9 @@ def test_state_is_small_and_typed() -> None:
 
 @pytest.mark.parametrize(("sigma", "examples", "charged"), [(1.0, 600, 1.0), (200.0, 2**16, 200.0)])
 def test_rounding_fits_into_what_clipping_keeps_back(sigma: float, examples: int, charged: float) -> None:
-    client = DPSGDClient(noise_multiplier=sigma, clip_norm=1.0, facts=replace(FACTS, num_examples=examples))
+    client = making.client(
+        DPSGDClient, noise_multiplier=sigma, clip_norm=1.0, facts=replace(FACTS, num_examples=examples)
+    )
     (event,) = {client.planned_events(1)[0]}
     assert isinstance(event, PoissonGaussian) and event.multiplier == charged
 
@@ -548,7 +552,9 @@ def test_rounding_fits_into_what_clipping_keeps_back(sigma: float, examples: int
 @pytest.mark.parametrize(("sigma", "examples"), [(1e5, 600), (1.0, 10**7)])
 def test_rounding_that_does_not_fit_is_charged_everywhere(sigma: float, examples: int) -> None:
     """One example moves the sum on the grid by sqrt(d) steps of it, and others' rounding grows with their number."""
-    client = DPSGDClient(noise_multiplier=sigma, clip_norm=1.0, facts=replace(FACTS, num_examples=examples))
+    client = making.client(
+        DPSGDClient, noise_multiplier=sigma, clip_norm=1.0, facts=replace(FACTS, num_examples=examples)
+    )
     planned, budgeted, priced = client.planned_events(1)[0], client.budget_plan()[0], client.price_of(sigma)
     assert planned == budgeted == priced and isinstance(priced, PoissonGaussian)
     assert 0.9 * sigma < priced.multiplier < sigma

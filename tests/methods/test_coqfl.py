@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -70,7 +71,7 @@ def a_client(number: int, store: Any = None, identity: Identity | None = None, *
     given |= {"private_share": 0.3} | options
     trainer = FixedUpdates(lambda _: torch.linspace(-0.4, 0.4, 33))
     site = make_site(number, trainer, store or BytesStore(), layout=LAYOUT, identity=identity)
-    return CoQFLClient(facts=PublicFacts(40, 40, 8, 10, 2, num_parameters=33), site=site, **given)
+    return making.client(CoQFLClient, facts=PublicFacts(40, 40, 8, 10, 2, num_parameters=33), site=site, **given)
 
 
 def key_of(client: CoQFLClient, members: list[int], server_round: int = 1, attempt: int = 0) -> list[bytes]:
@@ -335,7 +336,7 @@ def test_the_pages_own_figures() -> None:
 def planned_pair(dimension: int, **changes: Any) -> CoQFLClient:
     given: dict[str, Any] = {"epsilon": 1.0, "encode": "update", "radius": 0.5, "bits": 16, "group_size": 2}
     facts = PublicFacts(40, 40, 8, 1, 2, num_parameters=dimension)
-    return CoQFLClient(facts=facts, **given | {"private_share": 0.3} | changes)
+    return making.client(CoQFLClient, facts=facts, **given | {"private_share": 0.3} | changes)
 
 
 def test_the_share_is_chosen_for_the_least_variance() -> None:
@@ -466,12 +467,16 @@ def test_a_constant_layer_keeps_the_smallest_radius() -> None:
     from strategies.ldpfl import LDPFL
 
     population = Population(0, 2, 2, lambda _: 10, layers=(slice(0, 4), slice(4, 6)))
-    server = LDPFL(population, epsilon=1.0, encode="weights", radius=[0.5, 0.2], radius_floor=0.01, clip_factor=1.5)
+    server = making.server(
+        LDPFL, population, epsilon=1.0, encode="weights", radius=[0.5, 0.2], radius_floor=0.01, clip_factor=1.5
+    )
     server.follow(np.array([0.1, 0.3, -0.1, 0.2, 7.0, 7.0], np.float32))
     assert server.centres == pytest.approx([0.1, 7.0]) and server.radii == pytest.approx([0.3, 0.01])
     server.follow(np.array([-9, 9, 0, 0, 1, 2], np.float32))
     assert server.radii == pytest.approx([0.3, 0.01])  # never above what it was
-    again = LDPFL(population, epsilon=1.0, encode="weights", radius=[0.5, 0.2], radius_floor=0.01, clip_factor=1.5)
+    again = making.server(
+        LDPFL, population, epsilon=1.0, encode="weights", radius=[0.5, 0.2], radius_floor=0.01, clip_factor=1.5
+    )
     again.load_state_dict(json.loads(json.dumps(server.state_dict())))
     assert (again.centres, again.radii) == (server.centres, server.radii)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -51,7 +52,7 @@ FACTS = PublicFacts(600, 100, 128, 20, 10, D, 100)
 
 def cpsgd(**options: Any) -> CpSGDClient:
     common = {"epsilon": 2.0, "claimed_delta": DELTA, "clip_norm": 1.0, "facts": FACTS, "levels": 16}
-    return CpSGDClient(**common | options)
+    return making.client(CpSGDClient, **common | options)
 
 
 def vector(length: float = 1.0, size: int = D) -> torch.Tensor:

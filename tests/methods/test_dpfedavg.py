@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,8 @@ from conftest import Run, ledger_of, page_of, result_of, rows_of
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Reply, pack_vector
+from fedpriv.common.messages import Reply
+from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipping import clip
@@ -78,7 +80,9 @@ def test_every_coordinate_has_noise(run: Run):
 def central(clients: int = 20, size: int = 5, learning_rate: float = 0.5, **changes: Any) -> DPFedAvg:
     options = {"form": "central", "epsilon": 1.0, "claimed_delta": 1e-5, "clip_norm": 1.0, "noise_multiplier": 2.0}
     population = Population(3, clients, size, lambda client: 10)
-    made = DPFedAvg(population, learning_rate=learning_rate, client_sampling="poisson", **options | changes)
+    made = making.server(
+        DPFedAvg, population, learning_rate=learning_rate, client_sampling="poisson", **options | changes
+    )
     made.current = Round(1, np.zeros(30_000, np.float32))
     return made
 
@@ -198,7 +202,7 @@ def test_cohorts_are_secret_where_noise_is():
     for _ in range(6):
         population = Population(3, 1000, 20, lambda client: 10, rng="secure")
         options = {"form": "central", "epsilon": 1.0, "claimed_delta": 1e-5, "clip_norm": 1.0, "noise_multiplier": 2.0}
-        made = DPFedAvg(population, learning_rate=0.1, client_sampling="poisson", **options)
+        made = making.server(DPFedAvg, population, learning_rate=0.1, client_sampling="poisson", **options)
         drawn.add(tuple(made.begin(1, pack_vector(np.zeros(3, np.float32)))))
     assert len(drawn) == 6
 

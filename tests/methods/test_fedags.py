@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -35,12 +36,12 @@ FACTS = PublicFacts(600, 100, 128, ROUNDS, 10, D, 100)
 
 def fedags(variant: str = "published", **options: Any) -> FedAGSClient:
     common = {"epsilon": 0.5, "claimed_delta": DELTA, "clip_norm": 1.0, "facts": FACTS, "variant": variant}
-    return FedAGSClient(**common | options)
+    return making.client(FedAGSClient, **common | options)
 
 
 def snlc(variant: str = "published", **options: Any) -> DPFedSNLCClient:
     common = {"epsilon": 0.5, "claimed_delta": DELTA, "clip_norm": 1.0, "facts": FACTS, "share": 0.3}
-    return DPFedSNLCClient(**common | options, variant=variant)
+    return making.client(DPFedSNLCClient, **common | options, variant=variant)
 
 
 def gradient(seed: int = 0, length: float = 3.0) -> torch.Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,8 @@ from test_fedags import ROUNDS, D, fedags, gradient
 
 from clients.fedags import FedAGSClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage, Reply
+from fedpriv.common.messages import TRAIN_LOSS, Reply
+from fedpriv.common.records import MalformedMessage
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.noise_sources import SeededNoise
@@ -34,7 +36,8 @@ from strategies.fedags import FedAGS
 
 def server(variant: str = "published", loss_weights: bool | None = None, selection: str = "random") -> FedAGS:
     population = Population(3, 4, 2, lambda client: 100 * (client + 1))
-    made = FedAGS(
+    made = making.server(
+        FedAGS,
         population,
         rounds=ROUNDS,
         threshold="equation",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -76,7 +77,9 @@ class PlainNormals:
 
 
 def fed_cad(**changes: Any) -> FedCADClient:
-    return FedCADClient(**{"noise_multiplier": 0.3, "clip_norm": 1.0, "diff": 0.5, "variant": "published"} | changes)
+    return making.client(
+        FedCADClient, **{"noise_multiplier": 0.3, "clip_norm": 1.0, "diff": 0.5, "variant": "published"} | changes
+    )
 
 
 def random_update(rng: np.random.Generator, dimension: int) -> np.ndarray:
@@ -172,7 +175,7 @@ def test_the_noise_of_the_sum_is_the_pages_figure(diff: float, figures: Sequence
 
 
 def test_fed_ldp_is_fresh_noise_every_time() -> None:
-    client, dimension = FedLDPClient(noise_multiplier=0.3, clip_norm=2.0), 200_000
+    client, dimension = making.client(FedLDPClient, noise_multiplier=0.3, clip_norm=2.0), 200_000
     update = torch.full((dimension,), 1.0)
     first, second = (client.release(update, None, SeededNoise(1, i)) for i in range(2))
     clipped = 2.0 / math.sqrt(dimension)
@@ -335,7 +338,7 @@ def test_an_audit_finds_the_published_rise_and_not_the_repair() -> None:
 
 
 METHODS: dict[str, Callable[..., Client]] = {
-    "fedldp": lambda **o: FedLDPClient(noise_multiplier=2.0, clip_norm=1.0, **o),
+    "fedldp": lambda **o: making.client(FedLDPClient, noise_multiplier=2.0, clip_norm=1.0, **o),
     "constant-published": lambda **o: fed_cad(noise_multiplier=2.0, **o),
     "constant-repaired": lambda **o: fed_cad(noise_multiplier=2.0, variant="repaired", **o),
     "small-diff": lambda **o: fed_cad(noise_multiplier=2.0, variant="repaired", diff=1e-3, **o),
@@ -507,7 +510,7 @@ def test_no_noise_key_is_used_for_two_updates() -> None:
 def test_a_repeated_attempt_has_other_noise_and_other_batches() -> None:
     theta = linear_model().theta.numpy().copy()
     first, again, same = (
-        take_part(FedLDPClient(noise_multiplier=0.0, clip_norm=1e6, site=make_site()), 1, theta, attempt)
+        take_part(making.client(FedLDPClient, noise_multiplier=0.0, clip_norm=1e6, site=make_site()), 1, theta, attempt)
         for attempt in (0, 1, 0)
     )
     assert np.array_equal(first, same) and not np.array_equal(first, again)
@@ -534,9 +537,9 @@ def test_without_noise_and_without_clipping_it_is_federated_averaging(name: str)
     def client(number: int, store: BytesStore, plain: bool) -> Client:
         site = make_site(number, SequentialTrainer(model, NEVER_EMPTY), store)
         if plain:
-            return FedAvgClient(site=site)
+            return making.client(FedAvgClient, site=site)
         if name == "fedldp":
-            return FedLDPClient(noise_multiplier=0.0, clip_norm=1e6, site=site)
+            return making.client(FedLDPClient, noise_multiplier=0.0, clip_norm=1e6, site=site)
         return fed_cad(noise_multiplier=0.0, clip_norm=1e6, diff=0.5, variant=name, obsolete_factor=0.0, site=site)
 
     model = linear_model()
@@ -544,7 +547,7 @@ def test_without_noise_and_without_clipping_it_is_federated_averaging(name: str)
     for plain in (True, False):
         theta, stores = start, {number: BytesStore() for number in range(5)}
         kind = FedAvg if plain else FedCAD
-        strategy = kind(Population(3, 5, 3, lambda _: 40), weighting="uniform")
+        strategy = making.server(kind, Population(3, 5, 3, lambda _: 40), weighting="uniform")
         for server_round in range(1, 7):
             cohort = draw_cohort(3, server_round, 5, 3, "fixed")
             releases = {k: take_part(client(k, stores[k], plain), server_round, theta) for k in cohort}
@@ -572,7 +575,7 @@ def test_claims_are_dp_accountings_composition_at_multiplier_sigma() -> None:
 
     accountant = RdpAccountant()
     accountant.compose(dp_event.GaussianDpEvent(1.0), 10)
-    for client in (fed_cad(noise_multiplier=1.0), FedLDPClient(noise_multiplier=1.0, clip_norm=5.0)):
+    for client in (fed_cad(noise_multiplier=1.0), making.client(FedLDPClient, noise_multiplier=1.0, clip_norm=5.0)):
         claim = client.claim(10, DELTA)
         assert (
             claim is not None and claim.epsilon == pytest.approx(accountant.get_epsilon(DELTA)) and claim.scope == "run"

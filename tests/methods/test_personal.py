@@ -20,8 +20,10 @@ from safetensors.torch import load_file
 import fedpriv
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import MalformedMessage, Refusal, num_bytes, pack_vector, unpack_vector
+from fedpriv.common.messages import Refusal
+from fedpriv.common.records import MalformedMessage, num_bytes
 from fedpriv.common.seeds import generator
+from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.schema import Config, ModelConfig
 from fedpriv.engines.worker import Worker

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 from scipy import stats
@@ -29,7 +30,7 @@ DELTA = 1e-5
 def client(**options: Any) -> CpSGDClient:
     facts = PublicFacts(600, 100, 128, 20, options.pop("rounds", 1), 80_202, 100)
     common = {"epsilon": 20.0, "claimed_delta": DELTA, "clip_norm": 1.0, "facts": facts, "levels": 1024}
-    return CpSGDClient(**common | options)
+    return making.client(CpSGDClient, **common | options)
 
 
 def shifted_delta(trials: int, shift: int, epsilon: float) -> float:

@@ -15,8 +15,8 @@ from pytest import approx
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.client.contract import Request
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.auditor import audit

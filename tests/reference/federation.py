@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Site
-from fedpriv.client.memory import read_memory
+from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.messages import ATTEMPT, ROUND
 from fedpriv.config.schema import LocalConfig
 from fedpriv.training.flat_model import FlatModel
@@ -29,8 +29,8 @@ class BytesStore:
     def read(self) -> bytes | None:
         return self.blob
 
-    def write(self, blob: bytes) -> None:
-        self.blob = bytes(blob)
+    def keep(self, memory: ClientMemory) -> None:
+        self.blob = memory.to_bytes()
 
 
 class FixedUpdates:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -27,19 +28,12 @@ from fedpriv.attacks.release_audit import DIMENSION, audit_mechanism
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.clip_statistics import EXACT_CHANGE, NoisyBit, NoisyNorm
-from fedpriv.client.contract import BudgetSpent, Request, UnsafeClipNorm
+from fedpriv.client.contract import BudgetSpent, UnsafeClipNorm
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import (
-    CLIP_BIT,
-    CLIP_CHANGE,
-    CLIP_NORM,
-    CLIP_REPORTED_NORM,
-    MalformedMessage,
-    Reply,
-    read_reply,
-)
+from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, Reply, Request, read_reply
+from fedpriv.common.records import MalformedMessage
 from fedpriv.config.compose import compose, compose_remote
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
@@ -54,6 +48,7 @@ from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.clip_rules import AdaptiveWindow, ClippingServer, Geometric, PublishedWindow, Quantile
 from fedpriv.server.round import Population
 from fedpriv.server.strategy import FederatedStrategy
+from strategies.fedldp import FedLDP
 
 DELTA = 1e-5
 RULES = ("quantile", "geometric", "adp")
@@ -176,7 +171,9 @@ UPDATE = torch.tensor([0.6, 0.0, -0.8, 0.0])  # norm 1
 
 def at_site(kind: type[GaussianClient] = FedLDPClient, max_epsilon: float | None = None, **options: Any) -> Any:
     settled = {"noise_multiplier": 2.0, "clip_norm": 1.0} | options
-    return kind(**settled, site=make_site(0, FixedUpdates(lambda _: UPDATE), BytesStore(), max_epsilon=max_epsilon))
+    return making.client(
+        kind, **settled, site=make_site(0, FixedUpdates(lambda _: UPDATE), BytesStore(), max_epsilon=max_epsilon)
+    )
 
 
 def ask(client: Client, server_round: int, clip_norm: Any = None, attempt: int = 0) -> list[np.ndarray]:
@@ -192,7 +189,7 @@ def test_the_announced_clip_norm_is_used(rule: str) -> None:
     client = at_site(clipping=rule)
     for server_round, clip_norm in ((1, 0.5), (2, 0.03), (3, 7)):
         release = ask(client, server_round, clip_norm)[0]
-        twin = FedLDPClient(noise_multiplier=2.0, clip_norm=clip_norm)
+        twin = making.client(FedLDPClient, noise_multiplier=2.0, clip_norm=clip_norm)
         noise = SeededNoise(3, 0, server_round, 0, "release")
         assert np.array_equal(release, twin.release(UPDATE, None, noise).value.numpy())
 
@@ -369,7 +366,7 @@ def test_fed_cad_starts_anew_when_the_clip_norm_moves() -> None:
     assert float(state_of(client).variance) < 1
     release = ask(client, 3, 0.5)[0]
     state = state_of(client)
-    fresh = FedCADClient(noise_multiplier=2.0, clip_norm=0.5, diff=0.3, obsolete_factor=0.4)
+    fresh = making.client(FedCADClient, noise_multiplier=2.0, clip_norm=0.5, diff=0.3, obsolete_factor=0.4)
     expected = fresh.release(UPDATE, None, SeededNoise(3, 0, 3, 0, "release"))
     assert np.array_equal(release, expected.value.numpy()) and torch.equal(state.x, expected.state.x)
     assert (float(state.variance), float(state.diff), state.clip_norm) == (1.0, 0.3, 0.5)
@@ -404,7 +401,9 @@ def test_published_fed_cad_pays_the_price_of_a_start() -> None:
 
 def moving_audit(kind: type[FedCADClient], clip_norms: tuple[float, ...]) -> tuple[float, float]:
     """(audited, verified) of releases whose C moves along a given path: updates far beyond every C, with both signs."""
-    client = kind(noise_multiplier=4.0, clip_norm=1.0, diff=0.3, obsolete_factor=0.4, clipping="geometric")
+    client = making.client(
+        kind, noise_multiplier=4.0, clip_norm=1.0, diff=0.3, obsolete_factor=0.4, clipping="geometric"
+    )
 
     def sample(world: bool, trials: int, seed: int) -> np.ndarray:
         noise, state, seen = SeededNoise(seed, int(world)), None, []
@@ -412,7 +411,7 @@ def moving_audit(kind: type[FedCADClient], clip_norms: tuple[float, ...]) -> tup
         update[:, 0] = -100.0 if world else 100.0
         for server_round, clip_norm in enumerate(clip_norms, 1):
             client.prepare(Request(server_round, 0, {CLIP_NORM: clip_norm}))
-            release = client.respond(update, state, noise)
+            release = client.release(update, state, noise)
             state = release.state
             seen.append(release.value / clip_norm)
         return torch.cat(seen, dim=1).numpy()
@@ -448,12 +447,13 @@ def test_fixed_is_the_same_run_as_without_any_of_this(method: str, run: Run, mon
     folder = run(*options)
     for name in ("train_options", "aggregate", "state_dict", "load_state_dict"):
         monkeypatch.setattr(ClippingServer, name, getattr(FederatedStrategy, name))
-    for name in ("prepare", "respond", "price", "load_state", "dump_state", "keeps_answer"):
+    for name in ("prepare", "price", "keeps_answer"):
         monkeypatch.setattr(GaussianClient, name, getattr(Client, name))
+    monkeypatch.setattr(GaussianClient, "release", lambda self, *given: self.perturb(*given))
     assert result_of(run(*options)) == result_of(folder)
     row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     assert "clip_norm" not in row["figures"]
-    assert ClippingServer(Population(0, 4, 4, lambda _: 1)).state_dict() == {}
+    assert making.server(FedLDP, Population(0, 4, 4, lambda _: 1)).state_dict() == {}
 
 
 CLIENTS = ("num_clients=5", "clients_per_round=3", "num_rounds=9", "checkpoint.every=2", "evaluate.every=3")

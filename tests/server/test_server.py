@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -16,21 +17,14 @@ from hypothesis import strategies as st
 from reference.local_sgd import plain_average
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import (
-    FIRST_NODE,
-    Refusal,
-    Reply,
-    most_bytes,
-    pack_vector,
-    refusal,
-    reply_content,
-    unpack_vector,
-)
+from fedpriv.common.messages import FIRST_NODE, Refusal, Reply, refusal, reply_content
+from fedpriv.common.records import most_bytes
 from fedpriv.common.seeds import draw_cohort
+from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.server import nodes as foreign_grid
 from fedpriv.server import strategy as server
-from fedpriv.server.round import BudgetsSpent, Population, Round
+from fedpriv.server.round import BudgetsSpent, Hooks, Population, Round
 from fedpriv.server.strategy import FederatedStrategy
 from strategies.fedavg import FedAvg
 from strategies.fedcad import FedCAD
@@ -68,7 +62,8 @@ def honest(message: Message, client: int) -> Message:
 
 def build(kind: type[FederatedStrategy] = FedAvg, **options: Any) -> FederatedStrategy:
     clients, size = options.pop("num_clients", 8), options.pop("clients_per_round", 4)
-    return kind(Population(7, clients, size, lambda client: 10 + client), **options)
+    options.setdefault("weighting", "uniform")
+    return making.server(kind, Population(7, clients, size, lambda client: 10 + client), **options)
 
 
 def play(strategy: FederatedStrategy, grid: FakeGrid, server_round: int = 1) -> np.ndarray:
@@ -268,7 +263,8 @@ def test_a_reply_that_is_larger_than_any_can_be_is_refused_before_it_is_read(mon
 
 
 def over_selecting(**options: Any) -> FedAvg:
-    return FedAvg(Population(7, 8, 4, lambda client: 10 + client, clients_asked=6), **options)
+    population = Population(7, 8, 4, lambda client: 10 + client, clients_asked=6)
+    return making.server(FedAvg, population, **{"weighting": "uniform"} | options)
 
 
 def test_a_round_closes_at_the_first_usable_replies_and_all_who_were_asked_still_train() -> None:
@@ -303,7 +299,6 @@ class ForeignGrid(FakeGrid):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, silent: Sequence[int] = ()) -> None:
         super().__init__()
-        del self.node_of_client
         self.seconds, self.silent, self.waiting = 0.0, silent, dict[str, Message]()
         monkeypatch.setattr(foreign_grid, "time", SimpleNamespace(monotonic=lambda: self.seconds, sleep=self.sleep))
 
@@ -326,21 +321,21 @@ class ForeignGrid(FakeGrid):
 
 
 def on_foreign(strategy: FederatedStrategy, grid: ForeignGrid, timeout: float) -> None:
-    strategy._nodes = {client: client + 100 for client in range(8)}
-    strategy.start(grid, pack_vector(THETA), 1, timeout=timeout)
+    known = {client: client + 100 for client in range(8)}
+    strategy.start(foreign_grid.FlowerGrid(grid, strategy.population, known), pack_vector(THETA), 1, timeout=timeout)
 
 
 def test_on_flowers_grids_a_silent_client_costs_no_more_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy, disturbed = build(), list[bool]()
-    strategy.on_disturbance = lambda: disturbed.append(True)
+    disturbed = list[bool]()
+    strategy = build(hooks=Hooks(on_disturbance=lambda: disturbed.append(True)))
     grid = ForeignGrid(monkeypatch, silent=[cohort()[0] + 100])
     on_foreign(strategy, grid, timeout=60.0)
     assert 60.0 <= grid.seconds < 60.5 and strategy.current.lost == cohort()[:1] and disturbed
 
 
 def test_on_flowers_grids_nobody_waits_for_more_than_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy, disturbed = over_selecting(), list[bool]()
-    strategy.on_disturbance = lambda: disturbed.append(True)
+    disturbed = list[bool]()
+    strategy = over_selecting(hooks=Hooks(on_disturbance=lambda: disturbed.append(True)))
     grid = ForeignGrid(monkeypatch, silent=[draw_cohort(7, 1, 8, 6, "fixed")[0] + 100])
     on_foreign(strategy, grid, timeout=60.0)
     assert grid.seconds < 5.0 and len(strategy.current.replies) == 4 and len(strategy.current.lost) == 2

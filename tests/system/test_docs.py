@@ -132,7 +132,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 def test_the_tutorials_method_is_formatted(project: Path, done: dict[str, dict[str, Any]]) -> None:
     client = (project / "clients/sparse.py").read_text()
-    assert "YOUR IDEA" not in client and "self.share = share" in client
+    assert "YOUR IDEA" not in client and "self.options.share" in client
     files = ("clients/sparse.py", "my_pictures.py", "my_model.py")
     python(project, "ruff", "check", "--no-cache", *files)
     python(project, "ruff", "format", "--no-cache", "--check", *files)

@@ -25,7 +25,8 @@ from ray.exceptions import RayActorError
 from test_server import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import FloatVector, Refusal, Reply, pack_vector, read_reply, refusal, reply_content
+from fedpriv.common.messages import Refusal, Reply, read_reply, refusal, reply_content
+from fedpriv.common.vectors import FloatVector, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.engines import agreement
 from fedpriv.engines import ray as ray_engine

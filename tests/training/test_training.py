@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -69,9 +70,11 @@ def test_momentum_and_term_change_the_result() -> None:
 
 def test_without_its_term_fedprox_is_fedavg() -> None:
     theta = linear_model().theta.numpy().copy()
-    plain = take_part(FedAvgClient(site=make_site()), 1, theta)
-    assert np.array_equal(plain, take_part(FedProxClient(proximal_mu=0.0, site=make_site()), 1, theta))
-    assert not np.allclose(plain, take_part(FedProxClient(proximal_mu=1.0, site=make_site()), 1, theta), atol=1e-3)
+    plain = take_part(making.client(FedAvgClient, site=make_site()), 1, theta)
+    assert np.array_equal(plain, take_part(making.client(FedProxClient, proximal_mu=0.0, site=make_site()), 1, theta))
+    assert not np.allclose(
+        plain, take_part(making.client(FedProxClient, proximal_mu=1.0, site=make_site()), 1, theta), atol=1e-3
+    )
 
 
 def test_a_large_term_keeps_the_client_near_the_global_model() -> None:

@@ -1,0 +1,185 @@
+"""One exchange of a round: the messages that ask clients, and the replies that may be used.
+
+Replies are checked, put in the order of clients and handed on one at a time: memory does not grow with the cohort.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+from flwr.app import ArrayRecord, Message
+
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import (
+    EXCHANGE,
+    MALFORMED,
+    RUN,
+    TRAIN,
+    Options,
+    Refusal,
+    Request,
+    label,
+    reason_of,
+    refusal_name,
+    train_content,
+)
+from fedpriv.common.records import MalformedMessage, Refused, check_size, num_bytes
+from fedpriv.common.seeds import generator
+from fedpriv.server.nodes import ClientGrid
+from fedpriv.server.round import BudgetsSpent, Hooks, Population, Round
+
+#: What one exchange makes of a reply.
+Answer = TypeVar("Answer")
+
+
+class Exchange:
+    """Asks clients over a grid and reads what they answer, on behalf of a server half."""
+
+    def __init__(self, population: Population, hooks: Hooks) -> None:
+        self.population, self.hooks = population, hooks
+        self.grid: ClientGrid | None = None  # the one that the last messages are for
+
+    def messages(
+        self,
+        current: Round,
+        grid: ClientGrid,
+        clients: Sequence[int],
+        arrays: ArrayRecord | None,
+        options: Options,
+        own: Mapping[int, Options] = MappingProxyType({}),
+    ) -> list[Message]:
+        """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client;
+        all others share one content, which nobody writes to.
+        """
+        number, nodes, messages = current.number, grid.nodes(), list[Message]()
+        self.grid, exchange = grid, str(options.get(EXCHANGE, TRAIN))
+        current.asked, current.label = list(clients), label(number, self.population.attempt, exchange)
+        if self.population.run:
+            options = options | {RUN: self.population.run}
+            clients = [client for client in clients if client in nodes]  # nobody can ask a machine that is away
+        self.hooks.on_asking(clients)
+        if self.population.over_selects:  # on our own grids, which keep the order, chance says who comes first
+            order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
+            clients = [clients[place] for place in order]
+        same = train_content(arrays, Request(number, self.population.attempt, options))
+        for client in clients:
+            content = same
+            if client in own:
+                content = train_content(arrays, Request(number, self.population.attempt, options | own[client]))
+            messages.append(Message(content, nodes[client], "train", group_id=current.label))
+        sizes = [num_bytes(message.content) for message in (messages if own else messages[:1])]
+        current.bytes_down += sum(sizes) if own else sum(sizes) * len(messages)
+        return messages
+
+    def usable(
+        self,
+        current: Round,
+        messages: Iterable[Message],
+        read: Callable[[Message, int], Answer],
+        enough: int | None = None,
+    ) -> Iterator[Answer]:
+        """What ``read`` makes of the replies of one exchange, sorted by client; it refuses by `MalformedMessage`.
+
+        A reply waits here for those of smaller clients. On our own grids none has to: they deliver in order. Where the
+        first so many are ``enough``, these wait for each other; our own grids still let all others train, and their
+        replies are late, while nobody waits for the clients of any other grid.
+        """
+        assert self.grid is not None, "messages go out before replies come"
+        grid, asked = self.grid, set(current.asked)
+        turns, answered = deque(sorted(asked)), set[int]()
+        early: dict[int, Answer] = {}
+        silent = set(asked)
+        for message in messages:
+            client = grid.client_of(message.metadata.src_node_id)
+            self.hooks.on_progress()
+            if grid.in_order:  # there a client has one reply, the right one or another
+                silent.discard(client)
+            if (wrong := _why_ignored(current, message, client, asked, answered)) is not None:
+                current.refused[wrong] += 1
+                continue
+            silent.discard(client)
+            answered.add(client)
+            if message.has_error():
+                self._note_error(current, client, message)
+            elif enough is not None and len(early) >= enough:
+                current.late.append(client)
+            else:
+                try:
+                    check_size(message.content, current.theta.size)
+                    early[client] = read(message, client)
+                except MalformedMessage as error:
+                    current.errors[client] = f"refused: {error}"
+                    current.codes[client] = MALFORMED
+                    current.refused[error.kind] += 1
+            while enough is None and turns and turns[0] in answered:
+                if (turn := turns.popleft()) in early:
+                    yield early.pop(turn)
+            if enough is not None and len(early) >= enough and not grid.in_order:
+                break
+        yield from (early.pop(client) for client in turns if client in early)  # after somebody who stayed silent
+        current.stopped.sort()
+        if silent:  # the clock, not the seed, decided who is in this round
+            self.hooks.on_disturbance()
+
+    def _note_error(self, current: Round, client: int, message: Message) -> None:
+        code = message.error.code
+        current.codes[client] = refusal_name(code)
+        if code == Refusal.BUDGET_SPENT:
+            current.stopped.append(client)
+        elif code == Refusal.LATE:
+            current.late.append(client)
+        elif code != Refusal.LOST:
+            current.errors[client] = reason_of(message)
+        if code == Refusal.WORKER_LOST:
+            self.hooks.on_disturbance()
+
+    def give_up(self, current: Round, usable: int, min_replies: int) -> None:
+        """Ends the run: raises `BudgetsSpent` where clients have stopped, otherwise `RunFailed` with their errors."""
+        if current.stopped and usable + len(current.stopped) >= min_replies:
+            why = "have spent privacy.max_epsilon"
+            if self.population.run:  # real machines: their own budgets and bounds, not this run's
+                why = f"answered {'; '.join(what_to_do({'budget_spent': len(current.stopped)}))}"
+            raise BudgetsSpent(
+                f"round {current.number}: {len(current.stopped)} of {len(current.cohort)} clients {why}, "
+                f"{usable} are left and "
+                f"strategy.server.min_replies={min_replies}"
+            )
+        codes = Counter(current.codes.values()) + (self.grid.unnamed if self.grid else Counter())
+        silent = [client for client in current.lost if client not in current.errors]
+        words = [f"client {client}: {reason}" for client, reason in sorted(current.errors.items())[:10]]
+        words += [f"client {client}: no reply" for client in silent[:10]]
+        raise RunFailed(
+            f"round {current.number}: {usable} usable replies of {len(current.cohort)}, "
+            f"strategy.server.min_replies={min_replies}; " + "; ".join([*what_to_do(codes), *words])
+        )
+
+
+def _why_ignored(current: Round, message: Message, client: int, asked: set[int], answered: set[int]) -> Refused | None:
+    """What is wrong with a reply that does not take its client's turn, so that the right one still can."""
+    if message.metadata.group_id != current.label:
+        return "stale"
+    if client not in asked:
+        return "unasked"
+    return "duplicate" if client in answered else None
+
+
+#: What the server's operator can do about a code that a node answered.
+REMEDIES = {
+    Refusal.POLICY: "their policies do not allow this run's options",
+    Refusal.LEDGER: "their ledgers are missing, older than their counters, or in use",
+    Refusal.BUNDLE: "they have not approved this app: `fedpriv.node bundle` prints the digest that a policy must name",
+    Refusal.BUDGET_SPENT: "a budget or a bound of their own does not admit the release",
+    Refusal.STALE: "they have answered a later round of this run: go on with its newest checkpoint",
+    Refusal.UNSAFE_NOISE: "this server asked for less noise than the run's options say",
+    Refusal.UNSAFE_CLIP_NORM: "this server announced a clip norm outside the run's bounds",
+}
+
+
+def what_to_do(codes: Mapping[str, int]) -> list[str]:
+    """How many nodes gave each code, the most frequent first, and what it means."""
+    known = {code.name.lower(): words for code, words in REMEDIES.items()}
+    counts = sorted(codes.items(), key=lambda item: -item[1])
+    return [f"{times} x {code} ({known[code]})" for code, times in counts if code in known]
