@@ -13,13 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedpriv.client.base import Client, on_all_axes
-from fedpriv.client.contract import Charge, PublicFacts, Release, Request, Site
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, Release
+from fedpriv.client.method import Method, Traits, on_all_axes
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Request
+from fedpriv.config.methods import PrivUnitClientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.privunit import direction
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON
@@ -34,32 +38,21 @@ _AUDIT = ("audit",)  # addresses the auditor's public projection
 class PrivUnitClient(Client):
     """epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of a sketch, None: the best."""
 
-    needs_facts: ClassVar[bool] = True
-    needs_layout: ClassVar[bool] = True
+    options: PrivUnitClientOptions
+    traits: ClassVar[Traits] = Traits(needs_facts=True)
+    #: Of this participation.
+    round: int = 1
 
-    def __init__(
-        self,
-        *,
-        facts: PublicFacts,
-        mechanism: str,
-        epsilon: float,
-        claimed_delta: float,
-        bits: int | None = None,
-        projections: int = 64,
-        variant: str = "repaired",
-        site: Site | None = None,
-    ) -> None:
-        super().__init__(variant=variant, site=site)
-        self.name, self.epsilon, self.claimed_delta = mechanism, epsilon, claimed_delta
-        self.bits, self.projections, self.round = bits, projections, 1
-        self.mechanism = self.mechanism_for(max(1, facts.num_parameters))
-        self.keeps_budget = True
+    @cached_property
+    def mechanism(self) -> UnitMechanism:
+        return self.mechanism_for(max(1, self.facts.num_parameters))
 
     def mechanism_for(self, dimension: int) -> UnitMechanism:
         """Raises OptionError for an epsilon that this mechanism cannot have."""
-        std = 2 / gaussian_mu(self.epsilon, self.claimed_delta) if self.name == "gaussian" else 0.0
+        asked = self.options
+        std = 2 / gaussian_mu(asked.epsilon, asked.claimed_delta) if asked.mechanism == "gaussian" else 0.0
         try:
-            return unit_mechanism(self.name, dimension, self.epsilon, self.projections, self.bits, std)
+            return unit_mechanism(asked.mechanism, dimension, asked.epsilon, asked.projections, asked.bits, std)
         except OptionError as error:
             raise OptionError(f"strategy.client.{error.option}", error.value, error.allowed) from None
 
@@ -97,7 +90,9 @@ class PrivUnitClient(Client):
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         law = self.mechanism.law
-        return claimed.unit_vector(self.epsilon, self.claimed_delta if law is None else law.delta, law is not None)
+        return claimed.unit_vector(
+            self.options.epsilon, self.options.claimed_delta if law is None else law.delta, law is not None
+        )
 
     def exact_leak(self) -> str | None:
         return None
@@ -108,7 +103,7 @@ class PrivUnitClient(Client):
         target: float,
         delta: float,
         participations: int,
-        make: Callable[..., Client],
+        make: Callable[..., Method],
         threat: Any = None,
     ) -> dict[str, float]:
         """The largest epsilon of a release found that meets the target: at least target/participations."""

@@ -14,34 +14,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv.common.messages import FloatVector, Reply
+from fedpriv.common.messages import Reply
+from fedpriv.common.vectors import FloatVector
+from fedpriv.config.methods import PrivUnitServerOptions
 from fedpriv.mechanisms.unit_vectors import UnitMechanism, unit_mechanism
-from fedpriv.server.round import Population
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
 
 class PrivUnit(FederatedStrategy):
     """theta <- theta + eta mean of the estimated directions. learning_rate: eta; the others are the clients' own."""
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        learning_rate: float,
-        mechanism: str,
-        epsilon: float,
-        bits: int | None,
-        projections: int,
-        **options: Any,
-    ) -> None:
-        super().__init__(population, **options)
-        self.learning_rate = learning_rate
-        self.asked = (mechanism, epsilon, projections, bits)
+    options: PrivUnitServerOptions
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
         self.decode = self.decoded
 
     def decoded(self, client: int, sent: Any) -> FloatVector:
         """The estimate (float32 [d]). Raises ValueError for what no client can have sent."""
-        mechanism = _mechanism(self.current.theta.size, *self.asked)
+        asked = self.options
+        size = self.current.theta.size
+        mechanism = _mechanism(size, asked.mechanism, asked.epsilon, asked.projections, asked.bits)
         expected = np.uint8 if mechanism.dtype == torch.uint8 else np.float32
         if sent.dtype != expected or sent.shape != (mechanism.width,):
             raise ValueError(f"expected {expected.__name__} [{mechanism.width}], got {sent.dtype} {list(sent.shape)}")
@@ -50,7 +44,7 @@ class PrivUnit(FederatedStrategy):
         return estimate
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        return (theta + self.learning_rate * self.mean(theta.size, replies)).astype(np.float32)
+        return (theta + self.options.learning_rate * self.mean(theta.size, replies)).astype(np.float32)
 
 
 @lru_cache(maxsize=8)
