@@ -64,7 +64,8 @@ def orders(replies: int) -> dict[str, int]:
 
 def seconds_of(wanted: int, asked: int, releases: list[FloatVector]) -> float:
     """Seconds of one round, without making the replies."""
-    options = ServerOptions(min_replies=1, client_sampling="fixed", weighting="examples")
+    cohorts = {"client_sampling": "fixed", "participation": "sampled", "participations": None}
+    options = ServerOptions.model_validate({"min_replies": 1, "weighting": "examples", **cohorts})
     grid, strategy = Clients(asked, releases), FedAvg(population(asked, wanted), options)
     began = time.perf_counter()
     strategy.start(grid, pack_vector(np.zeros_like(releases[0])), 1)

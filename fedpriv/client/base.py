@@ -51,7 +51,7 @@ class Client(Method, NumPyClient):
         self.prepare(request)
         state = self.load_state(memory.state)
         charges = self.price(state, request)
-        self._check_budget(memory, charges)
+        self._check_budget(memory, charges, request)
 
         release = self.work(self._start(received, memory, request), state, request)
         figures = release.figures | self._tested(release.local)
@@ -172,10 +172,15 @@ class Client(Method, NumPyClient):
             for sequence, charge in enumerate(charges, memory.account.next_sequence)
         ]
 
-    def _check_budget(self, memory: ClientMemory, charges: Sequence[Charge]) -> None:
+    def _check_budget(self, memory: ClientMemory, charges: Sequence[Charge], request: Request) -> None:
+        """Raises `BudgetSpent` before anything is computed, or what the node's policy raises."""
         site = self._site()
         if site.guard is not None:
             site.guard(charges)
+        again = memory.account.last == (request.round, request.attempt)  # a further exchange of the same participation
+        if site.participations is not None and not again and memory.account.participations >= site.participations:
+            words = f"client {site.client} has taken part {memory.account.participations} times, and may no more"
+            raise BudgetSpent(words)
         if site.max_epsilon is None:
             return
         from fedpriv.privacy.composition import Budget, compose  # loads the accountants: only where a budget is kept

@@ -115,6 +115,7 @@ class Site:
     rng: str  # seeded | secure
     delta: float
     max_epsilon: float | None
+    participations: int | None = None  # the client's own limit on releases, whatever a server asks
     layout: Layout | None = None
     initial: Tensor | None = None
     test: Callable[[Tensor], dict[str, float]] | None = None

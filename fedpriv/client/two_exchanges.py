@@ -57,7 +57,7 @@ class TwoExchangeClient(GaussianClient):
         method, norms = split_state(self.load_state(memory.state))
         charges = self.statistic_charges()
         # Statistics whose release could not follow would be spent for nothing.
-        self._check_budget(memory, (*charges, *self.charges(method)))
+        self._check_budget(memory, (*charges, *self.charges(method)), request)
 
         trained = self.train_locally(self._start(theta, memory, request), request)
         figures = trained.figures | self._tested(trained.local)
@@ -88,7 +88,7 @@ class TwoExchangeClient(GaussianClient):
         method, norms = split_state(self.load_state(memory.state))
         self.reported = dict(zip(self.statistic_names, waiting.tensors["statistics"], strict=True))
         charges = self.release_charges(method)
-        self._check_budget(memory, charges)
+        self._check_budget(memory, charges, request)
 
         release = self.perturb(waiting.tensors["update"], method, self.noise(request, "release"))
         answer = Answer(request.round, request.attempt, release.value)

@@ -18,6 +18,7 @@ from fedpriv.config.methods import (
     OneBitOptions,
     UnitOptions,
 )
+from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
 
 
@@ -101,6 +102,7 @@ def _check_across_options(config: Config) -> None:
     if config.dataset.name == "on_nodes":
         _check_declared(config)
     _check_over_selection(config)
+    check_participation(config)
     if config.dataset.name in KNOWN_SETS and config.dataset.split is None:
         examples, classes = KNOWN_SETS[config.dataset.name]
         wanted = config.dataset.train_examples or examples

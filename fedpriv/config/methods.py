@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.options import Options
-
-if TYPE_CHECKING:
-    pass
-
 
 class SumOptions(Options):
     """Options of clients whose noises add up in a secure sum."""
@@ -41,6 +37,8 @@ class ServerOptions(Options):
     target_: ClassVar[str]
     min_replies: int = Field(ge=1, description="fewer usable replies than this end the run")
     client_sampling: Literal["fixed", "poisson"] = Field(description="cohort of exactly clients_per_round, or Poisson")
+    participation: Literal["sampled", "once", "balanced"] = Field(description="how often a client may take part")
+    participations: int | None = Field(ge=1, description="balanced: at most so often; null: as the rounds need")
     weighting: Literal["uniform", "examples"] = Field(description="weights of the mean over the replies")
 
 

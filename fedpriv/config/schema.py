@@ -344,6 +344,9 @@ class Config(Options):
         content.pop("tracking")
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
+        if content["strategy"]["server"].get("participation") == "sampled":  # as before there were plans
+            for place in ("participation", "participations"):
+                content["strategy"]["server"].pop(place, None)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

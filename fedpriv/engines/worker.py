@@ -19,6 +19,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.common.vectors import FloatVector
 from fedpriv.config.halves import locate
+from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, inputs, load_federated
@@ -169,6 +170,7 @@ class Worker:
             rng=privacy.rng,
             delta=privacy.delta,
             max_epsilon=privacy.max_epsilon,
+            participations=participation_limit(self.config),
             layout=self.model.layout,
             initial=self.initial_model,
             test=partial(self.test_locally, client) if tested else None,

@@ -156,6 +156,8 @@ class Account:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._counts: dict[tuple[Event, Event | None, bool], int] = {}
         self.next_sequence = 0
+        #: Participations charged so far, and the (round, attempt) of the last.
+        self.participations, self.last = 0, (-1, -1)
         for entry in entries:
             self.charge(entry)
 
@@ -164,11 +166,14 @@ class Account:
         key = (entry.event, entry.realised, entry.adaptive)
         self._counts[key] = self._counts.get(key, 0) + 1
         self.next_sequence = max(self.next_sequence, entry.sequence + 1)
+        place = (entry.round, entry.attempt)
+        self.participations, self.last = self.participations + (place != self.last), place
 
     def copy(self) -> Account:
         """An independent account; its events are immutable and shared."""
         twin = Account()
         twin._counts, twin.next_sequence = dict(self._counts), self.next_sequence
+        twin.participations, twin.last = self.participations, self.last
         return twin
 
     def spent(self, threat: Threat | None = None) -> list[Event]:
@@ -188,7 +193,8 @@ class Account:
         for (event, realised, adaptive), times in self._counts.items():
             spent = None if realised is None else event_to_json(realised, with_threat=False)
             lines.append({"event": event_to_json(event), "realised": spent, "adaptive": adaptive, "times": times})
-        return json.dumps({"next_sequence": self.next_sequence, "lines": lines}, separators=(",", ":")).encode()
+        head = {"next_sequence": self.next_sequence, "participations": self.participations, "last": self.last}
+        return json.dumps(head | {"lines": lines}, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Account:
@@ -208,6 +214,9 @@ def _account(content: bytes) -> Account:
     try:
         stored = json.loads(content)
         account.next_sequence = _count(stored["next_sequence"], least=0)
+        account.participations = _count(stored["participations"], least=0)
+        server_round, attempt = stored["last"]
+        account.last = _count(server_round, least=-1), _count(attempt, least=-1)
         for line in stored["lines"]:
             event = event_from_json(line["event"])
             realised = None if line["realised"] is None else event_from_json(line["realised"], event.threat)

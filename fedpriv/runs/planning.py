@@ -20,6 +20,7 @@ from fedpriv.client.build import client_class, example_counts, make_client, part
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import draw_cohort, participations
+from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
@@ -47,7 +48,9 @@ class Plan:
 
 
 def schedule(config: Config) -> list[int]:
-    """How often each client is asked."""
+    """How often each client is asked; where a plan of participation sets a limit, that: a run is priced at it."""
+    if (limit := participation_limit(config)) is not None:
+        return [limit] * config.num_clients
     sampling = config.strategy.server.get("client_sampling", "fixed")
     return participations(config.seed, config.num_rounds, config.num_clients, config.clients_asked, sampling)
 
@@ -75,7 +78,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         (*reasons, *client.remarks(), *partition_remarks(config)),
         bytes_up,
         bytes_down,
-        estimate_seconds(config, worker, counts),
+        estimate_seconds(config, worker),
     )
 
 
@@ -154,7 +157,7 @@ def timed(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float:
+def estimate_seconds(config: Config, worker: Worker) -> float:
     """Seconds of all local training in one process, from one timed step on random pictures."""
     model, batch = worker.model, config.local.batch_size
     theta = model.theta.clone()
@@ -171,8 +174,9 @@ def estimate_seconds(config: Config, worker: Worker, counts: list[int]) -> float
     mean_batches = sum(size * times for size, times in batches.items()) / sum(batches.values())
     client = make_client(config)
     noisy_steps = client.local_steps if isinstance(client, ExampleLevelClient) else None
+    participations = sum(cohort_sizes(config))
     batches_per_round = noisy_steps or config.local.steps or mean_batches * config.local.epochs
-    return min(seconds) * batches_per_round * sum(counts)
+    return min(seconds) * batches_per_round * participations
 
 
 def with_target(config: Config) -> Config:

@@ -24,7 +24,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data import ResampledPartition
 from fedpriv.data.cache import cache_folder, entry
 from fedpriv.engines.worker import Worker
-from fedpriv.runs.planning import estimate_seconds, schedule, timed
+from fedpriv.runs.planning import estimate_seconds, timed
 from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 #: Cohorts below this have nothing to share.
@@ -65,7 +65,7 @@ def choose_trainer(config: Config, worker: Worker) -> Choice:
     if config.clients_per_round < FEWEST_CLIENTS:
         return Choice("sequential", f"fewer than {FEWEST_CLIENTS} clients a round")
     by_vmap = worker.model.theta.device.type == "cpu" and not _by_hand(config, worker)
-    if by_vmap and estimate_seconds(config, worker, schedule(config)) < WORTH_IMPORTING:
+    if by_vmap and estimate_seconds(config, worker) < WORTH_IMPORTING:
         return Choice("sequential", f"less than {WORTH_IMPORTING:.0f} s of training")
     # A user's own model may have changed since it was measured, so it is tried each time.
     reason = _model_obstacle(config, worker) if config.model.name == "custom" else None

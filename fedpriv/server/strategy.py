@@ -23,8 +23,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
+from fedpriv.common.cohorts import cohort_of
 from fedpriv.common.messages import Options, Reply, read_reply
-from fedpriv.common.seeds import draw_cohort
 from fedpriv.common.vectors import FloatVector, pack_vector, unpack_vector
 from fedpriv.config.methods import ServerOptions
 from fedpriv.server.exchange import Answer, Exchange
@@ -135,12 +135,13 @@ class FederatedStrategy(Strategy):
     def begin(self, server_round: int, arrays: ArrayRecord) -> list[int]:
         """A new round from theta; returns its cohort."""
         secret = self.secret_cohorts and self.population.rng == "secure"
-        cohort = draw_cohort(
+        cohort = cohort_of(
             secrets.randbits(128) if secret else self.population.seed,
             server_round,
             self.population.num_clients,
             max(self.population.clients_asked, self.population.clients_per_round),
             self.options.client_sampling,
+            self.options.participation,
         )
         self.current = Round(server_round, unpack_vector(arrays), cohort)
         return cohort

@@ -152,7 +152,8 @@ def test_without_an_annotation_the_options_are_what_the_yaml_file_says() -> None
 
 
 def test_what_every_server_half_has_is_allowed_what_it_is_there() -> None:
-    sound = {"rate": 1, "min_replies": 1, "client_sampling": "fixed", "weighting": "uniform"}
+    cohorts = {"client_sampling": "fixed", "participation": "sampled", "participations": None}
+    sound = {"rate": 1, "min_replies": 1, "weighting": "uniform"} | cohorts
     schema = schema_of(SilentServer, "server", sound)
     assert checked(schema, "server", sound).model_dump() == sound
     for wrong in ({"min_replies": 0}, {"weighting": "loss"}):
