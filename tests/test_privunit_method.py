@@ -14,7 +14,10 @@ from conftest import Run
 from clients.privunit import PrivUnitClient
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Reply
 from fedpriv.config.compose import compose
+from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.unit_vectors import unit_mechanism
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Gaussian, UnitCap
 from fedpriv.runs.planning import with_target
@@ -92,7 +95,7 @@ def test_a_target_is_met_and_used(mechanism: str, rounds: int) -> None:
         (["strategy.client.mechanism=laplace"], "strategy.client.mechanism=laplace"),
         (["strategy.client.bits=17"], "strategy.client.bits=17"),
         (["strategy.client.projections=0"], "strategy.client.projections=0"),
-        (["strategy.server.epsilon=1"], r"strategy.server.epsilon=1.0: must be strategy.client.epsilon=8.0"),
+        (["strategy.server.epsilon=1"], "strategy.server.epsilon=1: must be strategy.client.epsilon=8.0"),
         (["strategy.server.mechanism=sketch"], "strategy.server.mechanism=sketch: must be strategy.client.mechanism"),
         (["strategy.server.learning_rate=0"], "strategy.server.learning_rate=0"),
     ],
@@ -118,9 +121,6 @@ def test_the_server_decodes_what_a_client_sends(mechanism: str) -> None:
     """At a high epsilon, and many projections, the estimate points where the update does."""
     half = server(mechanism)
     name, sender = half.asked[0], half.asked
-    from fedpriv.mechanisms.noise_sources import SeededNoise
-    from fedpriv.mechanisms.unit_vectors import unit_mechanism
-
     update = torch.randn(D, generator=torch.Generator().manual_seed(1))
     mechanism_of = unit_mechanism(name, D, sender[1], sender[2], sender[3])
     total = np.zeros(D)
@@ -144,8 +144,6 @@ def test_nothing_else_is_decoded() -> None:
 
 
 def test_the_server_moves_by_its_learning_rate() -> None:
-    from fedpriv.common.messages import Reply
-
     half, one = server(), np.zeros(D, np.float32)
     one[0] = 1.0
     half.current.asked = [0]
