@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.options import Options
 
+
 class SumOptions(Options):
     """Options of clients whose noises add up in a secure sum."""
 

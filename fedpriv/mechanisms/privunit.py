@@ -18,7 +18,7 @@ is added (`noise.grid_step`): release = (onto_grid(V) + N)/m, as float32. The le
 - Let V0 be the exact release and N0 an exact Gaussian. V0 + N0, rounded to the grid, is post-processing of V0.
 - onto_grid(V) + N has the law of (onto_grid(V) + N0) rounded, up to factors: `secure_noise` draws a coordinate's
   Gaussian within a factor 1 +- 2^-29 of the rounded law up to 7 standard deviations. Beyond, draws are replaced by
-  draws from the exact tail (`_with_exact_tails`). Three Gaussians a coordinate (W's has two parts): e^(+-3 d 2^-28),
+  draws from the exact tail (`with_exact_tails`). Three Gaussians a coordinate (W's has two parts): e^(+-3 d 2^-28),
   2^-28 to be safe.
 - There is a coupling with |onto_grid(V) - V0| <= mu s: half a step of the grid in each coordinate (sqrt(d) 2^-20 s);
   W's own grid (`noise.fine_step`, 2^-36, for a Gaussian of length at least sqrt(d)/4: shorter ones are drawn again,
@@ -49,14 +49,14 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.laws import Vector
-from fedpriv.mechanisms.noise import NoiseSource, grid_step
+from fedpriv.mechanisms.noise import NoiseSource, fine_step, grid_step
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON, Cap, best_cap, tail_quantile
 
 #: Length of the Gaussian that hides the low bits, against a unit vector.
 BLUR = 2.0**-7
 #: What is charged of delta for floating point. The proof needs less.
 DELTA = 1e-12
-#: Standard deviations beyond which a Gaussian comes from `_exact_tail`.
+#: Standard deviations beyond which a Gaussian is drawn again (`with_exact_tails`).
 FAR = 7.0
 _LOG_FAR_TAIL = -27.384307498811076  # ln P(N > 7)
 
@@ -155,19 +155,15 @@ def release_unit(vectors: Tensor, setting: PrivUnit, noise: NoiseSource) -> Tens
         return (signs * units / cap.mean).float()
     tail = uniform_of(words[..., setting.words : -1])
     height, side = _heights(inside, tail, (words[..., -1] & 1).numpy() == 1, cap)
-    released = _sideways(units, noise, setting.words)
-    released.mul_(torch.from_numpy(side).unsqueeze(-1))
-    released.addcmul_(units, torch.from_numpy(height).unsqueeze(-1))
     std = BLUR / math.sqrt(cap.dimension)
     step = grid_step(std)
-    blur = with_exact_tails(noise.normal(units.shape), noise, setting.words)
-    released.div_(step).round_().add_(_on_steps(blur, std / step))
+    released, along, length = _sideways(units, noise, setting.words)
+    # T u + sqrt(1 - T^2) W in steps of the grid, W = (g - along u)/length, in two passes over memory
+    scale = torch.from_numpy(side) / (length * step)
+    released.mul_(scale.unsqueeze(-1))
+    released.addcmul_(units, (torch.from_numpy(height) / step - along * scale).unsqueeze(-1)).round_()
+    released.add_(with_exact_tails(noise.normal(units.shape, std), std, noise, setting.words), alpha=1 / step)
     return released.mul_(step / cap.mean).float()
-
-
-def _on_steps(normal: Tensor, scale: float) -> Tensor:
-    """Standard Gaussians on the grid of step 2^-19, in whole steps of the grid of another standard deviation."""
-    return normal.double().mul_(scale).round_()
 
 
 def _heights(inside: np.ndarray, tail: Vector, upper: np.ndarray, cap: Cap) -> tuple[Vector, Vector]:
@@ -184,39 +180,39 @@ def _heights(inside: np.ndarray, tail: Vector, upper: np.ndarray, cap: Cap) -> t
     return np.asarray(np.where(inside | upper, height, -height)), np.asarray(2 * np.sqrt(x * (1 - x)))
 
 
-def _sideways(units: Tensor, noise: NoiseSource, words: int) -> Tensor:
-    """W: unit vectors (float64 [..., d]), uniform among those orthogonal to ``units``."""
+def _sideways(units: Tensor, noise: NoiseSource, words: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(g, along, length), float64 [..., d], [...] and [...], with W = (g - along u)/length uniform among the unit
+    vectors orthogonal to u.
+    """
     dimension = units.shape[-1]
-    found = _orthogonal(units, noise, words)
-    length = l2_norm(found).unsqueeze(-1)
-    while bool((short := (length < math.sqrt(dimension) / 4).squeeze(-1)).any()):
-        found[short] = _orthogonal(units[short], noise, words)
-        length = l2_norm(found).unsqueeze(-1)
-    return found.div_(length)
+    found, along, length = _across(units, noise, words)
+    while bool((short := length < math.sqrt(dimension) / 4).any()):
+        found[short], along[short], length[short] = _across(units[short], noise, words)
+    return found, along, length
 
 
-def _orthogonal(units: Tensor, noise: NoiseSource, words: int) -> Tensor:
-    found = with_exact_tails(noise.fine_normal(units.shape, 1.0), noise, words)
-    for _ in range(2 if units.shape[-1] < 64 else 1):  # what is left of u after once is small against a long vector
-        along = torch.linalg.vecdot(found, units).unsqueeze(-1)
-        found.addcmul_(units, along, value=-1.0)
-    return found
+def _across(units: Tensor, noise: NoiseSource, words: int) -> tuple[Tensor, Tensor, Tensor]:
+    found = with_exact_tails(noise.fine_normal(units.shape, 1.0), 1.0, noise, words)
+    if units.shape[-1] < 64:  # what is orthogonal may be a small part of g: subtracted first, so that no digit is lost
+        for _ in range(2):
+            found.addcmul_(units, torch.linalg.vecdot(found, units).unsqueeze(-1), value=-1.0)
+    along = torch.linalg.vecdot(found, units)
+    return found, along, (l2_norm(found).square() - along.square()).clamp_(min=0.0).sqrt_()
 
 
-def with_exact_tails(normal: Tensor, noise: NoiseSource, words: int) -> Tensor:
-    """Standard Gaussians [...] whose values beyond `FAR` are drawn again from the Gaussian's own tail, in place.
-
-    Once in 4e11 coordinates. A source reaches some 9 standard deviations, which e^epsilon may find too near.
+def with_exact_tails(normal: Tensor, std: float, noise: NoiseSource, words: int) -> Tensor:
+    """Gaussians [...] whose values beyond `FAR` standard deviations are drawn again from the Gaussian's own tail, in
+    place. Once in 4e11 coordinates: a source reaches some 9 standard deviations, which e^epsilon may find too near.
     """
     low, high = torch.aminmax(normal)
-    if float(high) <= FAR and float(low) >= -FAR:
+    if float(high) <= FAR * std and float(low) >= -FAR * std:
         return normal
-    far = normal.abs() > FAR
+    far = normal.abs() > FAR * std
     from scipy.special import ndtri_exp
 
     uniform = uniform_of(noise.integers(0, 2**32, (int(far.sum()), words)))
-    size = torch.from_numpy(-ndtri_exp(np.log(uniform) + _LOG_FAR_TAIL))
-    step = 2.0**-36 if normal.dtype == torch.float64 else 2.0**-19
+    size = torch.from_numpy(-std * ndtri_exp(np.log(uniform) + _LOG_FAR_TAIL))
+    step = fine_step(std) if normal.dtype == torch.float64 else grid_step(std)
     normal[far] = (torch.round(size / step) * step * normal[far].sign()).to(normal.dtype)
     return normal
 

@@ -25,6 +25,7 @@ from fedpriv.privacy.events import (
     RandomisedResponse,
     Shuffled,
     Threat,
+    UnitCap,
 )
 
 SERVER = CLIENT_TO_SERVER
@@ -42,6 +43,7 @@ EVENTS = [
     GumbelTopK(threat=SERVER, k=8020, epsilon=0.01),
     RandomisedResponse(threat=SERVER, epsilon=1.0, dimension=80202),
     RandomisedResponse(threat=SERVER, epsilon=math.inf),
+    UnitCap(threat=SERVER, epsilon=8.0, inside=0.9, delta=1e-12, count=2),
     PairedQuantisation(threat=SERVER, epsilon=1.0, private_share=0.25, bits=8, dimension=10),
     Binomial(threat=SERVER, step=0.1, trials=2000, dimension=3, l1=1.0, l2=1.0, linf=1.0, delta=1e-6),
     Shuffled(threat=SUM, epsilon=1.0, users=1000, delta=1e-8, dimension=5),
