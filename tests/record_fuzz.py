@@ -51,6 +51,7 @@ from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
 from fedpriv.server.round import Population, Round
 from strategies.cpsgd import CpSGD
 from strategies.ldpfl import LDPFL
+from strategies.privunit import PrivUnit
 
 SIZE = 5
 RECORDS = (ARRAYS, CONFIG, METRICS, DIAGNOSTICS, STATISTICS, KEYS, "other")
@@ -73,7 +74,8 @@ WHOLE_NUMBERS = making.server(
     variant="repaired",
     learning_rate=1.0,
 )
-for _strategy in (ONE_BIT, WHOLE_NUMBERS):
+SKETCH = PrivUnit(_POPULATION, learning_rate=1.0, mechanism="sketch", epsilon=4.0, bits=4, projections=2)
+for _strategy in (ONE_BIT, WHOLE_NUMBERS, SKETCH):
     _strategy.current = Round(1, np.zeros(SIZE, np.float32))
 
 FLOATS = (0.0, -1.5, 1e308, -1e308, 5e-324, float("nan"), float("inf"), float("-inf"))
@@ -185,6 +187,7 @@ def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     yield lambda: read_reply(message, 0, SIZE, 10)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=ONE_BIT.decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=WHOLE_NUMBERS.decoded)
+    yield lambda: read_reply(message, 0, SIZE, 10, decode=SKETCH.decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, (TRAIN_LOSS,))
     yield lambda: read_report(message, 0, (TRAIN_LOSS,))
     yield lambda: read_blobs(message, KEYS)
