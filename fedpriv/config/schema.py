@@ -103,7 +103,7 @@ class FeaturesConfig(Options):
         default=0.5, ge=0, le=4, description="map=strokes: direction's weight (b/(1+b))^exponent, b its signal to noise"
     )
     waves: int = Field(default=1000, ge=1, le=10_000, description="fourier: number of random waves")
-    width: float = Field(default=0.5, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
+    width: float = Field(default=1.0, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
 
 
 # --- partition -------------------------------------------------------------------------------------------
