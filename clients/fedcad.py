@@ -154,7 +154,7 @@ class FedCADClient(GaussianClient):
         if self.options.obsolete_factor == 0 or self.repaired:
             # A new start costs an update without a norm, so never more than a later participation. Where a rule moves
             # C, earlier outputs decide who starts anew, and which rounds leave C as it is: what is charged must not
-            # depend on that, so everything behind the very first participation is charged as a later one. With a
+            # depend on that, so everything after the very first participation is charged as a later one. With a
             # fixed C only another configuration starts anew, which is known before the run.
             first = state is None or (self.options.clipping == "fixed" and self._starts_anew(state))
             return tuple(Charge(event) for event in self._constant_events(first))

@@ -20,8 +20,8 @@ from fedpriv.privacy.events import SECURE_SUM, Event, NoBound, RandomisedRespons
 
 
 class LDPFLClient(OneBitClient):
-    """One bit per coordinate, each client for itself. shuffle: whoever sees only the counts of a round is accounted for
-    as well, with amplification where its condition holds for min_replies clients, the fewest whose bits are counted;
+    """One bit per coordinate, each client for itself. shuffle: an observer of the counts of a round alone is accounted
+    for as well, with amplification where its condition holds for min_replies clients, the fewest that are counted;
     the shuffler is assumed, not implemented. shuffle_delta: what all of it may use up of delta.
     """
 

@@ -88,7 +88,7 @@ class Client(Method, NumPyClient):
 
     @final
     def released(self, trained: Trained, release: Release) -> Release:
-        """A release with what is kept and told of the training behind it."""
+        """A release with what is kept and told of the training that led to it."""
         return replace(release, local=trained.local, figures={**trained.figures, **release.figures})
 
     @final

@@ -1,4 +1,4 @@
-"""What a client keeps between participations, behind one accessor with two stores. It never leaves the client.
+"""What a client keeps between participations, read and written through one of two stores. It never leaves the client.
 
 A `ClientMemory` holds the method's own state, the ledger entries that were not collected yet, and the account of
 all releases so far, and the last reply. It is read and written as a whole: entries, state, account and reply of a
@@ -248,7 +248,7 @@ def uncollected_entries(blob: bytes) -> list[Entry]:
 
 
 def without_entries(blob: bytes) -> bytes:
-    """The bytes of the same memory without uncollected entries; all tensors behind them move up."""
+    """The bytes of the same memory without uncollected entries; all tensors after them move up."""
     header, start = _header(blob)
     first, last = header[_UNCOLLECTED]["data_offsets"]
     moved = first + len(_NO_ENTRIES) - last

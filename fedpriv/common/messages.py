@@ -71,7 +71,7 @@ class Refusal(IntEnum):
     POLICY = 107  # the node's policy.yaml does not allow what the run asks for
     LEDGER = 108  # the data folder's ledger is missing, older than its counter, or in use
     BUNDLE = 109  # the node has not approved the app that the server sends
-    LATE = 110  # planned by engine.faults: the reply comes behind the deadline
+    LATE = 110  # planned by engine.faults: the reply comes after the deadline
 
 
 #: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).

@@ -84,7 +84,7 @@ def get_record(content: RecordDict, key: str, kind: type[Any]) -> Any:
 
 def sized(content: RecordDict) -> RecordDict:
     """The content itself. Raises `MalformedMessage` where it holds more than a message may; the size of the array that
-    is read is checked by whoever knows the model.
+    is read is checked where the model is known.
     """
     if len(content) > MOST_RECORDS:
         raise MalformedMessage(f"{len(content)} records, at most {MOST_RECORDS} are possible", "oversized")

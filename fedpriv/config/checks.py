@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
+from fedpriv.config.halves import checked
 from fedpriv.config.methods import (
     METHODS,
     ClippingClientOptions,
@@ -66,14 +67,10 @@ def _check_method(config: Config) -> None:
         raise OptionError("strategy.name", config.strategy.name, words)
     if config.strategy.name not in METHODS:
         return
+    server, client = METHODS[config.strategy.name]
     # The client half first: what the server half repeats of it is the user's mistake there.
-    halves = zip(("client", "server"), reversed(METHODS[config.strategy.name]), strict=True)
-    for half, schema in halves:
-        options = config.server_options() if half == "server" else config.client_options()
-        try:
-            schema.model_validate(options)
-        except ValidationError as error:
-            raise first_option_error(error, prefix=("strategy", half)) from None
+    checked(client, "client", config.client_options())
+    checked(server, "server", config.server_options())
     check_halves(config)
 
 

@@ -18,7 +18,7 @@ def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> 
 
 
 def _is_union_tag(part: Any, path: Iterable[Any]) -> bool:
-    """pydantic puts the partition's name between ``partition`` and the key, and the form of faults behind them."""
+    """pydantic puts the partition's name between ``partition`` and the key, and the form of faults after them."""
     path = list(path)
     if part in ("list", "plan"):
         return path[:2] == ["engine", "faults"]

@@ -37,7 +37,7 @@ class AttackConfig(Options):
 
 
 class OperationsConfig(Options):
-    """What whoever runs the tool sees of it, and how it stops. Decides nothing of the result."""
+    """Operator options: what is shown of a run, and how it stops. No effect on results."""
 
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="serve /metrics, /healthz and /readyz here (null: no; 0: a free port)"

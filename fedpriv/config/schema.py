@@ -2,7 +2,7 @@
 
 The YAML tree in ``conf/`` holds the defaults and the comments for people; the classes here say what is
 allowed. Nothing heavy is imported, so a wrong value is refused within a second, before any data is read.
-``fedpriv.config.compose`` turns YAML and command line into a `Config`; everything behind it gets typed values.
+``fedpriv.config.compose`` turns YAML and command line into a `Config`; everything after it gets typed values.
 """
 
 from __future__ import annotations

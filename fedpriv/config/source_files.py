@@ -73,7 +73,7 @@ def _imports(content: bytes, module: str, is_package: bool) -> Iterator[str]:
     """What may be modules among the names that a file imports, at its top or later; not for type checking alone."""
     try:
         waiting: list[ast.AST] = [ast.parse(content)]
-    except (SyntaxError, ValueError):  # whoever imports it says so
+    except (SyntaxError, ValueError):  # the import says so
         return
     while waiting:
         node = waiting.pop()

@@ -158,7 +158,7 @@ def _answer(config: Config, message: Message, client: Client, request: Request, 
 
 
 def _node(context: Context) -> Node | None:
-    """This machine in a deployment; None in a simulation. Whoever names a policy or a data folder means it."""
+    """This machine in a deployment; None in a simulation, whose node-config names neither policy nor data folder."""
     if not {"policy", "data"} & context.node_config.keys():
         return None
     from fedpriv.deployment.gate import Node  # the accountants: seconds that a simulation need not wait

@@ -8,7 +8,7 @@
 | disk_full | its disk is full | no: nothing may leave that is not booked |
 | non_finite_update | its pictures are NaN, and so is its update | yes, as a noised zero |
 | drop | the reply is lost | yes |
-| slow | the reply comes behind the deadline; the simulation does not wait for it | yes |
+| slow | the reply comes after the deadline; the simulation does not wait for it | yes |
 | corrupt, oversized, wrong_shape, not_finite | the reply is damaged on its way | yes |
 | stale | the reply names an earlier round | yes |
 | replayed | in the reply's place comes one of an earlier round | no |

@@ -24,7 +24,7 @@ class InProcessGrid(LocalGrid):
         self.client_app = client_app
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
-        """A client that has begun is not interrupted, but its reply does not count when it is late; behind the deadline
+        """A client that has begun is not interrupted, but its reply does not count when it is late; after the deadline
         no further one begins.
         """
         for some in slices(self.config, messages):

@@ -132,7 +132,7 @@ class RayGrid(LocalGrid):
                     self._join(ready[0])
                 else:
                     done |= self._take(ready[0], *running.pop(ready[0]), waiting)
-            yield from (done.pop(place) for place in sorted(done))  # behind those that are too late
+            yield from (done.pop(place) for place in sorted(done))  # after those that are too late
         finally:
             for late, _ in running.values():
                 ray.kill(late)
@@ -177,7 +177,7 @@ class RayGrid(LocalGrid):
         client that kills its worker takes no other down with it twice.
         """
         share, first = self.share, waiting[0].place
-        stop = end  # place behind the batch
+        stop = end  # place after the batch
         if share is not None:
             stop = (first // share + 1) * share
             if stop > end:

@@ -115,7 +115,7 @@ class Accounts:
         accounts: dict[int, list[Entry]] = defaultdict(list)
         for entry in self.entries():
             accounts[entry.client].append(entry)
-        if of_all := accounts.pop(EVERY_CLIENT, None):  # whoever released nothing has this account alone
+        if of_all := accounts.pop(EVERY_CLIENT, None):  # a client that released nothing has this account alone
             accounts = {client: of_all + own for client, own in accounts.items()} | {EVERY_CLIENT: of_all}
         return accounts
 

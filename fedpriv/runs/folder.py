@@ -1,7 +1,7 @@
 """A run's folder: everything that a run writes and that a resumed run reads back.
 
 Order at the end of a round: ledger, metrics, checkpoint. A resumed run cuts ledger and metrics back to its
-checkpoint, together with the clients' memories, and repeats the rounds behind it bit for bit.
+checkpoint, together with the clients' memories, and repeats the rounds after it bit for bit.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class RunFolder:
         """The newest whole checkpoint, or None where there is none at all; `damaged` names newer ones that are not.
 
         Raises `RunFolderError` if every one is damaged, or if it belongs to another configuration or other versions:
-        the rounds behind it could not be repeated bit for bit, and their noise would be used for different updates.
+        the rounds after it could not be repeated bit for bit, and their noise would be used for different updates.
         """
         self.damaged = []
         if not self.checkpoints():
@@ -192,7 +192,7 @@ class RunFolder:
 
     @property
     def disturbed(self) -> bool:
-        """A deadline or a lost worker shaped a round: what lies behind a checkpoint cannot be repeated bit for bit."""
+        """A deadline or a lost worker shaped a round: the rounds after a checkpoint cannot be repeated bit for bit."""
         return (self.path / "disturbed").exists()
 
     def mark_disturbed(self) -> None:

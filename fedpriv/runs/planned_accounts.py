@@ -1,6 +1,6 @@
 """What the server of a deployment can say of its clients' ledgers, which stay on the clients' own machines.
 
-It books by the run's public options: whoever is asked in a round is charged for a participation before the message
+It books by the run's public options: a client that is asked is charged for a participation before the message
 goes out, whether or not an answer comes. What binds is the ledger beside each client's data.
 """
 

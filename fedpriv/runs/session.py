@@ -74,7 +74,7 @@ class Session:
     # --- preparation -------------------------------------------------------------------------------------
 
     def _return_to(self, checkpoint: Checkpoint | None) -> None:
-        """Rounds behind the checkpoint are repeated bit for bit, so ledger and metrics forget them; where they cannot
+        """Rounds after the checkpoint are repeated bit for bit, so their lines are dropped; where they cannot
         be repeated (secure noise, a GPU, slices that depend on how many workers there are) they are new releases: the
         ledger keeps the old entries, noise is fresh.
         """
@@ -93,7 +93,7 @@ class Session:
     # --- running -----------------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Runs on the configured engine and returns the summary. Raises `Stopped` behind a round with a checkpoint
+        """Runs on the configured engine and returns the summary. Raises `Stopped` after a round with a checkpoint
         where a signal asked for it.
         """
         name = self.config.engine.name
@@ -131,10 +131,10 @@ class Session:
         self.memories = memories_of
         first = self.checkpoint.round + 1 if self.checkpoint else 1
         memories: Mapping[int, bytes] = self.checkpoint.memories if self.checkpoint else {}
-        if self.attempt:  # releases behind the checkpoint have left: ledger and clients' budgets must know them
+        if self.attempt:  # releases after the checkpoint have left: ledger and clients' budgets must know them
             self.memories.collect_entries(sorted(self.memories.memories()), self.accounts.book_what_is_new)
-            behind = [entry for entry in self.folder.ledger.read().entries if entry.round >= first]
-            memories = charged(memories, behind)
+            later = [entry for entry in self.folder.ledger.read().entries if entry.round >= first]
+            memories = charged(memories, later)
         self.memories.restore(memories)
         theta = self.checkpoint.theta if self.checkpoint else self.worker.initial_parameters()
         self.theta = theta

@@ -117,7 +117,7 @@ def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, in
 def find_partitions(
     grid: Grid, num_clients: int, timeout: float, known: dict[int, int] | None, refused: Counter[str]
 ) -> dict[int, int]:
-    """As `ask_partitions` for real machines, of which some are away: whoever is there, after a wait the first time.
+    """As `ask_partitions` for real machines, of which some are away: those that are there, after a first wait.
 
     known: what was found earlier; only nodes that are new are asked, and nobody takes another's place. refused: counts
     the codes of those that answer with one.

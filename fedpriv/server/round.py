@@ -24,7 +24,7 @@ FORGOTTEN: FloatVector = np.zeros(0, np.float32)
 class Replies(Sequence[Reply]):
     """A round's usable replies in the order of clients.
 
-    One pass reads them as they come; afterwards they are still here, without their releases. Whoever asks for all of
+    One pass reads them as they come; afterwards they are still here, without their releases. A caller that wants all of
     them before that pass (``len``, an index, ``list``) has them collected, releases and all.
     """
 

@@ -19,7 +19,7 @@ import clients.fedags
 import clients.fedcad
 import clients.fedldp
 import fedpriv.client.base
-import fedpriv.engines.adapter
+import fedpriv.common.messages
 import fedpriv.mechanisms.per_example
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
@@ -261,21 +261,21 @@ def silent_zero(patch: Patch) -> None:
 
 
 def diagnostic(patch: Patch) -> None:
-    real = fedpriv.engines.adapter.reply_content
+    real = fedpriv.common.messages.reply_content
 
     def reply_content(release: Any, examples: int, diagnostics: Any, statistics: Any) -> Any:
         return real(release, examples, {"train_loss": 0.5} if diagnostics is None else diagnostics, statistics)
 
-    patch.setattr(fedpriv.engines.adapter, "reply_content", reply_content)
+    patch.setattr(fedpriv.common.messages, "reply_content", reply_content)
 
 
 def metric(patch: Patch) -> None:
-    real = fedpriv.engines.adapter.reply_content
+    real = fedpriv.common.messages.reply_content
 
     def reply_content(release: Any, examples: int, diagnostics: Any, statistics: Any) -> Any:
         return real(release, examples, diagnostics, {**statistics, "norm": 0.5})
 
-    patch.setattr(fedpriv.engines.adapter, "reply_content", reply_content)
+    patch.setattr(fedpriv.common.messages, "reply_content", reply_content)
 
 
 LOUD = "strategy.client.noise_multiplier=8"

@@ -212,7 +212,7 @@ def _release_for_ever(gate: Gate, client: Client, sent: int) -> None:
         memory = read_memory(gate)
         release = torch.full((500,), float(memory.account.next_sequence))
         entry = Entry(server_round, 0, memory.account.next_sequence, 0, EVENT)
-        gate.write(memory.after({"last": release}, [entry], Answer(server_round, 0, release)).to_bytes())
+        gate.keep(memory.after({"last": release}, [entry], Answer(server_round, 0, release)))
         os.write(sent, b"x")
 
 

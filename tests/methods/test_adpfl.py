@@ -34,6 +34,7 @@ from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, NoBound
 from fedpriv.runs.planning import make_plan
 from fedpriv.server.clip_rules import make_rule
 from fedpriv.server.trusted_clipping import TrustedClippingServer
+from strategies.adpfl import ADPFL as ADPFLServer
 
 DELTA = 1e-5
 ADPFL = ("strategy=adpfl", "partition=dirichlet", "strategy.server.window=2")
@@ -80,7 +81,8 @@ def test_equation_16_is_the_claims() -> None:
 
 def clipping_server(variant: str, window: int = 2, clipping: str = "adp", **options: Any) -> TrustedClippingServer:
     given = {"clip_norm": 4.0, "clip_lr": 0.2, "target_quantile": 0.5, "decay": 0.9, "floor": 1e-3, "norm_bound": 10.0}
-    rule = make_rule(clipping, variant, window=window, **given | options)
+    chosen = given | options | {"clipping": clipping, "variant": variant, "window": window}
+    rule = make_rule(making.changed(ADPFLServer, "server", chosen))
     return TrustedClippingServer(rule, reports_norm=True, noisy=variant != "published", simulation=True)
 
 
@@ -136,17 +138,8 @@ def test_the_published_threshold_takes_the_clients_own_changes() -> None:
 
 
 def test_exact_reports_stay_out_of_the_record_of_a_deployment() -> None:
-    rule = make_rule(
-        "adp",
-        "published",
-        clip_norm=4.0,
-        clip_lr=0.2,
-        target_quantile=0.5,
-        decay=0.9,
-        window=2,
-        floor=1e-3,
-        norm_bound=10.0,
-    )
+    chosen = {"clipping": "adp", "variant": "published", "clip_norm": 4.0, "window": 2}
+    rule = make_rule(making.changed(ADPFLServer, "server", chosen))
     server = TrustedClippingServer(rule, reports_norm=True, noisy=False, simulation=False)
     found = server.exchange(answered({0: {CLIP_CHANGE: 0.5, CLIP_REPORTED_NORM: 2.0}}))
     assert set(found.figures) == {"clip_norm", "clip_floor_held"}

@@ -433,7 +433,7 @@ def test_no_shared_cell_is_used_for_two_coordinates() -> None:
     client = a_client(3)
     assert client.site is not None
     client.site = replace(client.site, layout=layout)
-    client.facts = replace(client.facts, num_parameters=80_000)
+    client.run = replace(client.run, facts=replace(client.facts, num_parameters=80_000))
     client.secret = bytes(32)
     starts = range(0, 40_000, 8_000)
     taken = [client._shared(layer, slice(start, start + 8_000)) for layer in (0, 1) for start in starts]

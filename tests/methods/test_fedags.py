@@ -288,7 +288,7 @@ def test_a_reported_loss_has_no_bits_of_its_own(noise: Any):
     """Noise of the grid on a loss that is not on it would show the loss modulo the grid's step."""
     client = fedags("repaired", loss_weights=True, epsilon=20.0)
     client.loss = torch.tensor(math.log(10) / 1.234567, dtype=torch.float64)
-    step = grid_step(client.loss_bound * client.loss_multiplier())
+    step = grid_step(client.options.loss_bound * client.loss_multiplier())
     reported = client.reported_loss((2000,), noise())
     inside = reported[(reported > 0) & (reported < 10)]
     residues = torch.remainder(inside, step)
