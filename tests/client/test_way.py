@@ -17,7 +17,7 @@ from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.runs.preparation import make_strategy
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("num_clients=2", "clients_per_round=2", "num_rounds=2", "engine=inprocess", "engine.trainer=sequential")
 #: A file more is a reason to look for one less.
 MOST = {"fedavg": 20, "fedldp": 25}
