@@ -116,6 +116,11 @@ class Worker:
         """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
         return self.maker.make().shared(self.model.layout)
 
+    @cached_property
+    def participations(self) -> int | None:
+        """How often a client may take part at most."""
+        return participation_limit(self.config)
+
     def initial_parameters(self) -> FloatVector:
         """theta^0 (float32): of the layers that the server holds."""
         vector: FloatVector = self.initial_model[self.shared].numpy().copy()
@@ -170,7 +175,7 @@ class Worker:
             rng=privacy.rng,
             delta=privacy.delta,
             max_epsilon=privacy.max_epsilon,
-            participations=participation_limit(self.config),
+            participations=self.participations,
             layout=self.model.layout,
             initial=self.initial_model,
             test=partial(self.test_locally, client) if tested else None,
