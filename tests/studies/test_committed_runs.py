@@ -36,7 +36,7 @@ PAPERS = {
 
 #: Parts of a record that say how and when it was made, not what was found.
 CIRCUMSTANCES = ("seconds", "commit", "machine", "versions", "arithmetic", "date", "form", "superseded")
-OF_THE_SUMMARY = ("timing", "versions", "commit", "peak_memory_mib")
+OF_THE_SUMMARY = ("timing", "versions", "commit", "peak_memory_mib", "public_knowledge")
 
 
 @cache
@@ -148,7 +148,7 @@ def test_the_sample_is_cheap_and_complete() -> None:
     for board in results.boards:
         assert set(read_boards("all")) >= {board.name}
         assert any(not names.isdisjoint(entry.runs) for entry in board.entries), board.name
-    assert set(PAPERS) <= set(found) and sum(run.seconds for run in found.values()) < 60
+    assert set(PAPERS) <= set(found) and sum(run.seconds for run in found.values()) < 200
     assert all(run.arithmetic for run in found.values()), "a sample of unknown machines is never compared exactly"
 
 
