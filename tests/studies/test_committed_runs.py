@@ -1,6 +1,6 @@
 """Today's code against the committed results: one cheap run of every paper and of every leaderboard board, made again.
 
-This is what protects results whose code may change. Exactly equal where the record's ``arithmetic`` is this machine's.
+This is what protects results whose code may change. Equal (`same`) where the record's ``arithmetic`` is this machine's.
 Elsewhere libraries choose other instructions and sum in another order, which changes last bits, and training carries
 them on; the noise, drawn by the seed, stays. See `close` for how far.
 """
@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fedpriv.studies.boards import read_boards
-from fedpriv.studies.carrying_out import carry_out, process_pool
+from fedpriv.studies.carrying_out import carry_out
 from fedpriv.studies.data import held_out, where
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import arithmetic
@@ -121,32 +121,26 @@ def close(path: str, then: Any, now: Any) -> bool:
     return math.isclose(then, now, rel_tol=1e-6)
 
 
-def differences(then: RunRecord, now: RunRecord, exactly: bool) -> dict[str, tuple[Any, Any]]:
-    """path -> (then, now) of what is not the same, or not close."""
-    before, after = findings(then), findings(now)
-    assert now.form == then.form and before.keys() == after.keys()
-    return {
-        path: (value, after[path])
-        for path, value in before.items()
-        if value != after[path] and (exactly or not close(path, value, after[path]))
-    }
+def same(path: str, then: Any, now: Any) -> bool:
+    """Whether a figure is that of a record of this kind of machine: equal. Of a loss on the test pictures, to 1e-7: it is
+    a sum in float32, whose order follows the threads that a process has started. No result depends on it.
+    """
+    of_loss = path.startswith("/summary/loss") or (path.startswith("/curve") and path.endswith("/2"))
+    return bool(then == now) or (of_loss and math.isclose(then, now, rel_tol=1e-7))
 
 
 @pytest.mark.pictures
 @pytest.mark.parametrize("whose", sorted(sample()))
 def test_todays_code_gives_a_committed_result(whose: str, pictures: Path, tmp_path: Path) -> None:
-    """Where an array lies in memory decides how its float32 sum is split into vectors. In a process that has run other
-    things it may lie elsewhere, so what differs here is asked of a process of its own, as every study makes its runs.
-    """
     then = sample()[whose]
     job = job_of(then, pictures, tmp_path)
     assert job.name == then.name, "the digest of its options is another: no committed result would be found again"
     torch.set_num_threads(1)
-    exactly = then.arithmetic == arithmetic()
-    other = differences(then, carry_out(job, tmp_path / "runs"), exactly)
-    if other and exactly:
-        with process_pool(1) as pool:
-            other = differences(then, pool.submit(carry_out, job, tmp_path / "again").result(), exactly)
+    now = carry_out(job, tmp_path / "runs")
+    before, after = findings(then), findings(now)
+    assert now.form == then.form and before.keys() == after.keys()
+    holds = same if (exactly := then.arithmetic == arithmetic()) else close
+    other = {path: (value, after[path]) for path, value in before.items() if not holds(path, value, after[path])}
     assert other == {}, f"{then.command}, made by {then.commit}; compared {'exactly' if exactly else 'closely'}"
 
 
