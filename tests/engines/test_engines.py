@@ -40,7 +40,6 @@ from fedpriv.runs.start import resume_run, start_run
 #: State, noise on a norm and partial cohorts: what goes wrong in transport shows in the result.
 ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_factor=0.4", "num_rounds=3")
 
-
 #: What an engine must carry beside one exchange's messages: three exchanges a round, one of them with a single client
 #: of each group; statistics and releases apart; layers that stay with their client; public features and their map.
 METHODS = {
