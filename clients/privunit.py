@@ -15,6 +15,6 @@ from fedpriv.config.unit_methods import PrivUnitClientOptions
 
 
 class PrivUnitClient(UnitVectorClient):
-    """epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of a sketch, None: the best."""
+    """Trains as every client does; options: as `UnitVectorClient`."""
 
     options: PrivUnitClientOptions

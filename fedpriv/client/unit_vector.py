@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, Release
+from fedpriv.client.contract import Charge, Release, RunFacts
 from fedpriv.client.method import Method, Traits, on_all_axes
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Request
@@ -32,12 +32,19 @@ _AUDIT = ("audit",)  # addresses the auditor's public projection
 
 
 class UnitVectorClient(Client):
-    """epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of a sketch, None: the best."""
+    """Base of the client halves that release directions.
+
+    epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of a sketch, None: the best.
+    """
 
     options: PrivUnitClientOptions
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     #: Of this participation.
     round: int = 1
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        _ = self.mechanism  # an epsilon that it cannot have is refused here, before the run
 
     @cached_property
     def mechanism(self) -> UnitMechanism:

@@ -1,10 +1,10 @@
 """`features.dims=auto`: how many dimensions of the stroke map a private run can afford, by a formula.
 
 n messages, each the direction of a vector in R^d with d = k (C - 1) for k dimensions and C classes, give a mean whose
-error is about d/(n x) beside a signal of length one; x(epsilon) is PrivUnit's (d over the second moment of an estimate,
-0.158, 0.619, 2.30 and 7.52 at epsilon 1, 2, 4 and 8). The error stays the same where d grows with n x; what is gained by
-a further direction falls with k. Between them k (C - 1) = 14.4 sqrt(n x) was found on held-out training pictures of
-MNIST at epsilon 1 to 8, and is flat: half or twice as many cost less than a point. Here
+error is about d/(n x) beside a signal of length one. x(epsilon) is PrivUnit's: d over the second moment of an estimate,
+0.158, 0.619, 2.30 and 7.52 at epsilon 1, 2, 4 and 8. The further directions of the map tell less and less, so k is to
+grow more slowly than n x; k (C - 1) = 14.4 sqrt(n x) was found on held-out training pictures of MNIST at epsilon 1 to 8
+and 100 to 10,000 clients, and is flat: half or twice as many cost less than a point. Here
 
     x = 0.159 epsilon^2 / (1 + epsilon / 23)
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 
-from fedpriv.common.errors import OptionError
 from fedpriv.common.cohorts import passes_needed
+from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import KNOWN_SETS, Config
 
 #: Fewest and most dimensions; digits of 8 x 8 pixels have 192 features.

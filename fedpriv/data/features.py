@@ -165,7 +165,7 @@ def whole_block(function: Function, images: NDArray[np.uint8]) -> Floats:
 
 def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     """Pictures in 0..1 [n, c, h, w] -> [n, d] before any map."""
-    function = oriented_gradients if options.name == "gradients" else local_dct
+    function: Function = oriented_gradients if options.name == "gradients" else local_dct
     if options.name == "fourier":
         function = fourier_features(options.waves, options.width, shape)
     return function if options.normalise == "none" else lambda images: function(normalised(images))

@@ -78,7 +78,11 @@ def read_at(images: Floats, places: Floats, axis: int) -> Floats:
     places: float [n, h'] of rows, or [n, w'] or [n, h, w'] of columns, in pixels.
     """
     side = images.shape[axis]
-    shape = (len(images), 1, -1, 1) if axis == 2 else (len(images), 1, *([1] if places.ndim == 2 else []), *places.shape[1:])
+    shape = (
+        (len(images), 1, -1, 1)
+        if axis == 2
+        else (len(images), 1, *([1] if places.ndim == 2 else []), *places.shape[1:])
+    )
     places = places.reshape(shape)
     first = np.floor(places)
     share = (places - first).astype(np.float32)

@@ -1,6 +1,6 @@
 """Full-batch training of softmax regression, in the smaller of two forms.
 
-One step on all n pictures z_i with labels y_i moves the weights W [C, d] by (lr/n) sum_i (e(y_i) - softmax(W z_i)) z_i'.
+One step on all n pictures z_i with labels y_i adds (lr/n) sum_i (e(y_i) - softmax(W z_i)) z_i' to the weights W [C, d].
 So the update stays A'Z with Z [n, d] and coefficients A [n, C], and with the kernel K = ZZ' [n, n] each step is
 
     A <- A + (lr/n) (onehot(y) - softmax(Z W' + K A)).
