@@ -57,7 +57,19 @@ def test_noise_and_batches_are_not_repeatable(machines: MACHINES) -> None:
 
 
 #: Methods with a finite price under a client-level budget of the server's, and under an example-level one.
-CLIENT_LEVEL = {"adpfl", "coqfl", "cpsgd", "dpfedavg", "dpfedsnlc", "fedags", "fedcad", "fedldp", "ldpfl", "privunit"}
+CLIENT_LEVEL = {
+    "adpfl",
+    "coqfl",
+    "cpsgd",
+    "dpfedavg",
+    "dpfedsnlc",
+    "fedags",
+    "fedcad",
+    "fedldp",
+    "ldpfl",
+    "privunit",
+    "fedonce",
+}
 EXAMPLE_LEVEL = {"agn", "anr", "dpfl_agn", "dpsgd", "nbafl"}
 WITHOUT_PRICE = {"corrquant", "fedavg", "fedper", "fedprox", "fedvf", "lgfedavg", "pfl"}
 
