@@ -114,6 +114,9 @@ def _check_across_options(config: Config) -> None:
 READ_VECTORS = ("auto", "linear", "softmax", "mlp", "custom")
 
 
+LINEAR = ("softmax", "linear")
+
+
 def _check_features(config: Config) -> None:
     """A map needs features, and features are no picture. Whether pictures are large enough is known once read."""
     features, model = config.features, config.model.name
@@ -211,8 +214,8 @@ def check_halves(config: Config) -> None:
         _check_alike(config, UnitOptions.model_fields)
     if issubclass(client, FedOnceClientOptions):
         _check_alike(config, ["claimed_delta"])
-        if config.model.name != "softmax":
-            words = f"the steps of {config.strategy.name} are those of softmax regression from zero; allowed: softmax"
+        if config.model.name not in LINEAR:
+            words = f"the steps of {config.strategy.name} are those of a linear model; allowed: {', '.join(LINEAR)}"
             raise OptionError("model", config.model.name, words)
 
 

@@ -22,6 +22,8 @@ from fedpriv.config.schema import KNOWN_SETS, Config
 
 #: Fewest and most dimensions; digits of 8 x 8 pixels have 192 features.
 FEWEST, MOST, MOST_OF_DIGITS = 5, 400, 150
+#: Where no epsilon is known before the run.
+USUAL = 150
 _FACTOR = 14.4
 
 
@@ -35,7 +37,7 @@ def with_dims(config: Config) -> Config:
     """The configuration with a number in place of `features.dims=auto`. Raises `OptionError` where none follows."""
     if config.features.dims != "auto":
         return config
-    found = FEWEST if config.features.map == "none" else _found(config)
+    found = USUAL if config.features.map == "none" else _found(config)
     return config.model_copy(update={"features": config.features.model_copy(update={"dims": found})})
 
 
@@ -46,8 +48,7 @@ def _found(config: Config) -> int:
     if target is not None:
         epsilon = target / times
     if epsilon is None:
-        words = "follows privacy.target_epsilon or strategy.client.epsilon, and there is neither; allowed: a number"
-        raise OptionError("features.dims", "auto", words)
+        return USUAL
     dataset = config.dataset
     classes = len(dataset.classes) or KNOWN_SETS.get(dataset.name, (0, 0))[1]
     if classes < 2:
