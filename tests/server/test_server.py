@@ -11,17 +11,17 @@ from typing import Any
 import making
 import numpy as np
 import pytest
+from fake_grid import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.local_sgd import plain_average
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import FIRST_NODE, Refusal, Reply, refusal, reply_content
+from fedpriv.common.messages import FIRST_NODE, Refusal, Reply, refusal
 from fedpriv.common.records import most_bytes
 from fedpriv.common.seeds import draw_cohort
 from fedpriv.common.vectors import pack_vector, unpack_vector
-from fedpriv.engines.grid import LocalGrid
 from fedpriv.server import nodes as foreign_grid
 from fedpriv.server import strategy as server
 from fedpriv.server.round import BudgetsSpent, Hooks, Population, Round
@@ -30,52 +30,6 @@ from strategies.fedavg import FedAvg
 from strategies.fedcad import FedCAD
 from strategies.fedldp import FedLDP
 from strategies.fedprox import FedProx
-
-SIZE = 6
-THETA = np.arange(SIZE, dtype=np.float32)
-
-
-def release_of(client: int) -> np.ndarray:
-    return np.random.default_rng(client).normal(size=SIZE).astype(np.float32)
-
-
-class FakeGrid(LocalGrid):
-    """A grid whose clients answer what the test says: ``answer(message, client)`` gives one reply or several."""
-
-    def __init__(self, num_clients: int = 8) -> None:
-        engine = SimpleNamespace(client_memory_mib=1.0)
-        config: Any = SimpleNamespace(num_clients=num_clients, run_dir=None, engine=engine)
-        super().__init__(config)
-        self.asked: list[Message] = []
-        self.answer: Any = lambda message, client: honest(message, client)
-
-    def deliver(self, messages: list[Message], deadline: float = 0.0) -> Iterable[Message]:
-        self.asked = messages
-        for message in messages:
-            found = self.answer(message, message.metadata.dst_node_id - FIRST_NODE)
-            yield from found if isinstance(found, list) else [found]
-
-
-def honest(message: Message, client: int) -> Message:
-    return Message(reply_content(release_of(client), 999, {"train_loss": 1.0}), reply_to=message)
-
-
-def build(kind: type[FederatedStrategy] = FedAvg, **options: Any) -> FederatedStrategy:
-    clients, size = options.pop("num_clients", 8), options.pop("clients_per_round", 4)
-    options.setdefault("weighting", "uniform")
-    return making.server(kind, Population(7, clients, size, lambda client: 10 + client), **options)
-
-
-def play(strategy: FederatedStrategy, grid: FakeGrid, server_round: int = 1) -> np.ndarray:
-    messages = strategy.configure_train(server_round, pack_vector(THETA), ConfigRecord(), grid)
-    arrays, _ = strategy.aggregate_train(server_round, grid.send_and_receive(messages))
-    assert arrays is not None
-    return unpack_vector(arrays)
-
-
-def cohort(server_round: int = 1) -> list[int]:
-    return draw_cohort(7, server_round, 8, 4, "fixed")
-
 
 # --- the mean --------------------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ import pytest
 import ray
 import ray_nodes
 from conftest import SMALL, Run, ledger_of, result_of, rows_of
+from fake_grid import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 from flwr.app import ConfigRecord, Message
 from ray.exceptions import RayActorError
-from test_server import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import Refusal, Reply, read_reply, refusal, reply_content
