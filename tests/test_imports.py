@@ -33,6 +33,8 @@ PLAYS_A_CLIENT = (
     "fedpriv.attacks.fit_audit",
     "fedpriv.attacks.noise_contract",
 )
+#: What halves may know of the configuration.
+SCHEMAS = ("fedpriv.config.methods", "fedpriv.config.unit_methods", "fedpriv.config.options")
 #: A longer file says why in its first lines.
 LONGEST = 400
 REASON = re.compile(r"One file", re.IGNORECASE)
@@ -72,7 +74,7 @@ def faults(text: str, module: str) -> list[str]:
                 words = "what a half must not know"
             elif under(name, "fedpriv") and other not in allowed:
                 words = f"another room than {', '.join(sorted(allowed))}"
-            elif other == "config" and not under(name, "fedpriv.config.methods", "fedpriv.config.options"):
+            elif other == "config" and not under(name, *SCHEMAS):
                 words = "more of the configuration than the schema of its options"
             elif under(name, "flwr") and not under(name, *flower):
                 words = "Flower"

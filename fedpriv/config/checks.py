@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
+from fedpriv.config.feature_dims import with_dims
 from fedpriv.config.halves import checked
 from fedpriv.config.methods import (
     METHODS,
@@ -17,10 +18,10 @@ from fedpriv.config.methods import (
     ExampleLevelClientOptions,
     GradientOptions,
     OneBitOptions,
-    UnitOptions,
 )
 from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
+from fedpriv.config.unit_methods import FedOnceClientOptions, UnitOptions
 
 
 def validate(raw: dict[str, Any]) -> Config:
@@ -34,7 +35,7 @@ def validate(raw: dict[str, Any]) -> Config:
     except ValidationError as error:
         raise first_option_error(error) from None
     _check_across_options(config)
-    return config
+    return with_dims(config)
 
 
 #: Options whose values are lists.
@@ -113,6 +114,9 @@ def _check_across_options(config: Config) -> None:
 READ_VECTORS = ("auto", "linear", "softmax", "mlp", "custom")
 
 
+LINEAR = ("softmax", "linear")
+
+
 def _check_features(config: Config) -> None:
     """A map needs features, and features are no picture. Whether pictures are large enough is known once read."""
     features, model = config.features, config.model.name
@@ -120,6 +124,9 @@ def _check_features(config: Config) -> None:
         if features.map != "none":
             words = "features=none leaves nothing to map; allowed: none, or features=gradients, dct or fourier"
             raise OptionError("features.map", features.map, words)
+        if features.normalise != "none":
+            words = "features=none leaves pictures as they are; allowed: none, or features=gradients, dct or fourier"
+            raise OptionError("features.normalise", features.normalise, words)
         return
     if model not in READ_VECTORS:
         words = f"features={features.name} gives the model a vector and no picture; allowed: {', '.join(READ_VECTORS)}"
@@ -205,6 +212,11 @@ def check_halves(config: Config) -> None:
         _check_clipping(config)
     if issubclass(client, UnitOptions):
         _check_alike(config, UnitOptions.model_fields)
+    if issubclass(client, FedOnceClientOptions):
+        _check_alike(config, ["claimed_delta"])
+        if config.model.name not in LINEAR:
+            words = f"the steps of {config.strategy.name} are those of a linear model; allowed: {', '.join(LINEAR)}"
+            raise OptionError("model", config.model.name, words)
 
 
 def _check_alike(config: Config, names: Iterable[str]) -> None:

@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
+from fedpriv.config.options import ClientOptions as ClientOptions
 from fedpriv.config.options import Options
+from fedpriv.config.options import ServerOptions as ServerOptions
+from fedpriv.config.unit_methods import (
+    FedOnceClientOptions,
+    FedOnceServerOptions,
+    PrivUnitClientOptions,
+    PrivUnitServerOptions,
+)
 
 
 class SumOptions(Options):
@@ -30,21 +38,6 @@ SMALLEST, SMALLEST_SCORE = 1e-6, 1e-12
 
 #: Options that say how much noise a method adds: what `privacy.target_epsilon` chooses, or makes ineffective.
 NOISE_OPTIONS = ("noise_multiplier", "epsilon", "trials", "private_share")
-
-
-class ServerOptions(Options):
-    """Options that every server half has."""
-
-    target_: ClassVar[str]
-    min_replies: int = Field(ge=1, description="fewer usable replies than this end the run")
-    client_sampling: Literal["fixed", "poisson"] = Field(description="cohort of exactly clients_per_round, or Poisson")
-    participation: Literal["sampled", "once", "balanced"] = Field(description="how often a client may take part")
-    participations: int | None = Field(ge=1, description="balanced: at most so often; null: as the rounds need")
-    weighting: Literal["uniform", "examples"] = Field(description="weights of the mean over the replies")
-
-
-class ClientOptions(Options):
-    """Options that every client half has: none."""
 
 
 class FedProxClientOptions(ClientOptions):
@@ -348,25 +341,6 @@ class NbAFLClientOptions(NbAFLOptions, ClientOptions):
     min_replies: int = Field(ge=1, description="smallest cohort that the server aggregates")
 
 
-class UnitOptions(Options):
-    """What both halves of PrivUnit must agree on."""
-
-    mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "gaussian"] = Field(
-        description="how a direction is released"
-    )
-    epsilon: float = Field(ge=1e-5, le=500, description="what one release costs")
-    bits: int | None = Field(ge=1, le=16, description="sketch: b, bits of a release; null: the best for epsilon")
-    projections: int = Field(ge=1, le=2**20, description="projunit, hadamard: k, numbers of a release")
-
-
-class PrivUnitServerOptions(UnitOptions, ServerOptions):
-    learning_rate: float = Field(gt=0, description="eta of the server's step along the mean direction")
-
-
-class PrivUnitClientOptions(UnitOptions, ClientOptions):
-    claimed_delta: float = Field(gt=0, lt=1, description="gaussian: delta of a release's epsilon")
-
-
 #: name -> (options of the server half, options of the client half). A method without a row here is a user's
 #: own: its halves name their schemas (`fedpriv.config.halves`).
 METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
@@ -392,6 +366,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "dpfl_agn": (ANRServerOptions, DPFLAGNClientOptions),
     "nbafl": (NbAFLServerOptions, NbAFLClientOptions),
     "privunit": (PrivUnitServerOptions, PrivUnitClientOptions),
+    "fedonce": (FedOnceServerOptions, FedOnceClientOptions),
 }
 
 

@@ -1,8 +1,8 @@
-"""The base of every schema of options, and the groups that decide nothing of a run's result."""
+"""The bases of all schemas of options, and the groups that decide nothing of a run's result."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -13,6 +13,21 @@ class Options(BaseModel):
     """A group of options: unknown keys are refused, values are never converted silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class ServerOptions(Options):
+    """Options that every server half has."""
+
+    target_: ClassVar[str]
+    min_replies: int = Field(ge=1, description="fewer usable replies than this end the run")
+    client_sampling: Literal["fixed", "poisson"] = Field(description="cohort of exactly clients_per_round, or Poisson")
+    participation: Literal["sampled", "once", "balanced"] = Field(description="how often a client may take part")
+    participations: int | None = Field(ge=1, description="balanced: at most so often; null: as the rounds need")
+    weighting: Literal["uniform", "examples"] = Field(description="weights of the mean over the replies")
+
+
+class ClientOptions(Options):
+    """Options that every client half has: none."""
 
 
 class AttackConfig(Options):

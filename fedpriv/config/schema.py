@@ -98,12 +98,24 @@ class FeaturesConfig(Options):
     map: Literal["none", "strokes"] = Field(
         default="none", description="strokes: onto the directions in which random pen strokes differ"
     )
-    dims: int = Field(default=150, ge=1, le=599, description="map=strokes: dimensions")
+    normalise: Literal["none", "moments"] = Field(
+        default="none", description="moments: each picture is set upright and scaled by the moments of its own ink"
+    )
+    dims: Any = Field(
+        default=150, description="map=strokes: dimensions, 1 to 599; auto: by epsilon and the number of messages"
+    )
     exponent: float = Field(
         default=0.5, ge=0, le=4, description="map=strokes: direction's weight (b/(1+b))^exponent, b its signal to noise"
     )
     waves: int = Field(default=1000, ge=1, le=10_000, description="fourier: number of random waves")
     width: float = Field(default=1.0, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
+
+    @field_validator("dims", mode="after")
+    @classmethod
+    def _dims_are_a_number_or_auto(cls, dims: Any) -> Any:
+        if dims != "auto" and (type(dims) is not int or not 1 <= dims <= 599):
+            raise OptionError("features.dims", dims, "must be from 1 to 599, or auto")
+        return dims
 
 
 # --- partition -------------------------------------------------------------------------------------------
@@ -333,6 +345,8 @@ class Config(Options):
         content = self.model_dump(mode="json")
         if self.features.name == "none":
             content.pop("features")
+        elif self.features.normalise == "none":  # as before there was the option
+            content["features"].pop("normalise")
         return content
 
     def identity(self) -> dict[str, Any]:

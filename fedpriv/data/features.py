@@ -25,10 +25,10 @@ from fedpriv.data.axes import Floats, unit
 from fedpriv.data.draws import generator
 from fedpriv.data.local_dct import dims_of as dct_dims
 from fedpriv.data.local_dct import local_dct
+from fedpriv.data.moments import normalised
 from fedpriv.data.oriented import dims_of as gradient_dims
 from fedpriv.data.oriented import oriented_gradients
-from fedpriv.data.stroke_map import load_directions, stroke_map
-from fedpriv.data.strokes import GLYPHS
+from fedpriv.data.stroke_map import MOST_DIRECTIONS, load_directions, stroke_map
 
 Shape = tuple[int, int, int]  # channels, height, width
 Function = Callable[[Floats], Floats]
@@ -44,6 +44,7 @@ WORDS = {
     "dct": "local cosine transforms, scaled as natural pictures fall off (1/frequency)",
     "fourier": "random Fourier features with a public seed",
 }
+MOMENTS = "pictures are deskewed and scaled by their own moments"
 STROKES = "a stroke map: knows that digits are strokes"
 
 
@@ -51,7 +52,8 @@ def public_knowledge(options: FeaturesConfig) -> str:
     """Which public knowledge is in the features, for reports; "none" where the model reads pixels."""
     if options.name == "none":
         return "none"
-    return "; ".join([WORDS[options.name], *([STROKES] if options.map == "strokes" else [])])
+    moments, strokes = options.normalise == "moments", options.map == "strokes"
+    return "; ".join([WORDS[options.name], *([MOMENTS] if moments else []), *([STROKES] if strokes else [])])
 
 
 def base_dims(options: FeaturesConfig, shape: Shape) -> int:
@@ -72,11 +74,11 @@ def model_input(options: FeaturesConfig, shape: Shape) -> Shape:
     dims = base_dims(options, shape)
     if options.map == "none":
         return dims, 1, 1
-    most = min(dims, GLYPHS - 1)
-    if options.dims > most:
+    most = min(dims, MOST_DIRECTIONS)
+    if int(options.dims) > most:
         words = f"at most {most} of features={options.name} for pictures of {shape[1]}x{shape[2]}"
         raise OptionError("features.dims", options.dims, words)
-    return options.dims, 1, 1
+    return int(options.dims), 1, 1
 
 
 def fourier_features(waves: int, width: float, shape: Shape) -> Function:
@@ -125,7 +127,8 @@ class Features:
     @property
     def _base_identity(self) -> dict[str, Any]:
         waves = {"waves": self.options.waves, "width": self.options.width} if self.options.name == "fourier" else {}
-        return {"features": self.options.name, **waves, "shape": list(self.shape)}
+        normalised = {} if self.options.normalise == "none" else {"normalise": self.options.normalise}
+        return {"features": self.options.name, **normalised, **waves, "shape": list(self.shape)}
 
     def __call__(self, images: NDArray[np.uint8]) -> Floats:
         """float32 [n, d] at unit length (zeros for a picture without any contrast), of uint8 [n, c, h, w]."""
@@ -143,7 +146,7 @@ class Features:
         directions = load_directions(
             lambda images: in_blocks(base, images), self.shape, self._base_identity, self.cache
         )
-        chosen = stroke_map(directions, self.options.dims, self.options.exponent)
+        chosen = stroke_map(directions, self.dims, self.options.exponent)
         return lambda images: chosen(base(images))
 
 
@@ -162,6 +165,7 @@ def whole_block(function: Function, images: NDArray[np.uint8]) -> Floats:
 
 def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     """Pictures in 0..1 [n, c, h, w] -> [n, d] before any map."""
+    function: Function = oriented_gradients if options.name == "gradients" else local_dct
     if options.name == "fourier":
-        return fourier_features(options.waves, options.width, shape)
-    return oriented_gradients if options.name == "gradients" else local_dct
+        function = fourier_features(options.waves, options.width, shape)
+    return function if options.normalise == "none" else lambda images: function(normalised(images))

@@ -1,7 +1,7 @@
 """The stroke map: the directions of feature space in which random glyphs differ, and one glyph's writings do not.
 
 As in discriminant analysis (Fisher 1936), with random glyphs for classes in place of anybody's data. With mu the mean,
-Cw and Cb the covariance of features within and between glyphs, P = (Cw + 0.1 tr(Cw)/d I)^(-1/2), and U, b the k
+Cw and Cb the covariance of features within and between glyphs, P = (Cw + 0.3 tr(Cw)/d I)^(-1/2), and U, b the k
 leading eigenvectors and eigenvalues of P Cb P, the map is T = P U diag(b / (1 + b))^h: b / (1 + b) is the share of a
 direction's variance that tells glyphs apart. A picture becomes z = unit(T'(x - mu)).
 
@@ -30,7 +30,9 @@ from fedpriv.data.axes import Floats, unit
 from fedpriv.data.cache import entry
 from fedpriv.data.strokes import DEFORMATIONS, GLYPHS, draw_glyphs
 
-RIDGE = 0.1
+RIDGE = 0.3
+#: Directions that are kept.
+MOST_DIRECTIONS = 599
 FILE, SUM = "directions.npz", "sha256.json"
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def find_directions(features: Doubles, glyphs: int) -> Directions:
     variances, axes = np.linalg.eigh(within)
     whitening = (axes / np.sqrt(np.maximum(variances, 0) + ridge)) @ axes.T
     values, vectors = np.linalg.eigh(whitening @ between @ whitening)
-    kept = min(len(values), glyphs - 1)
+    kept = min(len(values), glyphs - 1, MOST_DIRECTIONS)
     values, vectors = np.maximum(values[::-1][:kept], 0), vectors[:, ::-1][:, :kept]
     # An eigenvector's sign is nobody's choice: the largest component is made positive.
     largest = vectors[np.abs(vectors).argmax(0), np.arange(kept)]

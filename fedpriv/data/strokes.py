@@ -16,7 +16,7 @@ from fedpriv.data.draws import generator
 Floats = NDArray[np.float64]
 
 #: Random characters, and how often each is written.
-GLYPHS, DEFORMATIONS = 600, 20
+GLYPHS, DEFORMATIONS = 3000, 8
 MOST_STROKES, POINTS_A_STROKE = 3, 32
 #: Side of the box that a glyph is scaled to, as a share of the picture's: MNIST's 20 of 28 pixels.
 BOX = 20 / 28

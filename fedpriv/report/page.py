@@ -41,6 +41,7 @@ from fedpriv.report.words import (
     threat_table,
     three_figures,
     untrained_layers,
+    worth,
 )
 
 _PAGES = Environment(
@@ -248,7 +249,7 @@ def _privacy_section(privacy: Mapping[str, Any]) -> dict[str, Any]:
     rows.insert(place, Figure("spent so far", figure(spent, "not recorded"), "the whole run", odometer))
     infinite = math.inf in (number(privacy.get("verified_epsilon")), number(privacy.get("verified_at_claimed_scope")))
     return {
-        "sentence": threat_sentence(privacy),
+        "sentence": f"{threat_sentence(privacy)} {worth(privacy)}".strip(),
         "short": threat_short(privacy),
         "observer": str(privacy.get("observer")),
         "figures": rows,

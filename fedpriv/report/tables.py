@@ -23,6 +23,7 @@ from fedpriv.report.words import (
     threat_short,
     three_figures,
     untrained_layers,
+    worth,
 )
 
 COMPARISON_NOTE = (
@@ -106,8 +107,9 @@ def _personalised_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]
 def _caption(summary: Mapping[str, Any]) -> str:
     privacy = summary.get("privacy") or {}
     further = ", ".join(str(other.get("observer")) for other in other_threats(privacy))
-    return f"Epsilons: {threat_short(privacy)}." + (
-        f" Further threat models, not comparable with these, in the report: {further}." if further else ""
+    more = f"Further threat models, not comparable with these, in the report: {further}." if further else ""
+    return "\n".join(
+        filter(None, [" ".join(filter(None, [f"Epsilons: {threat_short(privacy)}.", more])), worth(privacy)])
     )
 
 

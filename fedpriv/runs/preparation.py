@@ -78,6 +78,7 @@ def make_strategy(
         tuple(slice(block.start, block.stop) for block in layout.blocks),
         config.clients_asked,
         run,
+        len(worker.data.dataset.classes),
     )
     kind = server_class(config)
     options = half_options(config, "server", kind)

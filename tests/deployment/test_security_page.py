@@ -37,6 +37,7 @@ RUN = (
     "dataset.examples=[100,100,100,100]",
     "dataset.size=4",
     "dataset.channels=1",
+    "features=none",
     "model=linear",
     "num_clients=4",
     "clients_per_round=4",

@@ -1,0 +1,137 @@
+"""Clients that release the direction of a vector through a mechanism for unit vectors: release, price, claim, audit.
+
+What each mechanism sends and costs: `fedpriv.mechanisms.unit_vectors`; what floating point costs:
+`fedpriv.mechanisms.privunit`. No length leaves the client, so there is nothing to clip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, Release, RunFacts
+from fedpriv.client.method import Method, Traits, on_all_axes
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Request
+from fedpriv.config.unit_methods import PrivUnitClientOptions
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.privunit import direction
+from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON
+from fedpriv.mechanisms.unit_vectors import GaussianUnit, UnitMechanism, unit_mechanism
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, Gaussian, UnitCap
+from fedpriv.privacy.gaussian_dp import gaussian_mu
+
+_AUDIT = ("audit",)  # addresses the auditor's public projection
+
+
+class UnitVectorClient(Client):
+    """Base of the client halves that release directions.
+
+    epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of a sketch, None: the best.
+    """
+
+    options: PrivUnitClientOptions
+    traits: ClassVar[Traits] = Traits(needs_facts=True)
+    #: Of this participation.
+    round: int = 1
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        _ = self.mechanism  # an epsilon that it cannot have is refused here, before the run
+
+    @cached_property
+    def mechanism(self) -> UnitMechanism:
+        return self.mechanism_for(max(1, self.facts.num_parameters))
+
+    def mechanism_for(self, dimension: int) -> UnitMechanism:
+        """Raises OptionError for an epsilon that this mechanism cannot have."""
+        asked = self.options
+        std = 2 / gaussian_mu(asked.epsilon, asked.claimed_delta) if asked.mechanism == "gaussian" else 0.0
+        try:
+            return unit_mechanism(asked.mechanism, dimension, asked.epsilon, asked.projections, asked.bits, std)
+        except OptionError as error:
+            raise OptionError(f"strategy.client.{error.option}", error.value, error.allowed) from None
+
+    # --- the release ---------------------------------------------------------------------------------------
+
+    def prepare(self, request: Request) -> None:
+        self.round = request.round
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        """What is sent for an update [d]: numbers, or a sketch's bytes."""
+        site = self._site()
+        sent = self.mechanism.release(update, (site.seed, site.client, self.round), noise)
+        figures = {"clipped_norm": 1.0, "noise_norm": math.sqrt(max(0.0, self.mechanism.second_moment - 1))}
+        return Release(sent, None, figures)
+
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
+        mechanism = self.mechanism_for(size)
+        return mechanism.width * mechanism.dtype.itemsize
+
+    # --- what it costs -------------------------------------------------------------------------------------
+
+    def event(self) -> Event:
+        """Two data sets give any two unit vectors: 2 apart for the Gaussian; opposite caps for the others."""
+        if isinstance(self.mechanism, GaussianUnit):
+            return Gaussian(threat=self.threat, multiplier=self.mechanism.std / 2)
+        law = self.mechanism.law
+        assert law is not None
+        return UnitCap(threat=self.threat, epsilon=law.epsilon, inside=law.inside, delta=law.delta)
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        return (Charge(self.event()),)
+
+    def planned_events(self, participations: int) -> list[Event]:
+        return [replace(self.event(), count=participations)] if participations else []
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        law = self.mechanism.law
+        return claimed.unit_vector(
+            self.options.epsilon, self.options.claimed_delta if law is None else law.delta, law is not None
+        )
+
+    def exact_leak(self) -> str | None:
+        return None
+
+    @classmethod
+    def chosen_for(
+        cls,
+        target: float,
+        delta: float,
+        participations: int,
+        make: Callable[..., Method],
+        threat: Any = None,
+    ) -> dict[str, float]:
+        """The largest epsilon of a release found that meets the target: at least target/participations."""
+        from fedpriv.privacy.calibration import calibrate  # loads the accountants
+        from fedpriv.privacy.composition import compose
+
+        def epsilon(noise: float) -> float:
+            return min(1 / noise, LARGEST_EPSILON)
+
+        def events(noise: float) -> list[Event]:
+            client = make(epsilon=epsilon(noise))
+            return client.planned_against(threat or client.threat, participations)
+
+        found = epsilon(calibrate(events, target, delta, 1e-3).noise_multiplier)
+        plain = min(target / max(1, participations), LARGEST_EPSILON)
+        keeps = plain > found and compose(events(1 / plain), delta).epsilon <= target
+        return {"epsilon": plain if keeps else found}
+
+    # --- what the auditor tries ------------------------------------------------------------------------------
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """<estimate, u> [trials, 1] for the direction u or -u: the worst event is that u's cap, or its symbol, came
+        out, and no other number of a release tells u from -u.
+        """
+        mechanism = self.mechanism_for(shape[1])
+        sent = mechanism.release(on_all_axes(length, shape), _AUDIT, noise)
+        along = mechanism.decode(sent, _AUDIT).double() @ direction(on_all_axes(1.0, (1, shape[1])))[0]
+        return Release(along.float().unsqueeze(1), state)

@@ -1,0 +1,50 @@
+"""The options of methods whose clients send directions: what `fedpriv.mechanisms.unit_vectors` needs, and the steps."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.options import ClientOptions, Options, ServerOptions
+
+
+class UnitOptions(Options):
+    """What both halves of PrivUnit must agree on."""
+
+    mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "gaussian"] = Field(
+        description="how a direction is released"
+    )
+    epsilon: float = Field(ge=1e-5, le=500, description="what one release costs")
+    bits: int | None = Field(ge=1, le=16, description="sketch: b, bits of a release; null: the best for epsilon")
+    projections: int = Field(ge=1, le=2**20, description="projunit, hadamard: k, numbers of a release")
+
+
+class PrivUnitServerOptions(UnitOptions, ServerOptions):
+    learning_rate: float = Field(gt=0, description="eta of the server's step along the mean direction")
+
+
+class PrivUnitClientOptions(UnitOptions, ClientOptions):
+    claimed_delta: float = Field(gt=0, lt=1, description="gaussian: delta of a release's epsilon")
+
+
+class FedOnceServerOptions(UnitOptions, ServerOptions):
+    step: Any = Field(description="how far the mean direction moves theta: a number, or auto: by the rule")
+    scale: float = Field(gt=0, description="auto: tau, expected distance of the best model from zero")
+    spread: float = Field(ge=0, description="auto: rho, how far clients' own best models lie apart, in units of tau")
+    effective_dims: int | None = Field(ge=1, description="auto: directions that features use; null: all of the model's")
+    claimed_delta: float = Field(gt=0, lt=1, description="as strategy.client.claimed_delta")
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+
+    @field_validator("step", mode="after")
+    @classmethod
+    def _step_is_positive(cls, step: Any) -> Any:
+        number = isinstance(step, int | float) and not isinstance(step, bool)
+        if step != "auto" and not (number and 0 < step <= 1e9):
+            raise OptionError("strategy.server.step", step, "must be auto, or more than 0 and at most 1e9")
+        return step
+
+
+class FedOnceClientOptions(PrivUnitClientOptions):
+    pass

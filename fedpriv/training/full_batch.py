@@ -1,0 +1,67 @@
+"""Full-batch training of softmax regression, in the smaller of two forms.
+
+One step on all n pictures z_i with labels y_i adds (lr/n) sum_i (e(y_i) - softmax(W z_i)) z_i' to the weights W [C, d].
+So the update stays A'Z with Z [n, d] and coefficients A [n, C], and with the kernel K = ZZ' [n, n] each step is
+
+    A <- A + (lr/n) (onehot(y) - softmax(Z W' + K A)).
+
+That costs n^2 C in place of n d C: where a client has fewer pictures than features it is cheaper, and the update is the
+same. With more pictures the steps are taken in the weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.stacked_gradients import Chain
+
+
+def softmax_update(weights: Tensor, inputs: Tensor, labels: Tensor, lr: float, steps: int) -> tuple[Tensor, float]:
+    """(update [C, d], mean of the steps' losses) of full-batch gradient descent on inputs [n, d], labels int64 [n]."""
+    examples, dims = inputs.shape
+    wanted = functional.one_hot(labels, len(weights)).to(inputs.dtype)
+    start = inputs @ weights.T
+    dual = examples <= dims
+    kernel = inputs @ inputs.T if dual else inputs
+    coefficients, moved = torch.zeros_like(wanted), torch.zeros_like(weights.T)
+    loss = 0.0
+    for _ in range(steps):
+        log_shares = torch.log_softmax(start + kernel @ (coefficients if dual else moved), dim=1)
+        loss += float(functional.nll_loss(log_shares, labels))
+        change = (lr / examples) * (wanted - log_shares.exp())
+        if dual:
+            coefficients += change
+        else:
+            moved += inputs.T @ change
+    return (coefficients.T @ inputs if dual else moved.T), loss / max(1, steps)
+
+
+class FullBatchTrainer(SequentialTrainer):
+    """Trains as ``inner`` does; softmax regression without bias whose batches hold all pictures, as above."""
+
+    def __init__(self, inner: SequentialTrainer) -> None:
+        super().__init__(inner.model, inner.config, inner.precision)
+        self.inner = inner
+
+    def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
+        """As `SequentialTrainer.train`, up to the last digits."""
+        if not self._takes_whole(data) or proximal_mu:
+            return self.inner.train(theta, data, rng, proximal_mu)
+        config, device = self.config, self.model.theta.device
+        inputs, labels = data.images.to(device).flatten(1), data.labels.to(device)
+        weights = theta.to(device).view(-1, inputs.shape[1])
+        update, loss = softmax_update(weights, inputs, labels, config.lr, config.steps or config.epochs)
+        return LocalResult(update.flatten().cpu(), loss)
+
+    def _takes_whole(self, data: LocalData) -> bool:
+        """Whether each step is one on all pictures, of a model that this file knows."""
+        config = self.config
+        plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
+        if not plain or not 0 < len(data) <= config.batch_size:
+            return False
+        chain = Chain.of(self.model.module)
+        return chain is not None and chain.layers == [(False, False)]

@@ -1,0 +1,284 @@
+"""`strategy=fedonce`: the rule of its steps, whole private runs, ledgers, and input that cannot be."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import making
+import numpy as np
+import pytest
+import torch
+from conftest import ledger_of, result_of, rows_of
+
+from clients.fedonce import FedOnceClient
+from fedpriv.client.build import make_client
+from fedpriv.client.contract import PublicFacts
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Reply
+from fedpriv.config.compose import compose
+from fedpriv.config.feature_dims import FEWEST, MOST, USUAL, dims_for
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.unit_cap import best_cap
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.server.round import Population, Round
+from fedpriv.training.sequential import LocalData
+from strategies.fedonce import FedOnce, step_of
+
+DIGITS = ("experiment=private_digits", "engine=inprocess", "operations.report=false")
+
+
+def privacy_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())["privacy"]  # type: ignore[no-any-return]
+
+
+def accuracy_of(folder: Path) -> float:
+    return float(json.loads((folder / "summary.json").read_text())["accuracy"]["final"])
+
+
+# --- the rule --------------------------------------------------------------------------------------------
+
+
+def server(**changes: Any) -> FedOnce:
+    found = making.server(FedOnce, Population(0, 100, 10, lambda _: 10, classes=4), **changes)
+    found.current = Round(1, np.zeros(40, np.float32), asked=list(range(10)))
+    return found
+
+
+def test_the_step_is_the_best_linear_estimate() -> None:
+    """Against the law that it is derived from, by simulation: no other multiple of the mean errs less."""
+    random, dims, cohort, tau, nu = np.random.default_rng(1), 400, 5, 3.0, 2.0
+    second = 9.0  # of an estimate
+    step, left = step_of(tau**2, nu**2, second - 1, cohort)
+    square = cross = whole = 0.0
+    for _ in range(400):
+        best = random.normal(0, tau / math.sqrt(dims), dims)
+        mean = np.zeros(dims)
+        for _ in range(cohort):
+            own = best + random.normal(0, nu / math.sqrt(dims), dims)
+            noise = random.normal(0, math.sqrt((second - 1) / dims), dims)
+            mean += (own / np.linalg.norm(own) + noise) / cohort
+        square, cross, whole = square + mean @ mean, cross + mean @ best, whole + best @ best
+    assert step == pytest.approx(cross / square, rel=0.05)
+    assert left == pytest.approx((whole - cross**2 / square) / 400, rel=0.05)
+
+
+def test_the_steps_limits() -> None:
+    step, left = step_of(9.0, 0.0, 0.0, 1)  # no scatter, no noise: the direction is exact, its length is the prior's
+    assert (step, left) == pytest.approx((3.0, 0.0))
+    step, left = step_of(9.0, 1.0, 1e12, 10)  # all noise: nothing is done, nothing is learned
+    assert step < 1e-9 and left == pytest.approx(9.0)
+    steps, error = [], 48.0**2
+    for _ in range(50):
+        step, error = step_of(error, 24.0**2, 500.0, 100)
+        steps.append(step)
+    assert steps == sorted(steps, reverse=True) and 0 < error < 48.0**2 / 4
+
+
+def test_the_noise_is_the_mechanisms_own() -> None:
+    """d numbers of which (C - 1)/C count, or those that are said to; other mechanisms have other moments."""
+    second = 1 / best_cap(40, 8.0).mean ** 2
+    assert server().noise(40) == pytest.approx(0.75 * (second - 1), rel=0.05)  # floating point's price is in it
+    assert server(effective_dims=10).noise(40) == pytest.approx(server().noise(40) / 3)
+    assert server(effective_dims=1000).noise(40) == server().noise(40)
+    noises = [
+        server(mechanism=name, projections=16).noise(40) for name in ("privunit", "hadamard", "sketch", "gaussian")
+    ]
+    assert min(noises) == noises[0] and max(noises) == noises[3] > 5 * noises[0]
+    assert server(epsilon=1.0).noise(40) > 10 * server().noise(40)
+
+
+def test_the_server_moves_by_its_step_and_remembers_its_error() -> None:
+    one = np.zeros(40, np.float32)
+    one[3] = 2.0
+    half = server()
+    moved = half.aggregate(np.zeros(40, np.float32), [Reply(client, one, 10, {}, 0) for client in range(10)])
+    step, left = step_of(48.0**2, 24.0**2, half.noise(40), 10)
+    assert moved[3] == pytest.approx(2 * step) and np.count_nonzero(moved) == 1
+    assert half.figures([]) == {"step": step} and half.state_dict() == {"error": left}
+    other = server()
+    other.load_state_dict(json.loads(json.dumps(half.state_dict())))
+    assert other.error == left
+    fixed = server(step=3.0)
+    assert fixed.aggregate(np.ones(40, np.float32), [Reply(0, one, 10, {}, 0)])[3] == 7.0
+
+
+# --- whole runs ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from fedpriv.runs.start import start_run
+
+    folder = tmp_path_factory.mktemp("private") / "run"
+    start_run(compose([*DIGITS, "checkpoint.every=2"]), folder)
+    return folder
+
+
+def test_digits_are_learned_within_eight(whole: Path) -> None:
+    privacy = privacy_of(whole)
+    assert accuracy_of(whole) > 0.75  # 80 to 88 % by seed
+    assert privacy["claimed_epsilon"] == 8.0 and 7.999 < privacy["verified_epsilon"] <= 8.0
+    assert (privacy["unit"], privacy["adjacency"], privacy["observer"]) == ("client", "replace-one", "server")
+
+
+def test_everybody_speaks_once(whole: Path) -> None:
+    lines = ledger_of(whole)
+    assert set(Counter(line["client"] for line in lines).values()) == {1} and len(lines) == 96
+    assert {line["mechanism"] for line in lines} == {"unit_cap"}
+    config = with_target(compose([*DIGITS]))
+    plan = make_plan(config, Worker(config))
+    assert plan.verified_epsilon == pytest.approx(privacy_of(whole)["verified_epsilon"])
+    assert set(plan.participations) == {1}
+
+
+def test_interrupted_it_takes_the_same_steps(whole: Path, resumed: Callable[..., Path]) -> None:
+    again = resumed(*DIGITS, "num_clients=100", "clients_per_round=12", "num_rounds=8", "checkpoint.every=2", after=5)
+    assert result_of(again) == result_of(whole)
+
+
+def test_steps_fall_and_are_recorded(whole: Path) -> None:
+    steps = [row["figures"]["step"] for row in rows_of(whole)]
+    assert len(steps) == 8 and steps == sorted(steps, reverse=True) and steps[0] > 1.2 * steps[-1] > 0
+
+
+@pytest.mark.parametrize("mechanism", ["projunit", "hadamard", "sketch", "gaussian"])
+def test_any_mechanism_carries_it(mechanism: str, tmp_path: Path) -> None:
+    from fedpriv.runs.start import start_run
+
+    start_run(compose([*DIGITS, f"strategy.client.mechanism={mechanism}"]), tmp_path / "run")
+    found = privacy_of(tmp_path / "run")
+    assert found["verified_epsilon"] <= 8.0
+    assert accuracy_of(tmp_path / "run") > (0.3 if mechanism == "gaussian" else 0.6)
+
+
+def test_several_participations_share_the_target(tmp_path: Path) -> None:
+    from fedpriv.runs.start import start_run
+
+    twice = ("strategy.server.participation=balanced", "num_rounds=16")
+    start_run(compose([*DIGITS, *twice]), tmp_path / "run")
+    assert 7.9 < privacy_of(tmp_path / "run")["verified_epsilon"] <= 8.0
+    assert max(Counter(line["client"] for line in ledger_of(tmp_path / "run")).values()) == 2
+
+
+def test_skewed_and_single_class_clients(tmp_path: Path) -> None:
+    from fedpriv.runs.start import start_run
+
+    for number, partition in enumerate(
+        (
+            ("partition=pathological", "partition.classes_per_client=1"),
+            ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        start_run(compose([*DIGITS, *partition, "privacy.target_epsilon=50"]), folder)
+        assert accuracy_of(folder) > 0.4 and privacy_of(folder)["verified_epsilon"] <= 50
+
+
+@pytest.mark.pictures
+def test_mnist_is_learned_within_eight(pictures: Path, tmp_path: Path) -> None:
+    """97.6 to 98.1 % by seed; without upright pictures and strokes about 95 %."""
+    from fedpriv.runs.start import start_run
+
+    small = ("experiment=private_mnist", f"dataset.root={pictures}", "engine=inprocess", "operations.report=false")
+    start_run(compose([*small, "evaluate.every=0"]), tmp_path / "run")
+    assert accuracy_of(tmp_path / "run") > 0.97
+    assert privacy_of(tmp_path / "run")["verified_epsilon"] <= 8.0
+
+
+# --- the client ------------------------------------------------------------------------------------------
+
+
+def client(dimension: int = 40, **changes: Any) -> FedOnceClient:
+    facts = PublicFacts(60, 60, 10, 1, 10, num_parameters=dimension)
+    return making.client(FedOnceClient, facts=facts, **changes)
+
+
+@pytest.mark.parametrize("update", [torch.zeros(40), torch.full((40,), math.nan), torch.full((40,), math.inf)])
+def test_an_update_without_direction_is_released_all_the_same(update: torch.Tensor) -> None:
+    half = client()
+    sent = half.mechanism.release(update, (0, 0, 1), SeededNoise(1))
+    assert torch.isfinite(sent).all() and float(sent.norm()) == pytest.approx(
+        half.mechanism.second_moment**0.5, rel=1e-2
+    )
+
+
+def test_features_that_are_no_numbers_teach_nothing() -> None:
+    """A client's pictures cannot make its release anything but a release."""
+    config = compose([*DIGITS])
+    worker = Worker(config)
+    made = worker.client(0, store=None)  # type: ignore[arg-type]
+    assert made.site is not None
+    images = torch.full((5, worker.data.dataset.input_shape[0], 1, 1), math.nan)
+    result = made.site.trainer.train(
+        torch.from_numpy(worker.initial_parameters()),
+        LocalData(images, torch.zeros(5, dtype=torch.int64)),
+        np.random.default_rng(1),
+    )
+    sent = made.mechanism.release(result.update, (0, 0, 1), SeededNoise(2))  # type: ignore[attr-defined]
+    assert torch.isfinite(sent).all()
+
+
+def test_one_coordinate_is_randomised_response() -> None:
+    half = client(1, epsilon=2.0)
+    random = SeededNoise(3)
+    sent = half.mechanism.release(torch.ones(4000, 1), (0, 0, 1), random).squeeze(1)
+    values = sent.unique()
+    assert len(values) == 2 and float(values.sum()) == pytest.approx(0, abs=1e-5)
+    assert float(sent.mean()) == pytest.approx(1, abs=0.1)
+    assert compose_events(half.planned_events(1), 1e-5).epsilon <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["strategy.client.epsilon=0"], r"strategy\.client\.epsilon=0"),
+        (["strategy.client.epsilon=501"], r"strategy\.client\.epsilon=501"),
+        (["strategy.server.step=0"], r"strategy\.server\.step=0: must be auto"),
+        (["strategy.server.step=best"], r"strategy\.server\.step=best: must be auto"),
+        (["strategy.server.epsilon=1"], r"strategy\.server\.epsilon=1"),
+        (["strategy.server.claimed_delta=0.1"], r"strategy\.server\.claimed_delta=0\.1"),
+        (["strategy.server.weighting=examples"], r"strategy\.server\.weighting=examples"),
+        (["model=mlp"], r"model=mlp: .* allowed: softmax, linear"),
+        (["strategy.server.participation=once", "num_rounds=2"], r"strategy\.server\.participation=once"),
+        (["dataset.size=7", "dataset=image_folder", "dataset.root=/x", "features.dims=auto", "features.map=strokes"],
+         r"features\.dims=auto: .*number of classes"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be(overrides: list[str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        compose(["strategy=fedonce", *overrides])
+
+
+def test_an_epsilon_of_forty_is_no_mistake() -> None:
+    found = make_client(compose(["strategy=fedonce", "strategy.client.epsilon=40"]))
+    assert 39 < compose_events(found.planned_events(1), 1e-5).epsilon <= 40
+
+
+# --- dims=auto -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "expected"), [(1, 20), (2, 39), (4, 75), (8, 139)])
+def test_dims_follow_the_mechanisms_second_moment(epsilon: float, expected: int) -> None:
+    exact = 14.4 * math.sqrt(1000 * 1000 * best_cap(1000, epsilon).mean ** 2) / 9
+    assert dims_for(epsilon, 1000, 10) == pytest.approx(exact, abs=0.05 * exact + 0.5)
+    assert abs(dims_for(epsilon, 1000, 10) - expected) <= 1
+
+
+def test_dims_are_found_where_options_are_checked() -> None:
+    one = compose(["experiment=private_mnist", "privacy.target_epsilon=1"]).features.dims
+    eight = compose(["experiment=private_mnist"]).features.dims
+    assert (one, eight) == (dims_for(1, 992, 10), dims_for(8, 992, 10)) and 15 < one < 25 < 100 < eight < 200
+    twice = ("strategy.server.participation=balanced", "num_rounds=32")
+    assert compose(["experiment=private_mnist", *twice]).features.dims == dims_for(4, 1984, 10)
+    assert compose(["experiment=private_mnist", "features.dims=77"]).features.dims == 77
+    assert (
+        compose(["experiment=private_mnist", "strategy=fedldp", "privacy.target_epsilon=null"]).features.dims == USUAL
+    )
+    assert dims_for(1e-3, 10, 10) == FEWEST and dims_for(500, 10**6, 2) == MOST
