@@ -122,8 +122,8 @@ def close(path: str, then: Any, now: Any) -> bool:
 
 
 def same(path: str, then: Any, now: Any) -> bool:
-    """Whether a figure is that of a record of this kind of machine: equal. Of a loss on the test pictures, to 1e-7: it is
-    a sum in float32, whose order follows the threads that a process has started. No result depends on it.
+    """Whether a figure is that of a record of this kind of machine: equal. Of a loss on the test pictures, to 1e-7: it
+    is a sum in float32, whose order follows the threads that a process has started. No result depends on it.
     """
     of_loss = path.startswith("/summary/loss") or (path.startswith("/curve") and path.endswith("/2"))
     return bool(then == now) or (of_loss and math.isclose(then, now, rel_tol=1e-7))
