@@ -1,7 +1,7 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run browser test test-gpu stress deploy-demo reproduce leaderboard site lint format bench bench-privacy \
-	papers map lock clean
+.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo reproduce leaderboard site lint \
+	format bench bench-privacy papers map lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -39,6 +39,12 @@ test: install browser ## all tests in JOBS processes (on real pictures if ../sha
 	{ $(FIND_CHROMIUM); } >/dev/null || { marks="not gpu and not browser"; \
 		echo "the browser tests are left out: there is no Chromium here"; }; \
 	set -x; $(PY) -m pytest -m "$$marks" -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
+
+test-fast: install ## what takes under a minute, for daily work; ARGS="-k mechanisms" tries one room
+	$(PY) -m pytest --fast -m "not gpu and not browser" -n $(JOBS) --dist load --max-worker-restart=0 $(ARGS)
+
+test-times: ## runs all tests and writes which of them are slow (tests/slow_tests.txt)
+	$(MAKE) test ARGS="--list-slow $(ARGS)"
 
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from speed import deselect_slow, pytest_addoption, pytest_runtest_logreport, write_slow  # noqa: F401 - hooks
 
 # Processes of tests that import torch compile it once, not each: a process that may not keep what it has compiled
 # starts in five seconds of work, any other in three.
@@ -43,6 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     root = Path(__file__).parent
     place = {root / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
+    deselect_slow(config, items)
     if _pictures_are_there():
         return
     unavailable = [item for item in items if item.get_closest_marker("pictures")]
@@ -56,6 +58,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    write_slow(session.config)
 
 
 @pytest.fixture(scope="session")

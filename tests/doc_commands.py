@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import os
 import re
@@ -210,6 +211,7 @@ class Shop:
     def __init__(self) -> None:
         self.exact = False  # the command's printed lines are compared: not one option of it may change
         self.done: dict[str, tuple[int, str]] = {}
+        self.numbers = itertools.count(1)
 
     def carry_out(self, command: Command) -> tuple[int, str]:
         """(exit code, what it printed); a run that another page shows too is not made again."""
@@ -263,6 +265,8 @@ class Shop:
         smaller = SMALL | {"engine": options.get("engine", "inprocess")}
         if given and "operations.report" not in options:  # the first command of all writes its report
             smaller |= {"operations.report": "false"}
+        if given and not multirun and "hydra.run.dir" not in options:  # two runs of one second would share its folder
+            smaller |= {"hydra.run.dir": f"outputs/command{next(self.numbers)}"}
         for words, more in FITTING.items():
             if words in " ".join(given):
                 smaller |= more

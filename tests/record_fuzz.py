@@ -74,7 +74,7 @@ WHOLE_NUMBERS = making.server(
     variant="repaired",
     learning_rate=1.0,
 )
-SKETCH = PrivUnit(_POPULATION, learning_rate=1.0, mechanism="sketch", epsilon=4.0, bits=4, projections=2)
+SKETCH = making.server(PrivUnit, _POPULATION, learning_rate=1.0, mechanism="sketch", epsilon=4.0, bits=4, projections=2)
 for _strategy in (ONE_BIT, WHOLE_NUMBERS, SKETCH):
     _strategy.current = Round(1, np.zeros(SIZE, np.float32))
 

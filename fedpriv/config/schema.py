@@ -349,18 +349,25 @@ class Config(Options):
             content["features"].pop("normalise")
         return content
 
+    def identity(self) -> dict[str, Any]:
+        """`to_dict` without options that are younger than committed results and change nothing at their value: results
+        are found by a digest of this.
+        """
+        content = self.to_dict()
+        if content["strategy"]["server"].get("participation") == "sampled":
+            for place in ("participation", "participations"):
+                content["strategy"]["server"].pop(place, None)
+        return content
+
     def digest(self) -> str:
         """SHA-256 of everything that decides the result (not of where files lie, nor of who looks on)."""
-        content = self.to_dict()
+        content = self.identity()
         content.pop("run_dir")
         content.pop("attack")
         content.pop("operations")
         content.pop("tracking")
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
-        if content["strategy"]["server"].get("participation") == "sampled":  # as before there were plans
-            for place in ("participation", "participations"):
-                content["strategy"]["server"].pop(place, None)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -75,7 +75,7 @@ def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
     else:
         from fedpriv.config.compose import compose
 
-        config = compose([*options, *_quiet(options)]).to_dict()
+        config = compose([*options, *_quiet(options)]).identity()
         if config["dataset"]["name"] not in KNOWN_SETS:  # which pictures these are, only the folder says
             config["dataset"]["pictures"] = _contents(str(config["dataset"]["root"]))
         for place in ("root", "cache", "download"):

@@ -75,8 +75,8 @@ def cases() -> list[tuple[str, ...]]:
 
 
 #: Noise at which an auditor of 20,000 trials can see something: a sampled batch hides more than a whole client.
-QUIET = ["strategy.client.noise_multiplier=4"]
-SAMPLED = ["strategy.client.noise_multiplier=1", "local.batch_size=60"]
+QUIET = ["strategy.client.noise_multiplier=2"]
+SAMPLED = ["strategy.client.noise_multiplier=0.7", "local.batch_size=60"]
 
 
 @lru_cache
@@ -99,7 +99,7 @@ def test_audited_is_at_most_verified(case: tuple[str, ...], participations: int)
     found = audit_mechanism(client, participations, delta=DELTA, trials=20_000, confidence=0.999, seed=7)
     assert found.audit.epsilon_lower <= found.verified
     if noisy and math.isfinite(found.verified):
-        assert found.audit.epsilon_lower > 0.25 * found.verified  # a blind auditor would pass the line above
+        assert found.audit.epsilon_lower > min(0.2 * found.verified, 4)  # a blind auditor would pass the line above
 
 
 def test_claims_of_local_noise_are_refuted_under_replace_one() -> None:
@@ -217,13 +217,18 @@ class LongUpdates(FedLDPClient):
 @pytest.mark.parametrize("faulty", [HalfTheNoise, BareCoordinate])
 def test_planted_fault_in_the_release_is_found(faulty: type[FedLDPClient]) -> None:
     found = audit_mechanism(
-        faulty(noise_multiplier=4.0, clip_norm=1.0), 1, delta=DELTA, trials=200_000, confidence=0.999, seed=5
+        making.client(faulty, noise_multiplier=4.0, clip_norm=1.0),
+        1,
+        delta=DELTA,
+        trials=200_000,
+        confidence=0.999,
+        seed=5,
     )
     assert found.audit.epsilon_lower > found.verified
 
 
 def test_skipped_clipping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = LongUpdates(noise_multiplier=4.0, clip_norm=1.0)
+    client = making.client(LongUpdates, noise_multiplier=4.0, clip_norm=1.0)
     sound = audit_mechanism(client, 1, delta=DELTA, trials=60_000, confidence=0.999, seed=5)
     assert sound.audit.epsilon_lower <= sound.verified
     monkeypatch.setattr("clients.fedldp.clip", lambda x, bound: x)
@@ -310,11 +315,11 @@ class NoSampling(DPSGDClient):
 
     def audit_release(self, *arguments: Any) -> Any:
         whole = replace(self.facts, num_examples=self.facts.batch_size)
-        honest, self.facts = self.facts, whole
+        honest, self.run = self.run, replace(self.run, facts=whole)
         try:
             return super().audit_release(*arguments)
         finally:
-            self.facts = honest
+            self.run = honest
 
 
 class HalfTheStepNoise(DPSGDClient):

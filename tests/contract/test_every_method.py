@@ -108,7 +108,8 @@ def test_a_budget_is_never_exceeded(case: Case, run: Run) -> None:
     folder = run(*CHECKPOINTS, *case, f"privacy.max_epsilon={limit}")
     privacy, decays = privacy_of(folder), case[0] in ("strategy=anr", "strategy=dpfl_agn")
     assert privacy["spent_so_far"] <= limit and privacy["verified_epsilon"] <= limit
-    assert len(rows_of(folder)) < 4 or decays  # their plan is at the least noise, which a run need not reach
+    rounds = len(rows_of(folder)) if (folder / "metrics.jsonl").exists() else 0
+    assert rounds < 4 or decays  # their plan is at the least noise, which a run need not reach
     sampled = decays or case[0] in ("strategy=agn", "strategy=dpsgd")  # a filter may admit nothing of these
     assert privacy["spent_so_far"] > 0 or sampled
 

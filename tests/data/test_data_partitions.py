@@ -205,7 +205,7 @@ def test_shards_leave_out_what_does_not_fill_them(cache: Path):
 @pytest.mark.parametrize(
     ("kind", "num_clients", "message"),
     [
-        (iid(), 1201, r"num_clients=1201: there are 1200 training pictures"),
+        (iid(), 1201, r"num_clients=1201: each client needs one of 1200 training pictures"),
         (pathological(11), 20, r"partition\.classes_per_client=11: the training pictures have 10 classes"),
         (pathological(10), 121, r"partition\.classes_per_client=10: 121 clients: .*121.*120"),
         (shards(3), 401, r"partition\.shards_per_client=3: 401 clients would need 1203 shards, there are 1200"),

@@ -61,6 +61,7 @@ READERS = (
     "fedpriv.engines.adapter",
     "fedpriv.client.base",
     "fedpriv.client.contract",
+    "fedpriv.client.method",
     "fedpriv.client.two_exchanges",
     "fedpriv.client.key_agreement",
 )
@@ -79,7 +80,7 @@ def test_clients_open_no_file_and_readers_none_but_their_own_machines() -> None:
                     found.add(f"{module}: {ast.unparse(node)}")
     assert found == {
         "fedpriv.engines.adapter: Path(str(path))",  # of context.node_config
-        "fedpriv.client.base: getattr(self, 'clip_norm', 1.0)",
+        "fedpriv.client.method: getattr(self, 'clip_norm', 1.0)",
     }
 
 

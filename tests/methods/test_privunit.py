@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -34,7 +35,8 @@ def summary(folder: Path) -> dict:
 
 def server(mechanism: str = "privunit", bits: int | None = None) -> PrivUnit:
     population = Population(0, 4, 4, lambda _: 10)
-    found = PrivUnit(population, learning_rate=2.0, mechanism=mechanism, epsilon=8.0, bits=bits, projections=16)
+    asked = {"learning_rate": 2.0, "mechanism": mechanism, "epsilon": 8.0, "bits": bits, "projections": 16}
+    found = making.server(PrivUnit, population, **asked)
     found.current = Round(1, np.zeros(D, np.float32))
     return found
 
@@ -107,7 +109,7 @@ def test_options_that_cannot_be(overrides: list[str], words: str) -> None:
 
 def test_an_epsilon_below_floating_points_price_names_the_option() -> None:
     with pytest.raises(OptionError, match=r"strategy\.client\.epsilon=0\.0001: must be at least"):
-        make_client(compose(["strategy=privunit", LINEAR, "strategy.client.epsilon=0.0001"]))
+        make_client(compose(["strategy=privunit", LINEAR, "strategy.client.epsilon=0.0001"])).planned_events(1)
 
 
 def test_a_budget_ends_a_clients_releases(run: Run) -> None:
@@ -120,9 +122,9 @@ def test_a_budget_ends_a_clients_releases(run: Run) -> None:
 def test_the_server_decodes_what_a_client_sends(mechanism: str) -> None:
     """At a high epsilon, and many projections, the estimate points where the update does."""
     half = server(mechanism)
-    name, sender = half.asked[0], half.asked
     update = torch.randn(D, generator=torch.Generator().manual_seed(1))
-    mechanism_of = unit_mechanism(name, D, sender[1], sender[2], sender[3])
+    asked = half.options
+    mechanism_of = unit_mechanism(asked.mechanism, D, asked.epsilon, asked.projections, asked.bits)
     total = np.zeros(D)
     for client in range(300):
         sent = mechanism_of.release(update, (0, client, 1), SeededNoise(9, client)).numpy()

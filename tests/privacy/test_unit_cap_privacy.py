@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -216,7 +217,8 @@ def test_a_budget_admits_what_it_can_pay_for() -> None:
 
 def client(epsilon: float, mechanism: str = "privunit", **options: Any) -> PrivUnitClient:
     facts = PublicFacts(60, 60, 10, 1, 10, num_parameters=650)
-    return PrivUnitClient(facts=facts, mechanism=mechanism, epsilon=epsilon, claimed_delta=1e-5, **options)
+    asked = {"mechanism": mechanism, "epsilon": epsilon, "claimed_delta": 1e-5}
+    return making.client(PrivUnitClient, facts=facts, **asked | options)
 
 
 def audited(subject: PrivUnitClient, trials: int = 200_000) -> tuple[float, float]:
@@ -252,9 +254,10 @@ def test_twice_the_epsilon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = PrivUnitClient.mechanism_for
 
     def loud(self: PrivUnitClient, dimension: int) -> UnitMechanism:
-        return unit_mechanism("privunit", dimension, 2 * self.epsilon)
+        return unit_mechanism("privunit", dimension, 2 * self.options.epsilon)
 
     subject = client(2.0)
+    assert subject.mechanism.law is not None  # what it books is of epsilon 2
     monkeypatch.setattr(PrivUnitClient, "mechanism_for", loud)
     found, verified = audited(subject)
     assert found > verified + 1

@@ -181,18 +181,21 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path):
 def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    # In a file: 5 kB for what a resumed run is checked against, 160 bytes for a release in the ledger, 25 kB for a
-    # checkpoint, 30 kB for the picture of who holds what, which comes first, 40 kB for a plot of the report.
+    # In a file: 7 kB for what a resumed run is checked against, 160 bytes for a release in the ledger, 35 kB for a
+    # checkpoint, 23 kB for the picture of who holds what, which comes first, 39 kB and more for a plot of the report.
     options = ("num_rounds=16", "checkpoint.every=12", "operations.report=true")
     whole = run(*options)
     expected = result_of(whole)
     least = max((whole / name).stat().st_size for name in (START, "config.yaml")) + 200  # which holds the folder's name
     ledger = (whole / "ledger.jsonl").stat().st_size
+    checkpoint = max(path.stat().st_size for path in (whole / "checkpoints").rglob("*.safetensors"))
+    report = min(path.stat().st_size for path in whole.glob("*.png") if path.name != "labels.png")
+    assert ledger + 2000 < checkpoint < report - 1000
     for room, file in (
         (least, "labels.png"),
         (min(least + 1, ledger - 1), "ledger.jsonl"),
         (max(least, ledger) + 2000, "clients.safetensors"),
-        (35_000, ".png"),
+        ((checkpoint + report) // 2, ".png"),
     ):
         folder = tmp_path / f"full{room}"
 

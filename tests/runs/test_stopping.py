@@ -165,9 +165,10 @@ def test_where_nothing_can_end_gracefully_a_signal_stops_at_once():
 
 @pytest.fixture
 def served(tmp_path: Path) -> Callable[[], None]:
-    """The server half as Flower's ServerApp process calls it, on a grid of ours."""
+    """The server half as Flower's ServerApp process calls it, on a grid of ours; clients keep their memory in files."""
     config: Config = compose(OPTIONS).model_copy(update={"run_dir": str(tmp_path / "run")})
-    config = config.model_copy(update={"engine": config.engine.model_copy(update={"trainer": "sequential"})})
+    engine = config.engine.model_copy(update={"name": "flower", "trainer": "sequential"})
+    config = config.model_copy(update={"engine": engine})
 
     def serve() -> None:
         _, client_app = make_apps(config)
@@ -189,8 +190,9 @@ def test_flower_on_the_main_thread_gets_the_signal_afterwards(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert seen == [["round-000003"]]
-    resume_run(tmp_path / "run")
-    assert result_of(tmp_path / "run")["model"] == result_of(whole)["model"]
+    served()
+    found, wanted = result_of(tmp_path / "run"), result_of(whole)
+    assert found["model"] == wanted["model"] and found["ledger"] == wanted["ledger"] != ""
 
 
 def test_flower_on_another_thread_is_made_to_wait(

@@ -1,6 +1,6 @@
 """Today's code against the committed results: one cheap run of every paper and of every leaderboard board, made again.
 
-This is what protects results whose code may change. Exactly equal where the record's ``arithmetic`` is this machine's.
+This is what protects results whose code may change. Equal (`same`) where the record's ``arithmetic`` is this machine's.
 Elsewhere libraries choose other instructions and sum in another order, which changes last bits, and training carries
 them on; the noise, drawn by the seed, stays. See `close` for how far.
 """
@@ -36,7 +36,7 @@ PAPERS = {
 
 #: Parts of a record that say how and when it was made, not what was found.
 CIRCUMSTANCES = ("seconds", "commit", "machine", "versions", "arithmetic", "date", "form", "superseded")
-OF_THE_SUMMARY = ("timing", "versions", "commit", "peak_memory_mib")
+OF_THE_SUMMARY = ("timing", "versions", "commit", "peak_memory_mib", "public_knowledge")
 
 
 @cache
@@ -121,6 +121,14 @@ def close(path: str, then: Any, now: Any) -> bool:
     return math.isclose(then, now, rel_tol=1e-6)
 
 
+def same(path: str, then: Any, now: Any) -> bool:
+    """Whether a figure is that of a record of this kind of machine: equal. Of a loss on the test pictures, to 1e-7: it
+    is a sum in float32, whose order follows the threads that a process has started. No result depends on it.
+    """
+    of_loss = path.startswith("/summary/loss") or (path.startswith("/curve") and path.endswith("/2"))
+    return bool(then == now) or (of_loss and math.isclose(then, now, rel_tol=1e-7))
+
+
 @pytest.mark.pictures
 @pytest.mark.parametrize("whose", sorted(sample()))
 def test_todays_code_gives_a_committed_result(whose: str, pictures: Path, tmp_path: Path) -> None:
@@ -129,15 +137,10 @@ def test_todays_code_gives_a_committed_result(whose: str, pictures: Path, tmp_pa
     assert job.name == then.name, "the digest of its options is another: no committed result would be found again"
     torch.set_num_threads(1)
     now = carry_out(job, tmp_path / "runs")
-    assert now.form == then.form
     before, after = findings(then), findings(now)
-    assert before.keys() == after.keys()
-    exactly = then.arithmetic == arithmetic()
-    other = {
-        path: (value, after[path])
-        for path, value in before.items()
-        if value != after[path] and (exactly or not close(path, value, after[path]))
-    }
+    assert now.form == then.form and before.keys() == after.keys()
+    holds = same if (exactly := then.arithmetic == arithmetic()) else close
+    other = {path: (value, after[path]) for path, value in before.items() if not holds(path, value, after[path])}
     assert other == {}, f"{then.command}, made by {then.commit}; compared {'exactly' if exactly else 'closely'}"
 
 
@@ -148,7 +151,7 @@ def test_the_sample_is_cheap_and_complete() -> None:
     for board in results.boards:
         assert set(read_boards("all")) >= {board.name}
         assert any(not names.isdisjoint(entry.runs) for entry in board.entries), board.name
-    assert set(PAPERS) <= set(found) and sum(run.seconds for run in found.values()) < 60
+    assert set(PAPERS) <= set(found) and sum(run.seconds for run in found.values()) < 200
     assert all(run.arithmetic for run in found.values()), "a sample of unknown machines is never compared exactly"
 
 

@@ -10,6 +10,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,10 +31,11 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with its pages."""
+    """A copy of the project with its pages; not links to them, through which a command could write."""
     folder = copied(tmp_path_factory.mktemp("docs"))
-    for name in ("README.md", "Makefile", "docs"):
-        (folder / name).symlink_to(ROOT / name)
+    for name in ("README.md", "Makefile"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "docs", folder / "docs")
     return folder
 
 

@@ -38,7 +38,7 @@ from fedpriv.engines.worker import worker_for
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.preparation import resolve
 from fedpriv.server.round import FORGOTTEN, Replies
-from fedpriv.server.strategy import FederatedStrategy
+from strategies.fedavg import FedAvg
 
 # --- where workers go ------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ def test_what_the_missing_would_have_weighed_is_divided_out(weighting: str) -> N
     assert np.allclose(found, exact_step(left, [count / sum(counts) for count in counts]), rtol=1e-6, atol=1e-7)
 
 
-class Largest(FederatedStrategy):
+class Largest(FedAvg):
     """Needs all replies at once, as a user's own method may: the release of the largest norm."""
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
@@ -219,7 +219,7 @@ class Largest(FederatedStrategy):
         return theta + max(replies, key=lambda reply: float(np.linalg.norm(reply.release))).release
 
 
-class ByNorm(FederatedStrategy):
+class ByNorm(FedAvg):
     """Weights that need the releases."""
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:

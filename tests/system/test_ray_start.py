@@ -17,7 +17,7 @@ import psutil
 import pytest
 import ray
 import ray_nodes
-from conftest import Outcome, Run, result_of
+from conftest import Outcome, Run, page_of, result_of
 from ray._common.utils import get_ray_address_file
 
 from fedpriv.common.errors import OptionError, RunFailed
@@ -197,8 +197,7 @@ def test_auto_goes_on_without_ray_and_says_so(run: Run, auto_wants_ray: FakeRay)
     note = found["summary"].pop("note")
     assert note.startswith("engine=auto took inprocess (engine=ray: Ray did not start, tried 2 times")
     assert here["summary"].pop("note") is None and found == here
-    report = (folder / "report.html").read_text()
-    assert "engine=auto took inprocess" in report
+    assert "engine=auto took inprocess" in page_of(folder)
 
 
 def test_ray_that_was_asked_for_is_not_replaced(run: Run, auto_wants_ray: FakeRay, tmp_path: Path) -> None:
