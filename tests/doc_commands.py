@@ -71,6 +71,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/test_architecture.py::test_the_map_is_that_of_the_code",
     ),
     (
+        r"python -m fedpriv .*experiment=private_mnist .*",
+        "needs the real pictures, or a minute for each run",
+        "tests/methods/test_fedonce.py::test_mnist_is_learned_within_eight",
+    ),
+    (
         r"make deploy-demo|python -m deploy\.demo",
         "two minutes",
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",

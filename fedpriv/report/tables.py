@@ -108,9 +108,8 @@ def _caption(summary: Mapping[str, Any]) -> str:
     privacy = summary.get("privacy") or {}
     further = ", ".join(str(other.get("observer")) for other in other_threats(privacy))
     more = f"Further threat models, not comparable with these, in the report: {further}." if further else ""
-    return "\n".join(
-        filter(None, [" ".join(filter(None, [f"Epsilons: {threat_short(privacy)}.", more])), worth(privacy)])
-    )
+    sentences = " ".join(filter(None, [f"Epsilons: {threat_short(privacy)}.", more]))
+    return "\n".join(filter(None, [sentences, worth(privacy)]))
 
 
 # --- comparison ------------------------------------------------------------------------------------------

@@ -127,27 +127,30 @@ def threat_sentence(privacy: Mapping[str, Any]) -> str:
     )
 
 
-#: Below each epsilon: what it promises.
-WORTH = ((1.0, "a strong promise"), (4.0, "a real promise"), (10.0, "a modest promise"), (100.0, "a weak promise"))
+#: Up to each epsilon: what it promises.
+WORTH = ((1.0, "a strong promise"), (4.0, "a real promise"), (10.0, "a modest promise"))
+NEXT_TO_NOTHING = 100.0
 
 
 def worth(privacy: Mapping[str, Any]) -> str:
     """What the verified epsilon of a run is worth, in one sentence; empty where there is none.
 
-    The least error of an observer who held both worlds to be equally likely is (1 - delta) / (1 + e^epsilon).
+    An observer who held both worlds to be equally likely errs with probability (1 - delta) / (1 + e^epsilon) or more.
     """
     epsilon = number(privacy.get("verified_epsilon"))
     if epsilon is None:
         return ""
     if math.isinf(epsilon):
         return "No finite epsilon holds: nothing is promised."
+    named = f"An epsilon of {figure(epsilon)}"
+    if epsilon >= NEXT_TO_NOTHING:
+        return f"{named} promises next to nothing."
     for most, words in WORTH:
-        if epsilon <= most and epsilon < 100:
-            share = 100 / (1 + math.exp(epsilon))
-            wrong = f"{share:.2g} %" if share >= 0.01 else f"1 of {figure(100 / share)} cases"
-            held = "whoever sees all this and held both possibilities for equally likely still errs in at least"
-            return f"An epsilon of {figure(epsilon)} is {words}: {held} {wrong}."
-    return f"An epsilon of {figure(epsilon)} promises next to nothing."
+        if epsilon <= most:
+            wrong = f"{100 * (1 - (number(privacy.get('delta')) or 0.0)) / (1 + math.exp(epsilon)):.2g} %"
+            observer = "an observer who at first held both possibilities equally likely is still wrong in at least"
+            return f"{named} is {words}: after the run, {observer} {wrong} of cases."
+    return f"{named} is a weak promise: in the worst case an observer is all but certain."
 
 
 def threat_table(privacy: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -1,0 +1,54 @@
+"""What an epsilon is worth, in words: against the least error of the best test."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Outcome
+
+from fedpriv.report.words import worth
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words"),
+    [
+        (0.5, "a strong promise"),
+        (1.0, "a strong promise"),
+        (2.0, "a real promise"),
+        (8.0, "a modest promise"),
+        (12.0, "a weak promise"),
+        (99.0, "a weak promise"),
+        (100.0, "promises next to nothing"),
+        (3540.0, "promises next to nothing"),
+        ("inf", "nothing is promised"),
+    ],
+)
+def test_the_words(epsilon: float | str, words: str) -> None:
+    assert words in worth({"verified_epsilon": epsilon, "delta": 1e-5})
+
+
+@pytest.mark.parametrize("nothing", [{}, {"verified_epsilon": None}, {"verified_epsilon": "unknown"}])
+def test_without_an_epsilon_nothing_is_said(nothing: dict[str, object]) -> None:
+    assert worth(nothing) == ""
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
+def test_the_error_is_that_of_randomised_response(epsilon: float) -> None:
+    """Which attains it: its best test errs as often as the answer is turned."""
+    random = np.random.default_rng(1)
+    truth = random.random(400_000) < 0.5
+    seen = truth ^ (random.random(len(truth)) < 1 / (1 + math.exp(epsilon)))
+    found = re.search(r"([\d.]+) % of cases", worth({"verified_epsilon": epsilon, "delta": 0.0}))
+    assert found is not None and float(found[1]) == pytest.approx(100 * float((seen != truth).mean()), rel=0.05)
+
+
+def test_a_run_says_it_last_and_in_its_report(tmp_path: Path, cli: Callable[..., Outcome]) -> None:
+    folder = tmp_path / "run"
+    outcome = cli("num_clients=4", "clients_per_round=4", "num_rounds=1", "strategy=fedldp", f"hydra.run.dir={folder}")
+    words = "promises next to nothing."
+    assert words in outcome.out and words in (folder / "report.html").read_text()
