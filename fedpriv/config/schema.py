@@ -96,8 +96,7 @@ class FeaturesConfig(Options):
 
     name: Literal["none", "gradients", "dct", "fourier"]
     map: Literal["none", "strokes", "pink"] = Field(
-        default="none",
-        description="strokes: onto the directions in which random pen strokes differ; pink: whitened by 1/f noise",
+        default="none", description="strokes: onto directions in which pen strokes differ; pink: whitened by 1/f noise"
     )
     normalise: Literal["none", "moments"] = Field(
         default="none", description="moments: each picture is set upright and scaled by the moments of its own ink"
@@ -106,15 +105,10 @@ class FeaturesConfig(Options):
         default=False, description="the mean of the features of a picture and of its mirror image; not of characters"
     )
     dims: Any = Field(
-        default=150,
-        description="map: dimensions, 1 to 599; map=strokes also auto: by epsilon and the number of messages",
+        default=150, description="of the map, 1 to 599; map=strokes also auto: by epsilon and the number of messages"
     )
     exponent: float = Field(
-        default=0.5,
-        ge=0,
-        le=4,
-        description="a direction's weight; strokes: (b/(1+b))^exponent, b its signal to noise; "
-        "pink: variance^-exponent, 0.5 whitens",
+        default=0.5, ge=0, le=4, description="h of a direction's weight: strokes (b/(1+b))^h, pink variance^-h"
     )
     waves: int = Field(default=1000, ge=1, le=10_000, description="fourier: number of random waves")
     width: float = Field(default=1.0, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
@@ -355,9 +349,9 @@ class Config(Options):
         if self.features.name == "none":
             content.pop("features")
         else:  # as before there were these options
-            unused = {"normalise": self.features.normalise == "none", "mirror": not self.features.mirror}
-            for option in (name for name, absent in unused.items() if absent):
-                content["features"].pop(option)
+            for option, unused in (("normalise", "none"), ("mirror", False)):
+                if content["features"][option] == unused:
+                    content["features"].pop(option)
         return content
 
     def identity(self) -> dict[str, Any]:
