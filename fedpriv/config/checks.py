@@ -127,7 +127,13 @@ def _check_features(config: Config) -> None:
         if features.normalise != "none":
             words = "features=none leaves pictures as they are; allowed: none, or features=gradients, dct or fourier"
             raise OptionError("features.normalise", features.normalise, words)
+        if features.mirror:
+            words = "features=none leaves pictures as they are; allowed: false, or features=gradients, dct or fourier"
+            raise OptionError("features.mirror", features.mirror, words)
         return
+    if features.mirror and features.map == "strokes":
+        words = "characters do not look alike mirrored; allowed: false, or features.map=none or pink"
+        raise OptionError("features.mirror", features.mirror, words)
     if model not in READ_VECTORS:
         words = f"features={features.name} gives the model a vector and no picture; allowed: {', '.join(READ_VECTORS)}"
         raise OptionError("model", model, words)

@@ -45,7 +45,7 @@ REMOTE_OPTIONS = re.compile(
     r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
     r"|model\.(hidden|second_hidden|groups)"
     r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
-    r"|features\.(map|normalise|dims|exponent|waves|width)"
+    r"|features\.(map|normalise|mirror|dims|exponent|waves|width)"
     r"|attack\.(keep_snapshots|snapshot_every)"
     r"|operations\.(log_format|log_level|metrics_port|report|stop_grace)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"

@@ -95,17 +95,20 @@ class FeaturesConfig(Options):
     """Public features between pictures and model (`fedpriv.data.features`)."""
 
     name: Literal["none", "gradients", "dct", "fourier"]
-    map: Literal["none", "strokes"] = Field(
-        default="none", description="strokes: onto the directions in which random pen strokes differ"
+    map: Literal["none", "strokes", "pink"] = Field(
+        default="none", description="strokes: onto directions in which pen strokes differ; pink: whitened by 1/f noise"
     )
     normalise: Literal["none", "moments"] = Field(
         default="none", description="moments: each picture is set upright and scaled by the moments of its own ink"
     )
+    mirror: bool = Field(
+        default=False, description="the mean of the features of a picture and of its mirror image; not of characters"
+    )
     dims: Any = Field(
-        default=150, description="map=strokes: dimensions, 1 to 599; auto: by epsilon and the number of messages"
+        default=150, description="of the map, 1 to 599; map=strokes also auto: by epsilon and the number of messages"
     )
     exponent: float = Field(
-        default=0.5, ge=0, le=4, description="map=strokes: direction's weight (b/(1+b))^exponent, b its signal to noise"
+        default=0.5, ge=0, le=4, description="h of a direction's weight: strokes (b/(1+b))^h, pink variance^-h"
     )
     waves: int = Field(default=1000, ge=1, le=10_000, description="fourier: number of random waves")
     width: float = Field(default=1.0, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
@@ -345,8 +348,10 @@ class Config(Options):
         content = self.model_dump(mode="json")
         if self.features.name == "none":
             content.pop("features")
-        elif self.features.normalise == "none":  # as before there was the option
-            content["features"].pop("normalise")
+        else:  # as before there were these options
+            for option, unused in (("normalise", "none"), ("mirror", False)):
+                if content["features"][option] == unused:
+                    content["features"].pop(option)
         return content
 
     def identity(self) -> dict[str, Any]:

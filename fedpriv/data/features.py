@@ -22,13 +22,15 @@ from threadpoolctl import threadpool_limits
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import FeaturesConfig
 from fedpriv.data.axes import Floats, unit
+from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator
 from fedpriv.data.local_dct import dims_of as dct_dims
 from fedpriv.data.local_dct import local_dct
 from fedpriv.data.moments import normalised
 from fedpriv.data.oriented import dims_of as gradient_dims
 from fedpriv.data.oriented import oriented_gradients
-from fedpriv.data.stroke_map import MOST_DIRECTIONS, load_directions, stroke_map
+from fedpriv.data.pink import load_pink, pink_map
+from fedpriv.data.stroke_map import load_directions, stroke_map
 
 Shape = tuple[int, int, int]  # channels, height, width
 Function = Callable[[Floats], Floats]
@@ -45,15 +47,25 @@ WORDS = {
     "fourier": "random Fourier features with a public seed",
 }
 MOMENTS = "pictures are deskewed and scaled by their own moments"
-STROKES = "a stroke map: knows that digits are strokes"
+MIRROR = "a picture and its mirror image count as one: knows that things look alike mirrored"
+MAPS = {
+    "strokes": "a stroke map: knows that digits are strokes",
+    "pink": "a pink map: knows natural pictures' 1/f spectrum",
+}
 
 
 def public_knowledge(options: FeaturesConfig) -> str:
     """Which public knowledge is in the features, for reports; "none" where the model reads pixels."""
     if options.name == "none":
         return "none"
-    moments, strokes = options.normalise == "moments", options.map == "strokes"
-    return "; ".join([WORDS[options.name], *([MOMENTS] if moments else []), *([STROKES] if strokes else [])])
+    known = [WORDS[options.name]]
+    if options.normalise == "moments":
+        known.append(MOMENTS)
+    if options.mirror:
+        known.append(MIRROR)
+    if options.map != "none":
+        known.append(MAPS[options.map])
+    return "; ".join(known)
 
 
 def base_dims(options: FeaturesConfig, shape: Shape) -> int:
@@ -106,7 +118,7 @@ def centred(vectors: Floats) -> Floats:
 class Features:
     """The features of an option group for pictures of one shape.
 
-    cache: folder where the stroke map is kept once it has been made.
+    cache: folder where a map is kept once it has been made.
     """
 
     options: FeaturesConfig
@@ -128,7 +140,8 @@ class Features:
     def _base_identity(self) -> dict[str, Any]:
         waves = {"waves": self.options.waves, "width": self.options.width} if self.options.name == "fourier" else {}
         normalised = {} if self.options.normalise == "none" else {"normalise": self.options.normalise}
-        return {"features": self.options.name, **normalised, **waves, "shape": list(self.shape)}
+        mirrored = {"mirror": True} if self.options.mirror else {}
+        return {"features": self.options.name, **normalised, **mirrored, **waves, "shape": list(self.shape)}
 
     def __call__(self, images: NDArray[np.uint8]) -> Floats:
         """float32 [n, d] at unit length (zeros for a picture without any contrast), of uint8 [n, c, h, w]."""
@@ -143,10 +156,9 @@ class Features:
         base = base_function(self.options, self.shape)
         if self.options.map == "none":
             return lambda images: centred(base(images))
-        directions = load_directions(
-            lambda images: in_blocks(base, images), self.shape, self._base_identity, self.cache
-        )
-        chosen = stroke_map(directions, self.dims, self.options.exponent)
+        load, weigh = (load_pink, pink_map) if self.options.map == "pink" else (load_directions, stroke_map)
+        directions = load(lambda images: in_blocks(base, images), self.shape, self._base_identity, self.cache)
+        chosen = weigh(directions, self.dims, self.options.exponent)
         return lambda images: chosen(base(images))
 
 
@@ -168,4 +180,10 @@ def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     function: Function = oriented_gradients if options.name == "gradients" else local_dct
     if options.name == "fourier":
         function = fourier_features(options.waves, options.width, shape)
-    return function if options.normalise == "none" else lambda images: function(normalised(images))
+    whole = function if options.normalise == "none" else lambda images: function(normalised(images))
+    return mirrored(whole) if options.mirror else whole
+
+
+def mirrored(function: Function) -> Function:
+    """The mean of a function's values of a picture and of its mirror image: the same for both, bit for bit."""
+    return lambda images: (function(images) + function(np.ascontiguousarray(images[..., ::-1]))) / np.float32(2)

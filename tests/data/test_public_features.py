@@ -13,12 +13,13 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import FeaturesConfig
 from fedpriv.data import stroke_map as map_module
+from fedpriv.data.directions import Directions
 from fedpriv.data.feature_rows import FeatureArrays
 from fedpriv.data.features import BLOCK, Features, fourier_features, model_input, public_knowledge
 from fedpriv.data.load import load_dataset, load_federated
 from fedpriv.data.local_dct import local_dct
 from fedpriv.data.oriented import oriented_gradients
-from fedpriv.data.stroke_map import Directions, find_directions, load_directions, stroke_map
+from fedpriv.data.stroke_map import find_directions, load_directions, stroke_map
 from fedpriv.data.strokes import draw_glyphs
 
 NAMES = ("gradients", "dct", "fourier")
@@ -297,7 +298,9 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path):
         (["features=gradients", "features.dims=0"], "features.dims", "from 1 to 599, or auto"),
         (["features=gradients", "features.dims=600"], "features.dims", "from 1 to 599, or auto"),
         (["features=gradients", "features.exponent=-1"], "features.exponent", "at least 0"),
-        (["features=gradients", "features.map=digits"], "features.map", "none or strokes"),
+        (["features=gradients", "features.map=digits"], "features.map", "none, strokes or pink"),
+        (["features=dct", "features.map=pink", "features.dims=auto"], "features.dims", "was found for"),
+        (["features.map=pink"], "features.map", "features=none leaves nothing to map"),
         (["features=gradients", "features.waves=3"], "features.waves", "no such option"),
         (["features=fourier", "features.width=0"], "features.width", "more than 0"),
         (["features=gradients", "model=cnn"], "model", "a vector and no picture"),
