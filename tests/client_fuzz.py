@@ -46,8 +46,6 @@ from fedpriv.engines.worker import Worker, adopt
 DECLARED = (BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise, MalformedMessage, shared_bits.KeyRefused)
 CLIENTS = 12
 COMMON = (
-    "model=mlp",
-    "model.hidden=4",
     f"num_clients={CLIENTS}",
     "clients_per_round=4",
     "num_rounds=5",
@@ -106,7 +104,7 @@ def request(arrays: ArrayRecord | None, server_round: Any, attempt: Any, **optio
 
 def prepare(overrides: tuple[str, ...]) -> Method:
     """The method's clients fresh, after each further exchange of round 1, and after all of it."""
-    config = compose([f"strategy={overrides[0]}", *COMMON, *overrides[1:]])
+    config = compose([f"strategy={overrides[0]}", *COMMON, *MODEL.get(overrides[0], MLP), *overrides[1:]])
     worker = adopt(config, Worker(config))
     client = worker.client(0, store=None)  # type: ignore[arg-type]
     layout = worker.model.layout
@@ -125,6 +123,9 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     return method
 
 
+MLP = ("model=mlp", "model.hidden=4")
+#: Of methods that take no other.
+MODEL = {"fedonce": ("model=softmax",)}
 METHODS = group_choices(CONF / "strategy")
 
 
