@@ -40,8 +40,9 @@ test: install browser ## all tests in JOBS processes (on real pictures if ../sha
 		echo "the browser tests are left out: there is no Chromium here"; }; \
 	set -x; $(PY) -m pytest -m "$$marks" -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
 
-test-fast: install ## what takes under a minute, for daily work; ARGS="-k mechanisms" tries one room
-	$(PY) -m pytest --fast -m "not gpu and not browser" -n $(JOBS) --dist load --max-worker-restart=0 $(ARGS)
+test-fast: install ## quick tests of the lower rooms, about a minute, for daily work; ARGS="-k mechanisms" tries one room
+	$(PY) -m pytest --fast -m "not gpu and not browser" -n $(JOBS) --dist loadfile --max-worker-restart=0 \
+		$(patsubst %,--ignore=tests/%,system engines contract attacks methods deployment runs doors studies) $(ARGS)
 
 test-times: ## runs all tests and writes which of them are slow (tests/slow_tests.txt)
 	$(MAKE) test ARGS="--list-slow $(ARGS)"

@@ -1,7 +1,7 @@
 """Which tests are slow, for `make test-fast`: listed in `slow_tests.txt`, which `make test-times` writes anew.
 
-A test function is listed with all its cases: where one of them took more than 0.6 seconds, or all together more than
-2, on two busy cores. What is not listed is fast, so a new test is run until somebody measures it.
+A test function is listed with all its cases: where one of them took more than 0.2 seconds, or all together more
+than 0.6, on two busy cores. What is not listed is fast, so a new test is run until somebody measures it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).with_name("slow_tests.txt")
-ONE, ALL = 0.6, 2.0  # seconds
+ONE, ALL = 0.2, 0.6  # seconds
 
 _seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))  # function -> case -> seconds
 
