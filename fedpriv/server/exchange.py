@@ -139,7 +139,7 @@ class Exchange:
     def give_up(self, current: Round, usable: int, min_replies: int) -> None:
         """Ends the run: raises `BudgetsSpent` where clients have stopped, otherwise `RunFailed` with their errors."""
         if current.stopped and usable + len(current.stopped) >= min_replies:
-            why = "have spent privacy.max_epsilon"
+            why = "have spent privacy.max_epsilon, or their participations"
             if self.population.run:  # real machines: their own budgets and bounds, not this run's
                 why = f"answered {'; '.join(what_to_do({'budget_spent': len(current.stopped)}))}"
             raise BudgetsSpent(

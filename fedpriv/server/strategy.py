@@ -259,5 +259,14 @@ class FederatedStrategy(Strategy):
             yield reply
         replied = {reply.client for reply in current.replies}
         current.lost = sorted(set(current.cohort) - replied - set(current.stopped))
+        if self._had_its_turn(current):
+            return
         if current.cohort and len(replied) < self.options.min_replies and not self.steps_when_empty:
             self.exchange.give_up(current, len(replied), self.options.min_replies)
+
+    def _had_its_turn(self, current: Round) -> bool:
+        """Whether a resumed run asks again for a round whose every client has taken part as often as its plan of
+        participation allows. Those releases are lost, and paid for: theta stays, and the next cohort is asked.
+        """
+        planned = self.options.participation != "sampled" and self.population.attempt > 0
+        return planned and bool(current.cohort) and set(current.stopped) == set(current.cohort)

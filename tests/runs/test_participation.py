@@ -78,6 +78,14 @@ def test_resumed_it_is_the_same_run(run: Run, resumed: Callable[..., Path]) -> N
     assert result_of(resumed(*options, after=5)) == result_of(run(*options))
 
 
+def test_a_round_that_cannot_be_repeated_is_passed_over(run: Run, resumed: Callable[..., Path]) -> None:
+    """With noise from the operating system, round 3 after the checkpoint of round 2 would be a second participation."""
+    folder = resumed(*SIZE, "strategy=privunit", ONCE, "privacy.rng=secure", "checkpoint.every=2", after=3)
+    rows = rows_of(folder)
+    assert [(row["participants"], row["stopped"]) for row in rows] == [(3, 0), (3, 0), (0, 3), (3, 0)]
+    assert set(times(folder).values()) == {1} and len(times(folder)) == 12 and verified(folder) <= 8
+
+
 def test_a_lost_client_is_not_asked_again(run: Run) -> None:
     """Its release had left, so its one participation is spent; over-selected clients have spent theirs as well."""
     folder = run(*SIZE, "strategy=privunit", ONCE, f"engine.faults=[{{round:2,client:{second()},kind:drop}}]")
