@@ -16,7 +16,7 @@ from fedpriv.training.flat_model import Layout
 from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 if TYPE_CHECKING:
-    from fedpriv.client.key_agreement import Identity
+    from fedpriv.common.identities import Identity
 
 
 class BudgetSpent(FedprivError):

@@ -34,7 +34,7 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.worker import memory_folder, worker_for
 
 if TYPE_CHECKING:
-    from fedpriv.client.key_agreement import Identity
+    from fedpriv.common.identities import Identity
     from fedpriv.deployment.gate import Node
 
 
@@ -183,7 +183,7 @@ def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
     if None in paths:
         missing, given = names if paths[0] is None else reversed(names)
         raise OptionError(f"node-config {missing}", "", f"must be given with {given}")
-    from fedpriv.client.key_agreement import read_identity  # cryptography: only where it is needed
+    from fedpriv.common.identities import read_identity  # cryptography: only where it is needed
 
     return read_identity(*(Path(str(path)) for path in paths)), context.run_id
 

@@ -30,7 +30,7 @@ from fedpriv.training.resident import Resident, fits
 from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 if TYPE_CHECKING:
-    from fedpriv.client.key_agreement import Identity
+    from fedpriv.common.identities import Identity
 
 
 def resolve_device(name: str) -> torch.device:
