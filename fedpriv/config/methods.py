@@ -13,23 +13,14 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.options import ClientOptions as ClientOptions
 from fedpriv.config.options import Options
 from fedpriv.config.options import ServerOptions as ServerOptions
+from fedpriv.config.sum_methods import ModularClientOptions, ModularServerOptions, SumOptions
+from fedpriv.config.sum_methods import WeighedSumOptions as WeighedSumOptions
 from fedpriv.config.unit_methods import (
     FedOnceClientOptions,
     FedOnceServerOptions,
     PrivUnitClientOptions,
     PrivUnitServerOptions,
 )
-
-
-class SumOptions(Options):
-    """Options of clients whose noises add up in a secure sum."""
-
-    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
-    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
-
-
-class WeighedSumOptions(SumOptions):
-    weighting: Any = Field(description="as strategy.server.weighting")
 
 
 #: Bounds below these could be rounded in float32 to something longer than they are.
@@ -282,22 +273,31 @@ class DPFedAvgClientOptions(WeighedSumOptions, FormOptions, GradientClientOption
     pass
 
 
+class WholeGaussianServerOptions(ModularServerOptions, ClippingServerOptions):
+    """Of ddgauss and skellam: one number of theirs is of no use to a server."""
+
+    secure_sum: Literal["ideal", "protocol"] = Field(description="as strategy.secure_sum")  # type: ignore[assignment]
+
+
+class WholeGaussianClientOptions(ModularClientOptions, ClippingClientOptions):
+    pass
+
+
 class CpSGDOptions(Options):
     levels: int = Field(ge=2, le=2**20, description="k: levels of the quantisation")
     trials: int | None = Field(ge=0, le=2**50, description="m: binomial trials; null: the fewest that epsilon allows")
 
 
-class CpSGDServerOptions(CpSGDOptions, GradientServerOptions):
+class CpSGDServerOptions(ModularServerOptions, CpSGDOptions, GradientServerOptions):
     rounds: int = Field(ge=1, description="T")
     epsilon: Any = Field(description="as strategy.client.epsilon")
     claimed_delta: Any = Field(description="as strategy.client.claimed_delta")
     clip_norm: Any = Field(description="as strategy.client.clip_norm")
     sensitivity: Any = Field(description="as strategy.client.sensitivity")
     variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
 
 
-class CpSGDClientOptions(SumOptions, CpSGDOptions, GradientOptions):
+class CpSGDClientOptions(ModularClientOptions, CpSGDOptions, GradientOptions):
     pass
 
 
@@ -359,6 +359,8 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedags": (FedAGSServerOptions, FedAGSClientOptions),
     "dpfedavg": (DPFedAvgServerOptions, DPFedAvgClientOptions),
     "cpsgd": (CpSGDServerOptions, CpSGDClientOptions),
+    "ddgauss": (WholeGaussianServerOptions, WholeGaussianClientOptions),
+    "skellam": (WholeGaussianServerOptions, WholeGaussianClientOptions),
     "dpfedsnlc": (DPFedSNLCServerOptions, DPFedSNLCClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),

@@ -1,0 +1,67 @@
+"""The client's side of a secure sum: a release becomes whole numbers modulo 2^bits, of which only sums are of use.
+
+A method's `release` gives whole numbers (int64 [n], of any size); here they are reduced and packed. How much one of them
+says of the client is the business of `strategy.secure_sum`:
+
+- ``assumed``: the server gets them one by one; the figure for an observer of sums is what a secure sum would give.
+- ``ideal``: the server adds them modulo 2^bits and uses nothing but the sum, in the open.
+- ``protocol``: masks are added (`SummingClient.masked`) that cancel in the sum of those who stay.
+
+The two last give the same model, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Release
+from fedpriv.common.messages import Request
+from fedpriv.config.sum_methods import ModularClientOptions
+from fedpriv.mechanisms.residues import Residues, pack_residues, packed_size, to_residues
+
+
+class SummingClient(Client):
+    """Of a client whose `release` is whole numbers (int64 [..., numbers]), for a sum of all clients' modulo 2^bits."""
+
+    options: ModularClientOptions
+
+    # --- what a method says --------------------------------------------------------------------------------
+
+    @property
+    def bits(self) -> int:
+        """Of one number on the wire."""
+        bits: int = self.options.bits
+        return bits
+
+    def numbers(self, size: int) -> int:
+        """How many whole numbers a release of ``size`` coordinates has, those beside the vector included."""
+        raise NotImplementedError
+
+    # --- the way out ---------------------------------------------------------------------------------------
+
+    @property
+    def noises(self) -> int:
+        """Noises in a sum that its observer cannot know: the floor of survivors, less the colluders."""
+        return max(1, self.options.min_replies - self.options.colluders)
+
+    @property
+    def statistic_names(self) -> tuple[str, ...]:
+        """None: what else is to be known of a round is a number in the sum."""
+        return ()
+
+    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
+        release = super().work(theta, state, request)
+        residues = self.masked(to_residues(release.value.numpy(), self.bits), request)
+        return replace(release, value=torch.from_numpy(pack_residues(residues, self.bits)))
+
+    def masked(self, residues: Residues, request: Request) -> Residues:
+        """What leaves of a release's residues [n] (uint32 up to 32 bits, uint64 above)."""
+        return residues
+
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
+        return packed_size(self.numbers(size), self.bits)

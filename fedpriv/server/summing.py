@@ -1,0 +1,90 @@
+"""The server's side of a secure sum: whole numbers of all clients are added modulo 2^bits, and their sum is decoded once.
+
+With ``strategy.secure_sum=ideal`` the server adds what it gets in the open and uses nothing but the sum; with
+``protocol`` it cannot do anything else. Weights are uniform, and a round needs ``min_replies`` survivors: the account
+counts on their noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.common.messages import Reply, Report, Reported
+from fedpriv.config.sum_methods import ModularServerOptions
+from fedpriv.mechanisms.residues import Residues, add_residues, centred, unpack_residues
+from fedpriv.server.round import NO_HOOKS, Hooks, Population
+from fedpriv.server.strategy import FederatedStrategy
+
+#: Stands for the clients of a round where only their sum is known.
+EVERYBODY = -1
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a sum says: the mean of the survivors' releases (float64 [d]), and the means of what was told beside it."""
+
+    mean: NDArray[np.float64]
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+
+class SummingServer(FederatedStrategy):
+    """theta <- theta + mean, or whatever a method makes of `mean`."""
+
+    options: ModularServerOptions  # type: ignore[assignment]
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        self.decode = cast(Any, self.residues_of)
+        self.statistics = ()  # they are numbers in the sum
+        self._told: dict[str, float] = {}
+
+    # --- what a method says --------------------------------------------------------------------------------
+
+    @property
+    def bits(self) -> int:
+        """Of one number on the wire."""
+        assert self.options.bits is not None, "a method that leaves bits open chooses them"
+        return self.options.bits
+
+    def numbers(self, size: int) -> int:
+        """How many whole numbers a client sends about ``size`` coordinates."""
+        raise NotImplementedError
+
+    def decode_sum(self, total: NDArray[np.int64], survivors: int, size: int) -> Decoded:
+        """What the sum of so many clients' numbers (int64 [n] in [-2^(bits-1), 2^(bits-1))) stands for."""
+        raise NotImplementedError
+
+    # --- the way in ----------------------------------------------------------------------------------------
+
+    def residues_of(self, client: int, packed: Any) -> Residues:
+        """One client's numbers. Raises ValueError for another number of bytes than it must send."""
+        return unpack_residues(packed, self.bits, self.numbers(self._size()))
+
+    def _size(self) -> int:
+        part = self._goes_up()
+        return part.stop - part.start
+
+    def mean(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
+        """As decoded from the sum. One pass adds replies as they come; fewer than min_replies end the run there."""
+        total = np.zeros(self.numbers(size), np.uint64)
+        survivors = []
+        for reply in replies:
+            add_residues(total, cast(Residues, reply.release), self.bits)
+            survivors.append(reply.client)
+        opened = self.unmasked(total, survivors)
+        found = self.decode_sum(centred(opened, self.bits), len(survivors), size)
+        self._told = dict(found.statistics)
+        return found.mean
+
+    def unmasked(self, total: NDArray[np.uint64], survivors: Sequence[int]) -> NDArray[np.uint64]:
+        """The sum of the survivors' numbers modulo 2^bits, from the sum of what they sent."""
+        return total
+
+    def reported(self, replies: Sequence[Reported]) -> Sequence[Reported]:
+        """What a clipping rule learns of a round: one report for everybody, the means."""
+        return [Report(EVERYBODY, self._told, 0)] if self._told else []
