@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_methods import COMPLETE
 
 OPTION = "strategy.secure_sum"
 
@@ -21,10 +22,28 @@ def check_secure_sum(config: Config) -> None:
             raise OptionError(f"strategy.{half}.secure_sum", options["secure_sum"], f"must be {OPTION}={chosen}")
     if client["bits"] != server["bits"]:
         raise OptionError("strategy.client.bits", client["bits"], f"must be strategy.server.bits={server['bits']}")
-    if chosen == "protocol":
-        raise OptionError(OPTION, chosen, "is not there yet; allowed: assumed, ideal")
     for name in ("threshold", "neighbours"):
         given = server[name]
+        if client[name] != given:
+            raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={given}")
         if given is not None and given > config.clients_per_round:
             words = f"at most clients_per_round={config.clients_per_round} is allowed"
             raise OptionError(f"strategy.server.{name}", given, words)
+    if chosen == "protocol":
+        _check_protocol(config, server["threshold"], client["colluders"])
+
+
+def _check_protocol(config: Config, threshold: int | None, colluders: int) -> None:
+    """As every client checks it again: above half, so that no two sets of survivors open."""
+    clients = config.clients_asked
+    if clients < 2:
+        raise OptionError(OPTION, "protocol", "needs rounds of two clients at least: a sum of one hides nothing")
+    if clients > COMPLETE:
+        return  # a sparse graph, whose threshold counts neighbours
+    least = (clients + colluders) // 2 + 1
+    if threshold is not None and threshold < least:
+        words = f"at least {least} is allowed, above half of {clients} clients and {colluders} colluders together"
+        raise OptionError("strategy.server.threshold", threshold, words)
+    if threshold is None and max(2, 2 * clients // 3 + 1) < least:
+        words = f"fewer than a third of the {clients} clients may collude, or name strategy.server.threshold"
+        raise OptionError("strategy.client.colluders", colluders, words)

@@ -72,6 +72,9 @@ class Limits(Options):
     max_batch_size: int = Field(ge=1, description="local.batch_size")
     max_local_steps: int = Field(ge=1, description="batches of one participation")
     max_rounds: int = Field(ge=1, description="num_rounds of a run")
+    min_survivors: int = Field(
+        default=1, ge=1, description="clients whose vectors are in a secure sum before this machine helps to open it"
+    )
     max_messages: int = Field(default=10_000, ge=1, description="messages in the ledger, over all runs")
     max_parameters: int = Field(default=50_000_000, ge=1, description="size of a model that this machine will build")
 

@@ -121,6 +121,11 @@ class Worker:
         """How often a client may take part at most."""
         return participation_limit(self.config)
 
+    @cached_property
+    def options_digest(self) -> bytes:
+        """Of what all members of a secure sum must agree on."""
+        return self.config.digest_of_release()
+
     def initial_parameters(self) -> FloatVector:
         """theta^0 (float32): of the layers that the server holds."""
         vector: FloatVector = self.initial_model[self.shared].numpy().copy()
@@ -158,6 +163,7 @@ class Worker:
         identity: Identity | None = None,
         run_id: int = 0,
         guard: Callable[[Sequence[Charge]], None] | None = None,
+        fewest_survivors: int = 1,
     ) -> Client:
         """The client half of partition ``client`` with its own memory."""
         privacy = self.config.privacy
@@ -182,6 +188,8 @@ class Worker:
             identity=identity,
             run_id=run_id,
             guard=guard,
+            options_digest=self.options_digest,
+            fewest_survivors=fewest_survivors,
         )
         return self.maker.make(site, site.num_examples)
 

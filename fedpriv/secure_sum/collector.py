@@ -34,7 +34,13 @@ MOST_TRIES = 20
 
 
 class SumFailed(FedprivError):
-    """Too few clients are left, or their shares do not fit: the sum stays closed."""
+    """Too few clients are left, or their shares do not fit: the sum stays closed. count: of those who are left; least:
+    how many are needed.
+    """
+
+    def __init__(self, words: str, count: int = 0, least: int = 0) -> None:
+        super().__init__(words)
+        self.count, self.least = count, least
 
 
 class Collector:
@@ -108,7 +114,7 @@ class Collector:
         self.note_upload(client)
         if self._total is None:
             self._total = np.zeros(self.session.size, word_type(self.session.bits))
-        self._total += vector.astype(self._total.dtype)
+        np.add(self._total, vector, out=self._total, casting="unsafe")
 
     def note_upload(self, client: int) -> None:
         """Counts a client whose masked vector the caller adds up itself."""
@@ -164,6 +170,11 @@ class Collector:
             if share:
                 self._opened.setdefault(owner, {})[point_of(client)] = share
 
+    @property
+    def answers(self) -> int:
+        """Clients whose shares came."""
+        return len(self._answered)
+
     def take_off(self, total: NDArray[Any]) -> None:
         """Takes all masks off a sum of masked vectors [size] in place; of the word that `word_type` says.
 
@@ -191,17 +202,18 @@ class Collector:
                 (plus if peer < client else minus).append(key)  # of the survivor's vector
         add_masks(total, minus, plus)
 
-    def total(self) -> NDArray[np.uint32]:
+    def total(self) -> NDArray[np.uint64]:
         """The sum modulo 2^bits [size] of the vectors that `add_upload` added. Raises `SumFailed`."""
         assert self._total is not None, "the survivors have uploaded"
         self.take_off(self._total)
-        return self._total.astype(np.uint32) & np.uint32(self.session.modulus - 1)
+        return self._total.astype(np.uint64) & np.uint64(self.session.modulus - 1)
 
     def _open(self, client: int, fits: Callable[[bytes], bool]) -> bytes:
         """A client's secret. Wrong shares are passed over as far as other sets of shares are there to be tried."""
         shares, threshold = self._opened.get(client, {}), self.session.threshold
         if len(shares) < threshold:
-            raise SumFailed(f"{len(shares)} shares of client {client}'s secret came, {threshold} open it")
+            words = f"{len(shares)} shares of client {client}'s secret came, {threshold} open it"
+            raise SumFailed(words, len(shares), threshold)
         points = list(shares)
         for start in range(min(MOST_TRIES, len(points) if len(points) > threshold else 1)):
             turned = points[start:] + points[:start]
@@ -215,7 +227,8 @@ class Collector:
         if not self.session.neighbours:
             least = max(least, self.session.threshold)
         if count < least:
-            raise SumFailed(f"{count} of {len(self.session.members)} clients {words}, {least} are needed")
+            words = f"{count} of {len(self.session.members)} clients {words}, {least} are needed"
+            raise SumFailed(words, count, least)
 
 
 def _is_committed(session: SumSession, client: int, keys: bytes, b: bytes) -> bool:

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 CHUNK = 2**16
 _BLOCK = 16
 
-#: uint16 [d] up to 16 bits, uint32 [d] above: sums wrap around at 2^16 or 2^32, which the modulus 2^bits divides.
+#: uint16 [d] up to 16 bits, uint32 up to 32, uint64 above: sums wrap around where the modulus 2^bits divides.
 Words = NDArray[Any]
 
 
 def word_type(bits: int) -> np.dtype[Any]:
     """Of the numbers that masks are added to; a uniform word is uniform modulo 2^bits too."""
-    return np.dtype("<u2" if bits <= 16 else "<u4")
+    return np.dtype("<u2" if bits <= 16 else "<u4" if bits <= 32 else "<u8")
 
 
 def add_masks(total: Words, plus: Iterable[bytes], minus: Iterable[bytes] = ()) -> None:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
@@ -143,8 +142,8 @@ class Member:
             raise SumRefused(f"client {peer}: {error}") from None
 
     def mask(
-        self, sealed: Mapping[int, bytes], vector: NDArray[Any], theta: bytes
-    ) -> tuple[Member, NDArray[np.uint32]]:
+        self, sealed: Mapping[int, bytes], vector: NDArray[Any], theta: bytes | memoryview
+    ) -> tuple[Member, NDArray[Any]]:
         """TRAIN: the vector (whole numbers below 2^bits [size]) under all masks. sealed: by neighbour what it sealed
         for this client. theta: the bytes of the model that came down.
         """
@@ -152,7 +151,7 @@ class Member:
         rules.same_model(session, theta)
         rules.one_upload(self.uploaded)
         rules.senders(session, group.peers(self.own), sealed)
-        if vector.shape != (session.size,) or vector.dtype.kind not in "iu":
+        if vector.shape != (session.size,) or vector.dtype.kind != "u":
             raise ValueError(f"a vector of {session.size} whole numbers is masked, not {vector.dtype} {vector.shape}")
         if vector.size and (int(vector.min()) < 0 or int(vector.max()) >= session.modulus):
             raise ValueError(f"numbers of a vector are from 0 to {session.modulus - 1}")
@@ -170,7 +169,7 @@ class Member:
             (plus if self.own < client else minus).append(key)
         total = vector.astype(word_type(session.bits))
         add_masks(total, plus, minus)
-        masked = total.astype(np.uint32) & np.uint32(session.modulus - 1)
+        masked = total.astype(vector.dtype) & vector.dtype.type(session.modulus - 1)
         return replace(self, shares=shares, uploaded=True), masked
 
     def _pair_key(self, group: Group, client: int) -> bytes:

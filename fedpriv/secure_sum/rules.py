@@ -74,7 +74,7 @@ def same_roster(known: Group, asked: Group) -> None:
         raise SumRefused("the server relays a second roster in the same sum")
 
 
-def same_model(session: SumSession, theta: bytes) -> None:
+def same_model(session: SumSession, theta: bytes | memoryview) -> None:
     """The model that came down is the one that all members have signed."""
     if hashlib.sha256(theta).digest() != session.model:
         raise SumRefused("the model is another than the one that this sum is about")

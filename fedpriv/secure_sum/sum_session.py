@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedpriv.common.errors import FedprivError
+from fedpriv.config.sum_methods import COMPLETE
 from fedpriv.mechanisms.noise_sources import encode_key
 
 PROTOCOL = "fedpriv secure sum 1"
-#: Up to so many clients every two of them share a mask.
-COMPLETE = 200
-MOST_BITS, MOST_SIZE, MOST_NUMBER = 32, 2**31, 2**62
+MOST_BITS, MOST_SIZE, MOST_NUMBER = 64, 2**31, 2**62
 DIGEST_BYTES = 32
 
 
@@ -56,7 +55,7 @@ class SumSession:
             raise SumRefused("the members must be different and in order")
         if not (1 <= self.bits <= MOST_BITS and 1 <= self.size <= MOST_SIZE):
             raise SumRefused(f"{self.size} numbers of {self.bits} bits cannot be masked")
-        if self.neighbours % 2 or not 1 <= self.threshold <= self.most_holders:
+        if self.neighbours % 2 or not 2 <= self.threshold <= self.most_holders:
             raise SumRefused(f"threshold {self.threshold} of {self.most_holders} holders, {self.neighbours} neighbours")
         if len(self.options) != DIGEST_BYTES or len(self.model) != DIGEST_BYTES:
             raise SumRefused(f"a digest has {DIGEST_BYTES} bytes")
@@ -139,7 +138,17 @@ def default_threshold(holders: int) -> int:
     """The least t above 2/3 of the holders: then a server that is helped by fewer than a third of them does not get
     both secrets of a client, whomever it tells what ([Bonawitz et al. 2017, Table 1]).
     """
-    return 2 * holders // 3 + 1
+    return max(2, 2 * holders // 3 + 1)
+
+
+def graph_of(clients: int, threshold: int | None, neighbours: int | None) -> tuple[int, int]:
+    """(neighbours, threshold) of a sum of so many clients, where the run's options name both, one or none of them."""
+    if neighbours is None:
+        k, t = chosen_graph(clients)
+    else:
+        k = 0 if neighbours + 1 >= clients else neighbours + neighbours % 2
+        t = default_threshold(min(clients, k + 1) if k else clients)
+    return k, t if threshold is None else threshold
 
 
 def chosen_graph(clients: int, colluding: float = 0.1, dropping: float = 0.1) -> tuple[int, int]:
