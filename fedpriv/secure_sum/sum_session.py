@@ -151,7 +151,7 @@ def graph_of(clients: int, threshold: int | None, neighbours: int | None) -> tup
     return k, t if threshold is None else threshold
 
 
-def chosen_graph(clients: int, colluding: float = 0.1, dropping: float = 0.1) -> tuple[int, int]:
+def chosen_graph(clients: int, colluding: float = 0.2, dropping: float = 0.2) -> tuple[int, int]:
     """(neighbours k, threshold t) for so many clients of which these shares collude with the server and drop out: the
     least even k for which, over a random graph,
 
