@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedpriv.mechanisms.laws import skellam_exponent
 from fedpriv.mechanisms.noise import NoiseSource, Shape, as_size
 
 #: Bits of a word; further words are appended where it does not decide.
@@ -162,12 +163,6 @@ def skellam_ratios(variance: float, bits: int) -> list[int]:
         ratio = one // below
         found[k - 1] = ratio
     return found
-
-
-def skellam_exponent(reach: float, variance: float) -> float:
-    """h with P[X >= reach] <= exp(-h) (Chernoff): reach asinh(z) - m (sqrt(1 + z^2) - 1), z = reach/m."""
-    z = reach / variance
-    return reach * math.asinh(z) - variance * (z * z / (1 + math.sqrt(1 + z * z)))
 
 
 def _reach(bits: int, exponent: Callable[[float], float], deviation: float) -> int:
