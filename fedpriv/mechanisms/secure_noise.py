@@ -22,10 +22,10 @@ import secrets
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
 from randomgen import ChaCha
 
 from fedpriv.mechanisms.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
