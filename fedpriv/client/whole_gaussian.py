@@ -103,7 +103,7 @@ class WholeGaussianClient(SummingClient, GaussianClient):
 
     def remarks(self) -> tuple[str, ...]:
         grid = self.grid
-        said = (
+        said: tuple[str, ...] = (
             f"a number takes {self.bits} bits, its noise is {grid.sigma:.3g} steps of the grid, and rounding makes a "
             f"vector {math.sqrt(grid.most_square) * grid.step - 1:.2%} longer",
         )

@@ -1,17 +1,18 @@
 """Exact samplers of whole-number noise: the discrete Gaussian and the Skellam law.
 
-C. Canonne, G. Kamath, T. Steinke: The discrete Gaussian for differential privacy. NeurIPS 2020: P(x) ~ exp(-x^2/(2 s^2)).
+C. Canonne, G. Kamath, T. Steinke: The discrete Gaussian for differential privacy. NeurIPS 2020:
+P(x) ~ exp(-x^2/(2 s^2)).
 N. Agarwal, P. Kairouz, Z. Liu: The Skellam mechanism for differentially private federated learning. NeurIPS 2021:
 P(x) = exp(-m) I_x(m), the difference of two Poisson numbers of mean m/2; variance m.
 
 A draw is the place of a uniform U in a table of the cumulative law F: x with F(x - 1) <= U < F(x). A word of 64 bits
-decides it, unless a border lies within two units of the word (once in 2^45 draws at s = 10^4); then further words
-are appended to U, and the borders computed to as many bits, until it is decided. So a draw has exactly the law, whatever
-its size, and there is no distance from it to account for: at epsilon 50, one of 2^-65 in each border would cost more
-than any delta.
+decides it, unless a border lies within two units of the word (once in 2^44 draws at s = 10^4); then further words
+are appended to U, and the borders computed to as many bits, until it is decided. So a draw has exactly the law, and
+there is no distance from it to account for: at epsilon 50, errors of 2^-65 in the borders would cost more than any
+delta.
 
-Borders: both laws are even and known by the ratios r_k = P(k + 1)/P(k) < 1, here whole numbers in units of 2^-b, rounded
-down. Each error is below: of a ratio 2k + 1 units for the Gaussian (r_(k+1) = r_k q, with q rounded down) and K for
+Borders: both laws are even and known by the ratios r_k = P(k + 1)/P(k) < 1, here whole numbers in units of 2^-b,
+rounded down. Each error is below: of a ratio 2k + 1 units for the Gaussian (r_(k+1) = r_k q, with q rounded down) and K for
 Skellam (1/r_(k-1) = 2k/m + r_k backwards from K, which shrinks an error by r^2); so of a weight K^2 and of their sum
 2 K^3, the weights that have vanished included. With b = 64 + 3 log2 K + 8 a border is off by less than one.
 """

@@ -1,7 +1,8 @@
 """What a sum of discrete Gaussians hides: rho-zCDP of the distributed discrete Gaussian.
 
 P. Kairouz, Z. Liu, T. Steinke, ICML 2021 (Theorem 1), with the constants of the proof below. Noise of u clients, each
-N_Z(0, s^2), P(x) ~ exp(-x^2/(2 s^2)), on each of d coordinates of whole numbers that two data sets move by v. The sum is
+N_Z(0, s^2), P(x) ~ exp(-x^2/(2 s^2)), on each of d coordinates of whole numbers that two data sets move by v. The sum
+is
 
     rho-zCDP with rho = (1/2) sum_i (|v_i|/(sqrt(u) s) + T)^2
                      <= (1/2) (|v|^2/(u s^2) + 2 T |v|_1/(sqrt(u) s) + T^2 d),
@@ -11,8 +12,8 @@ Proof, for one coordinate.
 - Let Q_k = N_Z(0, k s^2). In the convolution of Q_k and Q_1 at x the exponents add up to -x^2/(2(k + 1)s^2) and
   -(y - c)^2/(2 t^2) with t^2 = s^2 k/(k + 1) and some c. By Poisson's summation formula the sum over y of the second is
   sqrt(2 pi) t (1 + 2 sum_j cos(2 pi j c) exp(-2 pi^2 t^2 j^2)), between 1 - e_k and 1 + e_k times a constant. So
-  Q_k * Q_1 = Q_(k+1) times a factor that lies, for all x, between a and a (1 + e_k)/(1 - e_k); as both laws have mass 1,
-  it is also between (1 - e_k)/(1 + e_k) and its inverse.
+  Q_k * Q_1 = Q_(k+1) times a factor that lies, for all x, between a and a (1 + e_k)/(1 - e_k); as both laws have mass
+  1, it is also between (1 - e_k)/(1 + e_k) and its inverse.
 - A convolution keeps such bounds. So the law P of the sum of u noises is Q_u times a factor within exp(+-T/2).
 - Shifted by v, P goes to P: from P_v to Q_v, from Q_v to Q, from Q to P. Divergences of the first and the last are at
   most a (T/2)^2/2 at order a (what lies within a factor exp(c) everywhere is c^2/2-zCDP: Bun and Steinke 2016, Prop.
@@ -46,7 +47,7 @@ def closeness(sigma: float, noises: int) -> float:
 
 
 def sum_rho(sigma: float, noises: int, dimension: int, l2: float) -> float:
-    """rho of the sum of so many noises of parameter sigma, for an L2 sensitivity of whole numbers; all in grid steps."""
+    """rho of the sum of so many noises of parameter sigma, for an L2 sensitivity of whole numbers, in grid steps."""
     if sigma == 0 or math.isinf(tau := closeness(sigma, noises)):
         return math.inf if l2 else 0.0
     shift = l2 / (math.sqrt(noises) * sigma)
