@@ -1,7 +1,7 @@
 """The client's side of a secure sum: a release becomes whole numbers modulo 2^bits, of which only sums are of use.
 
-A method's `release` gives whole numbers (int64 [n], of any size); here they are reduced and packed. How much one of them
-says of the client is the business of `strategy.secure_sum`:
+A method's `release` gives whole numbers (int64 [n], of any size); here they are reduced and packed. How much one of
+them says of the client is the business of `strategy.secure_sum`:
 
 - ``assumed``: the server gets them one by one; the figure for an observer of sums is what a secure sum would give.
 - ``ideal``: the server adds them modulo 2^bits and uses nothing but the sum, in the open.

@@ -66,7 +66,7 @@ def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]
                 yield from _walk(f"{prefix}{name}.", kind)
         elif isinstance(nested, type) and issubclass(nested, Options):
             yield from _walk(f"{prefix}{name}.", nested)
-        elif name not in ("run_dir", "name") and schema is not StrategyConfig or name == "secure_sum":
+        elif (name not in ("run_dir", "name") and schema is not StrategyConfig) or name == "secure_sum":
             yield f"{prefix}{name}", _type_in_words(field), field.description or ""
 
 

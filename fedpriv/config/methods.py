@@ -13,7 +13,13 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.options import ClientOptions as ClientOptions
 from fedpriv.config.options import Options
 from fedpriv.config.options import ServerOptions as ServerOptions
-from fedpriv.config.sum_methods import ModularClientOptions, ModularServerOptions, SumOptions
+from fedpriv.config.sum_methods import (
+    FEWEST_BITS,
+    MOST_BITS,
+    ModularClientOptions,
+    ModularServerOptions,
+    SumOptions,
+)
 from fedpriv.config.sum_methods import WeighedSumOptions as WeighedSumOptions
 from fedpriv.config.unit_methods import (
     FedOnceClientOptions,
@@ -21,7 +27,6 @@ from fedpriv.config.unit_methods import (
     PrivUnitClientOptions,
     PrivUnitServerOptions,
 )
-
 
 #: Bounds below these could be rounded in float32 to something longer than they are.
 SMALLEST, SMALLEST_SCORE = 1e-6, 1e-12
@@ -277,10 +282,18 @@ class WholeGaussianServerOptions(ModularServerOptions, ClippingServerOptions):
     """Of ddgauss and skellam: one number of theirs is of no use to a server."""
 
     secure_sum: Literal["ideal", "protocol"] = Field(description="as strategy.secure_sum")  # type: ignore[assignment]
+    bits: int = Field(ge=FEWEST_BITS, le=MOST_BITS, description="whole numbers are added modulo 2^bits")  # type: ignore[assignment]
+    noise_multiplier: Any = Field(description="as strategy.client.noise_multiplier")
+    count_noise: Any = Field(description="as strategy.client.count_noise")
+    norm_noise: Any = Field(description="as strategy.client.norm_noise")
 
 
 class WholeGaussianClientOptions(ModularClientOptions, ClippingClientOptions):
     pass
+
+
+class SkellamClientOptions(WholeGaussianClientOptions):
+    claimed_delta: float = Field(gt=0, lt=1, description="of which the bounds of a run may use up a hundredth")
 
 
 class CpSGDOptions(Options):
@@ -360,7 +373,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "dpfedavg": (DPFedAvgServerOptions, DPFedAvgClientOptions),
     "cpsgd": (CpSGDServerOptions, CpSGDClientOptions),
     "ddgauss": (WholeGaussianServerOptions, WholeGaussianClientOptions),
-    "skellam": (WholeGaussianServerOptions, WholeGaussianClientOptions),
+    "skellam": (WholeGaussianServerOptions, SkellamClientOptions),
     "dpfedsnlc": (DPFedSNLCServerOptions, DPFedSNLCClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedpriv.config.options import Options
+from fedpriv.config.options import Options, ServerOptions
 
 #: Who adds up: nobody (an observer of sums is assumed), the server in the open, or the clients' masks.
 SecureSum = Literal["assumed", "ideal", "protocol"]
@@ -29,7 +29,7 @@ class WeighedSumOptions(SumOptions):
     weighting: Any = Field(description="as strategy.server.weighting")
 
 
-class ModularServerOptions(Options):
+class ModularServerOptions(ServerOptions):
     """Of servers that add up whole numbers modulo 2^bits."""
 
     secure_sum: SecureSum = Field(description="as strategy.secure_sum")
@@ -42,7 +42,7 @@ class ModularServerOptions(Options):
     neighbours: int | None = Field(
         ge=2, description="protocol: clients that one client shares masks with; null: all, up to 200"
     )
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
 
 
 class ModularClientOptions(SumOptions):

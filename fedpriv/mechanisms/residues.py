@@ -1,10 +1,12 @@
 """Whole numbers modulo 2^bits: what clients send to a secure sum, how it is packed, and what a sum of it stands for.
 
-A residue is an unsigned number below 2^bits, uint32 up to 32 bits and uint64 above. Negative numbers are the upper half,
-as in two's complement. Packed, number i takes bits i*bits to (i+1)*bits of a little-endian stream.
+A residue is an unsigned number below 2^bits, uint32 up to 32 bits and uint64 above. Negative numbers are the upper
+half, as in two's complement. Packed, number i takes bits i*bits to (i+1)*bits of a little-endian stream.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +18,14 @@ Residues = NDArray[np.uint32] | NDArray[np.uint64]
 CHUNK = 2**18
 
 
-def residue_type(bits: int) -> type[np.uint32] | type[np.uint64]:
-    return np.uint32 if bits <= 32 else np.uint64
+def as_residues(numbers: NDArray[np.uint64], bits: int) -> Residues:
+    """Numbers below 2^bits in the type of that many bits."""
+    return numbers.astype(np.uint32) if bits <= 32 else numbers
 
 
 def to_residues(numbers: NDArray[np.int64], bits: int) -> Residues:
     """The numbers [n] modulo 2^bits. [Kairouz et al. 2021, Algorithm 1: modular clipping]"""
-    found: Residues = (numbers.view(np.uint64) & np.uint64(2**bits - 1)).astype(residue_type(bits))
-    return found
+    return as_residues(numbers.view(np.uint64) & np.uint64(2**bits - 1), bits)
 
 
 def centred(residues: Residues, bits: int) -> NDArray[np.int64]:
@@ -62,13 +64,13 @@ def unpack_residues(packed: NDArray[np.uint8], bits: int, count: int) -> Residue
     if spare and packed[-1] >> (8 - spare):
         raise ValueError(f"the last {spare} bits are not zero")
     if bits in (8, 16, 32, 64):
-        return packed.view(f"<u{bits // 8}").astype(residue_type(bits))
-    found: Residues = np.empty(count, residue_type(bits))
+        return as_residues(packed.view(f"<u{bits // 8}").astype(np.uint64), bits)
+    found = np.empty(count, np.uint32 if bits <= 32 else np.uint64)
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
         part = packed[start * bits // 8 : packed_size(start + size, bits)]
         found[start : start + size] = _unpack(part, bits, size)
-    return found
+    return cast(Residues, found)
 
 
 def _pack(residues: Residues, bits: int) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""The server's side of a secure sum: whole numbers of all clients are added modulo 2^bits, and their sum is decoded once.
+"""The server's side of a secure sum: whole numbers of all clients are added modulo 2^bits, and the sum is decoded once.
 
 With ``strategy.secure_sum=ideal`` the server adds what it gets in the open and uses nothing but the sum; with
 ``protocol`` it cannot do anything else. Weights are uniform, and a round needs ``min_replies`` survivors: the account
@@ -42,7 +42,7 @@ class Decoded:
 class SummingServer(FederatedStrategy):
     """theta <- theta + mean, or whatever a method makes of `mean`."""
 
-    options: ModularServerOptions  # type: ignore[assignment]
+    options: ModularServerOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
