@@ -18,9 +18,9 @@ KEYS, SHARES, TRAIN, CONFIRM, UNMASK, NEVER = range(6)
 OTHERS = hashlib.sha256(b"options").digest()
 
 
-def a_session(members: tuple[int, ...] | int, **changes: Any) -> SumSession:
+def a_session(clients: tuple[int, ...] | int, **changes: Any) -> SumSession:
     """Of members 0 to n - 1, or of these."""
-    named = tuple(range(members)) if isinstance(members, int) else members
+    named = tuple(range(clients)) if isinstance(clients, int) else clients
     given: dict[str, Any] = {
         "run": "a run",
         "round": 3,
