@@ -42,6 +42,11 @@ class SummingClient(Client):
         """How many whole numbers a release of ``size`` coordinates has, those beside the vector included."""
         raise NotImplementedError
 
+    @property
+    def in_sum(self) -> bool:
+        """Whether only sums are of use to the server; not where a secure sum is assumed beside what it sees."""
+        return bool(self.options.secure_sum != "assumed")
+
     # --- the way out ---------------------------------------------------------------------------------------
 
     @property
@@ -56,6 +61,8 @@ class SummingClient(Client):
 
     def work(self, theta: Tensor, state: Any, request: Request) -> Release:
         release = super().work(theta, state, request)
+        if not self.in_sum:
+            return release
         residues = self.masked(to_residues(release.value.numpy(), self.bits), request)
         return replace(release, value=torch.from_numpy(pack_residues(residues, self.bits)))
 
