@@ -17,6 +17,9 @@ def check_secure_sum(config: Config) -> None:
             words = f"{config.strategy.name} sends no whole numbers that could be added up in secret; allowed: assumed"
             raise OptionError(OPTION, chosen, words)
         return
+    if chosen != "assumed" and client.get("sensitivity") == "per_example":
+        words = "clients of a sum add noise of one size; allowed: clip"
+        raise OptionError("strategy.client.sensitivity", "per_example", words)
     for half, options in (("server", server), ("client", client)):
         if options["secure_sum"] != chosen:
             raise OptionError(f"strategy.{half}.secure_sum", options["secure_sum"], f"must be {OPTION}={chosen}")

@@ -12,7 +12,7 @@ there is no distance from it to account for: at epsilon 50, errors of 2^-65 in t
 delta.
 
 Borders: both laws are even and known by the ratios r_k = P(k + 1)/P(k) < 1, here whole numbers in units of 2^-b,
-rounded down. Each error is below: of a ratio 2k + 1 units for the Gaussian (r_(k+1) = r_k q, with q rounded down) and K for
+rounded. Each error is below: of a ratio 2k + 1 units for the Gaussian (r_(k+1) = r_k q, with q rounded down) and K for
 Skellam (1/r_(k-1) = 2k/m + r_k backwards from K, which shrinks an error by r^2); so of a weight K^2 and of their sum
 2 K^3, the weights that have vanished included. With b = 64 + 3 log2 K + 8 a border is off by less than one.
 """

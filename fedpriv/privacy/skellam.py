@@ -9,7 +9,8 @@ P(x) = exp(-m) I_x(m) on each of d coordinates of whole numbers that two data se
     (a - 1) D_a <= d tau + a (a - 1) curvature/2 sum v_i^2 .
 
 The proof is that of `fedpriv.privacy.binomial`, which asks of the law b only: it is even and log-concave, on |x| <= r
-its second differences of -ln b are at most L and its steps ln b(x)/b(x+1) at most D, and its mass beyond r is small. For P:
+its second differences of -ln b are at most L and its steps ln b(x)/b(x+1) at most D, and its mass beyond r is small.
+For P:
 - It is even, and log-concave as the convolution of two Poisson laws, one reflected.
 - Steps. With r_x = I_(x+1)/I_x, 1/r_(x-1) - r_x = 2x/m. Log-concavity is r_(x+1) <= r_x, so 1/r_x - r_x <= 2(x + 1)/m
   and r_x >= exp(-asinh((x + 1)/m)): D = asinh((r + 1)/m). Then r_x = 1/(2(x + 1)/m + r_(x+1)) is at most

@@ -46,8 +46,9 @@ class SummingServer(FederatedStrategy):
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
-        self.decode = cast(Any, self.residues_of)
-        self.statistics = ()  # they are numbers in the sum
+        if self.in_sum:
+            self.decode = cast(Any, self.residues_of)
+            self.statistics = ()  # they are numbers in the sum
         self._told: dict[str, float] = {}
 
     # --- what a method says --------------------------------------------------------------------------------
@@ -85,11 +86,20 @@ class SummingServer(FederatedStrategy):
         down, told = self._coming_down(arrays), self.train_options(server_round)
         return self.sums.masked_training(self.current, grid, down, told, self.bits, self.numbers(self._size()))
 
+    @property
+    def in_sum(self) -> bool:
+        """Whether only the sum is used; not where a secure sum is assumed beside what the server sees."""
+        return self.options.secure_sum != "assumed"
+
     # --- the way in ----------------------------------------------------------------------------------------
 
     def residues_of(self, client: int, packed: Any) -> Residues:
         """One client's numbers. Raises ValueError for another number of bytes than it must send."""
         return unpack_residues(packed, self.bits, self.numbers(self._size()))
+
+    def numbers_of(self, client: int, packed: Any) -> NDArray[np.int64]:
+        """The same as numbers of [-2^(bits-1), 2^(bits-1)): what whoever sees this client's alone makes of them."""
+        return centred(self.residues_of(client, packed), self.bits)
 
     def _size(self) -> int:
         part = self._goes_up()
@@ -97,6 +107,8 @@ class SummingServer(FederatedStrategy):
 
     def mean(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
         """As decoded from the sum. One pass adds replies as they come; fewer than min_replies end the run there."""
+        if not self.in_sum:
+            return super().mean(size, replies)
         total = np.zeros(self.numbers(size), np.uint64)
         survivors = []
         for reply in replies:
