@@ -43,10 +43,13 @@ def _check_protocol(config: Config, threshold: int | None, colluders: int) -> No
         raise OptionError(OPTION, "protocol", "needs rounds of two clients at least: a sum of one hides nothing")
     if clients > COMPLETE:
         return  # a sparse graph, whose threshold counts neighbours
-    least = (clients + colluders) // 2 + 1
+    least, chosen = (clients + colluders) // 2 + 1, max(2, 2 * clients // 3 + 1)
     if threshold is not None and threshold < least:
         words = f"at least {least} is allowed, above half of {clients} clients and {colluders} colluders together"
         raise OptionError("strategy.server.threshold", threshold, words)
-    if threshold is None and max(2, 2 * clients // 3 + 1) < least:
+    if threshold is None and chosen < least:
         words = f"fewer than a third of the {clients} clients may collude, or name strategy.server.threshold"
         raise OptionError("strategy.client.colluders", colluders, words)
+    if (threshold or chosen) > config.clients_per_round:
+        words = f"the round closes at {config.clients_per_round} replies, and {threshold or chosen} clients open a sum"
+        raise OptionError("over_selection", config.over_selection, f"{words}: name strategy.server.threshold")
