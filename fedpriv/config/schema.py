@@ -369,13 +369,6 @@ class Config(Options):
                 content["strategy"]["server"].pop(place, None)
         return content
 
-    def digest_of_release(self) -> bytes:
-        """SHA-256 (32 bytes) of what decides a client's release and is the same on every machine of a run."""
-        content = self.to_dict()
-        kept: dict[str, Any] = {name: content[name] for name in ("strategy", "local", "model", "num_rounds")}
-        kept |= {name: content["privacy"][name] for name in ("variant", "delta")}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).digest()
-
     def digest(self) -> str:
         """SHA-256 of everything that decides the result (not of where files lie, nor of who looks on)."""
         content = self.identity()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from typing import Any
+
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import COMPLETE
@@ -53,3 +57,23 @@ def _check_protocol(config: Config, threshold: int | None, colluders: int) -> No
     if (threshold or chosen) > config.clients_per_round:
         words = f"the round closes at {config.clients_per_round} replies, and {threshold or chosen} clients open a sum"
         raise OptionError("over_selection", config.over_selection, f"{words}: name strategy.server.threshold")
+
+
+def release_digest(config: Config) -> bytes:
+    """SHA-256 (32 bytes) of what decides a client's release and is the same on every machine of a run: the members of a
+    sum sign it.
+    """
+    content = config.to_dict()
+    kept: dict[str, Any] = {name: content[name] for name in ("strategy", "local", "model", "num_rounds")}
+    kept |= {name: content["privacy"][name] for name in ("variant", "delta")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).digest()
+
+
+def in_the_open(config: Config) -> Config:
+    """The same run without masks, where a single client's part is looked at: audits. The sums are the same."""
+    strategy = config.strategy
+    if strategy.secure_sum != "protocol":
+        return config
+    changed: dict[str, Any] = {"secure_sum": "ideal"}
+    halves = {name: getattr(strategy, name) | changed for name in ("server", "client")}
+    return config.model_copy(update={"strategy": strategy.model_copy(update=changed | halves)})

@@ -21,6 +21,7 @@ from fedpriv.common.vectors import FloatVector
 from fedpriv.config.halves import locate
 from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, inputs, load_federated
 from fedpriv.training.allocator import keep_freed_memory
@@ -124,7 +125,7 @@ class Worker:
     @cached_property
     def options_digest(self) -> bytes:
         """Of what all members of a secure sum must agree on."""
-        return self.config.digest_of_release()
+        return release_digest(self.config)
 
     def initial_parameters(self) -> FloatVector:
         """theta^0 (float32): of the layers that the server holds."""
