@@ -64,12 +64,13 @@ class Case:
     drops: tuple[float, ...] = (0.0, 0.1, 0.3)
 
     def __str__(self) -> str:
-        return f"{self.clients} clients, {self.size} parameters, {self.bits} bits"
+        return f"{self.clients} clients, {self.size} parameters, {self.bits} bits, up to {max(self.drops):.0%} dropouts"
 
 
 CASES = (
     Case(100, 80_202, 18, whole=True),
-    Case(1_000, 80_202, 18, whole=True),
+    Case(1_000, 80_202, 18, whole=True, drops=(0.0, 0.1)),
+    Case(1_000, 80_202, 18, whole=True, drops=(0.3,)),
     Case(100, 11_000_000, 20, whole=False, drops=(0.1,)),
 )
 SMALL = (Case(6, 300, 18, whole=True, drops=(0.0, 0.2)),)
