@@ -288,6 +288,8 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
         found.append(f"strategy={config.strategy.name}: allowed: {', '.join(policy.strategies)}")
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
+    if config.strategy.secure_sum == "ideal":
+        found.append("strategy.secure_sum=ideal: the server would see this client's own numbers: allowed: protocol")
     for option, value, most in _measured(config, declared, limits):
         if not value <= most:
             found.append(f"{option}={value:g}: at most {most:g}")
