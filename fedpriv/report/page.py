@@ -71,8 +71,8 @@ SPENDING = ("epsilon.png", "noise.png", "clipping.png", "significance.png")
 SECURE_SUM = {
     "assumed": "Secure summation is assumed: nothing in this run kept single messages from the server.",
     "ideal": "The secure sum is ideal: the server added whole numbers in the open and used nothing but their sum.",
-    "protocol": "Sums were opened by a masking protocol among the clients: what holds for sums is computational, against"
-    " whoever cannot break its ciphers and has no more colluders than said. It is reviewed by tests, not audited.",
+    "protocol": "Sums were opened by a masking protocol among the clients: what holds for sums is computational, and "
+    "for no more colluders than said. The protocol is reviewed by tests, not audited.",
 }
 
 
