@@ -10,12 +10,11 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.config.options import ClientOptions as ClientOptions
 from fedpriv.config.options import Options
 from fedpriv.config.options import ServerOptions as ServerOptions
 from fedpriv.config.sum_methods import (
-    FEWEST_BITS,
-    MOST_BITS,
     ModularClientOptions,
     ModularServerOptions,
     SumOptions,

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.config.options import Options, ServerOptions
 
 #: Who adds up: nobody (an observer of sums is assumed), the server in the open, or the clients' masks.
@@ -13,9 +14,6 @@ SecureSum = Literal["assumed", "ideal", "protocol"]
 
 #: Up to so many clients every two of them share a mask.
 COMPLETE = 200
-
-#: Bits of a whole number on the wire. A sum of residues is kept in 64 bits.
-FEWEST_BITS, MOST_BITS = 6, 56
 
 
 class SumOptions(Options):

@@ -310,7 +310,7 @@ def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
     """A sum in the open shows a server every number of this machine, whatever observer its account names."""
     options, limits = config.client_options(), policy.limits
     if config.strategy.secure_sum == "ideal":
-        yield "strategy.secure_sum=ideal: in the open; allowed: protocol"
+        yield "strategy.secure_sum=ideal: the server would see this client's own numbers: allowed: protocol"
     if config.strategy.secure_sum == "protocol":
         for option, least in (("min_replies", limits.min_survivors), ("colluders", limits.min_colluders)):
             if options[option] < least:
