@@ -1,7 +1,7 @@
 """`make deploy-demo`: a deployment rehearsed on this machine; exits with 1 unless everything went as expected.
 
-A SuperLink and four SuperNodes, TLS and node keys, four folders of pictures, three rounds of Fed-CAD; then a round under
-a secure sum, in which one node is killed after its masked vector was booked. Results and every node's ledger are
+A SuperLink and four SuperNodes, TLS and node keys, four folders of pictures, three rounds of Fed-CAD; then a round
+under a secure sum, in which one node is killed after its masked vector was booked. Results and every node's ledger are
 checked, and everything is stopped.
 """
 
@@ -72,9 +72,8 @@ def secure_sum(machines: Rehearsal, run_dir: Path, say: Callable[[str], None]) -
     row = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
     figures, privacy = row["figures"], json.loads((run_dir / "summary.json").read_text())["privacy"]
     before, after = figures["dropped_before_upload"], figures["dropped_after_upload"]
-    say(
-        f"the sum of {figures['survivors']} clients, opened by {NODES - before - after}; epsilon {privacy['verified_epsilon']:.4g}"
-    )
+    epsilon, openers = privacy["verified_epsilon"], NODES - before - after
+    say(f"a sum of {figures['survivors']} vectors, opened by {openers} nodes: epsilon {epsilon:.4g}")
     if before + after != 1 or any(booked(machines, number) != ROUNDS + 1 for number in range(NODES)):
         raise Failed(f"{before} nodes dropped out before their vectors came, {after} after: one was killed")
 

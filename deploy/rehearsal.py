@@ -73,7 +73,8 @@ class Failed(Exception):
 class Rehearsal:
     """A SuperLink and its nodes in ``folder``; a context manager that stops all that it started.
 
-    app: the folder whose bundle the nodes approve. nodes: how many are prepared. policy: every node's, with max_epsilon.
+    app: the folder whose bundle the nodes approve. nodes: how many are prepared. policy: every node's, with
+    max_epsilon.
     """
 
     def __init__(
