@@ -17,7 +17,18 @@ from benchmarks.statistics import median_interval
 
 
 def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
-    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear", "parts=engines,scaling,shares,server,secure_sum"]) == 0
+    assert (
+        main(
+            [
+                f"out={tmp_path}",
+                "rounds=2",
+                "size=test",
+                "jobs=linear",
+                "parts=engines,scaling,shares,server,secure_sum",
+            ]
+        )
+        == 0
+    )
     results = json.loads((tmp_path / "speed.json").read_text())
     assert {"cores", "load", "versions", "rounds"} <= results["machine"].keys()
     for bare in ("bare loop, 1 process", "tuned bare loop, 1 process"):
