@@ -299,7 +299,7 @@ def test_a_mistake_is_found_without_loading_torch():
     [
         "seed=3 num_rounds=7 strategy.client.diff=0.5",
         "local.lr=0.5 strategy=fedldp strategy.client.clip_norm=2 local.lr=0.25",
-        "experiment=private_mnist scale=small privacy.target_epsilon=2 strategy.server.participations=1 features.dims=auto",
+        "experiment=private_mnist scale=small privacy.target_epsilon=2 strategy.server.participations=1 seed=4",
         "engine.faults=[{round:4,client:1,kind:drop}] privacy={target_epsilon:8,variant:published} run_dir=/runs/a",
         "strategy=adpfl partition=dirichlet partition.alpha=0.3 ~tracking +strategy.server.own=1 strategy.server.own=2",
         "dataset=mnist dataset.root=/data/Bilder model=cnn tracking.kinds=[tensorboard] local.steps=null",
