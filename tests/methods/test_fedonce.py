@@ -151,7 +151,7 @@ def test_steps_fall_and_are_recorded(whole: Path) -> None:
     assert len(steps) == 8 and steps == sorted(steps, reverse=True) and steps[0] > 1.2 * steps[-1] > 0
 
 
-@pytest.mark.parametrize("mechanism", ["projunit", "hadamard", "sketch", "gaussian"])
+@pytest.mark.parametrize("mechanism", ["projunit", "hadamard", "sketch", "sqkr", "gaussian"])
 def test_any_mechanism_carries_it(mechanism: str, tmp_path: Path) -> None:
     from fedpriv.runs.start import start_run
 
