@@ -13,24 +13,14 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.options import ClientOptions as ClientOptions
 from fedpriv.config.options import Options
 from fedpriv.config.options import ServerOptions as ServerOptions
+from fedpriv.config.options import SumOptions as SumOptions
+from fedpriv.config.options import WeighedSumOptions as WeighedSumOptions
 from fedpriv.config.unit_methods import (
     FedOnceClientOptions,
     FedOnceServerOptions,
     PrivUnitClientOptions,
     PrivUnitServerOptions,
 )
-
-
-class SumOptions(Options):
-    """Options of clients whose noises add up in a secure sum."""
-
-    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
-    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
-
-
-class WeighedSumOptions(SumOptions):
-    weighting: Any = Field(description="as strategy.server.weighting")
-
 
 #: Bounds below these could be rounded in float32 to something longer than they are.
 SMALLEST, SMALLEST_SCORE = 1e-6, 1e-12

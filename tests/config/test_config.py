@@ -186,7 +186,8 @@ def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: 
     literal, small = (compose([f"experiment={experiment}", f"scale={scale}"]) for scale in ("literal", "small"))
     assert (literal.scale, small.scale) == ("literal", "small")
     assert small.num_rounds < literal.num_rounds
-    noise = ("strategy.client.noise_multiplier=0.7", "privacy.target_epsilon=null")
+    none = ("privacy.target_epsilon=null", "privacy.target_observer=null")
+    noise = ("strategy.client.noise_multiplier=0.7", *none)
     varied = compose([f"experiment={experiment}", "strategy=fedldp", *noise, "seed=5"])
     assert varied.strategy.name == "fedldp" and varied.client_options()["noise_multiplier"] == 0.7
 
