@@ -1,7 +1,8 @@
 """cpSGD, client half (Agarwal, Suresh, Yu, Kumar, McMahan, NeurIPS 2018): a baseline of DP-FedAGS.
 
 The client rotates, quantises to k levels and adds binomial noise, in whole numbers; the server sees each client's
-numbers and knows who took part. Under a secure sum, which is assumed, the noises of min_replies clients add up.
+numbers and knows who took part. Under a secure sum the noises of min_replies clients add up: `strategy.secure_sum` says
+whether it is assumed, or the server uses nothing but sums of the numbers modulo 2^bits.
 
 Symbols: X, s -> `BinomialGrid` bound and step, k -> levels, m -> trials, d' -> padded.
 Published and repaired differ in the number of trials only, chosen for (epsilon, claimed_delta) of one round: published
@@ -12,30 +13,35 @@ theorem's leading term is the classical Gaussian one, too small for large epsilo
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release
+from fedpriv.client.contract import Charge, Release, RunFacts
 from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import Method
+from fedpriv.client.summing import SummingClient
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import CpSGDClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.level_quantisation import width_of
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy import claimed
-from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share, grid_for
-from fedpriv.privacy.events import SECURE_SUM, Binomial, Event, Threat
+from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share, grid_for, sum_bits
+from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Binomial, Event, Threat
 
 
-class CpSGDClient(GradientClient):
+class CpSGDClient(SummingClient, GradientClient):
     """trials: m, None: the fewest for epsilon. min_replies, colluders: of the secure sum's figure."""
 
-    options: CpSGDClientOptions
+    options: CpSGDClientOptions  # type: ignore[assignment]
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        if self.in_sum:
+            self.threat = SECURE_SUM  # type: ignore[misc]
 
     @cached_property
     def grid(self) -> BinomialGrid:
@@ -62,13 +68,22 @@ class CpSGDClient(GradientClient):
             "noise_norm": self.grid.std * math.sqrt(self.grid.padded),
             "clamped_share": clamped,
         }
-        return Release(numbers, None, figures)
+        return Release(self.grid.centred(numbers) if self.in_sum else numbers, None, figures)
 
     def encode(self, value: Tensor) -> Tensor:
+        if self.in_sum:
+            return value  # packed modulo 2^bits
         return torch.from_numpy(self.grid.pack(value))
 
+    @property
+    def bits(self) -> int:
+        return sum_bits(self.grid, self.options.bits, self.facts.clients_per_round)
+
+    def numbers(self, size: int) -> int:
+        return self.grid.padded
+
     def release_bytes(self, size: int, server_round: int = 1) -> int:
-        return self.grid.num_bytes
+        return super().release_bytes(size, server_round) if self.in_sum else self.grid.num_bytes
 
     # --- what it costs -------------------------------------------------------------------------------------
 
@@ -80,19 +95,12 @@ class CpSGDClient(GradientClient):
     def keeps_budget(self) -> bool:
         from fedpriv.privacy.event_costs import why_unbounded  # loads the accountants
 
-        return why_unbounded(self.binomial(self.threat, 1)) is None
+        return all(why_unbounded(event) is None for event in self.planned_events(1))
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         # Trials that follow from n_k differ: then the client counts on its own alone.
-        together = (
-            1
-            if self.options.sensitivity == "per_example"
-            else max(1, self.options.min_replies - self.options.colluders)
-        )
-        return Charge(self.binomial(self.threat, 1)), Charge(self.binomial(SECURE_SUM, together))
-
-    def planned_events(self, participations: int) -> list[Event]:
-        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
+        together = 1 if self.options.sensitivity == "per_example" else self.noises
+        return Charge(self.binomial(CLIENT_TO_SERVER, 1)), Charge(self.binomial(SECURE_SUM, together))
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         grid = self.grid
@@ -105,7 +113,7 @@ class CpSGDClient(GradientClient):
         said = (
             "audits of cpSGD draw the sum of a release's numbers from its law: all of them are too many for each trial"
         )
-        width = width_of(self.grid.largest)
+        width = self.bits if self.in_sum else width_of(self.grid.largest)
         if width < 32:
             return (said,)
         return (
@@ -134,12 +142,14 @@ class CpSGDClient(GradientClient):
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
         """What an attacker who knows the direction makes of a release [trials, 1]: the sum of the numbers that differ,
         for a vector of norm C whose rotated coordinates lie on levels of the grid, or on its middle. Binomials add up,
-        so it is drawn in one piece, from the very law of the release.
+        so it is drawn in one piece, from the very law of the release; under a secure sum with the noises of all clients
+        that the observer does not know.
         """
         many, offset = self.widest()
-        sums = noise.binomial(many * self.grid.trials, shape[0]).double() - many * self.grid.trials / 2
+        trials = many * self.grid.trials * (self.noises if self.in_sum else 1)
+        sums = noise.binomial(trials, shape[0]).double() - trials / 2
         shift = math.copysign(many * offset, length)
-        scale = math.sqrt(many * self.grid.trials / 4) or 1.0
+        scale = math.sqrt(trials / 4) or 1.0
         return Release(((sums + shift) / scale).float().unsqueeze(1), state)
 
     def widest(self) -> tuple[int, float]:
@@ -149,4 +159,5 @@ class CpSGDClient(GradientClient):
         reach = min(grid.clip_norm / math.sqrt(grid.padded), grid.bound) / grid.step
         offset = nearest + max(0, math.floor(reach - nearest + 1e-9))
         many = min(grid.padded, int((grid.clip_norm / (offset * grid.step)) ** 2 * (1 + 1e-9)))
-        return min(many, 2**62 // max(1, grid.trials)), offset
+        noises = self.noises if self.in_sum else 1
+        return min(many, 2**62 // max(1, grid.trials * noises)), offset

@@ -1,8 +1,7 @@
 """DP-FedAvg, client half: noise on every coordinate. A baseline of DP-FedAGS, and what practitioners use.
 
 form=local (the paper's comparison): the client adds the noise; the server sees each client's gradient and knows who
-took part; nobody needs to be trusted. Under a secure sum, which is assumed and not implemented, the noises of those
-that answered add up.
+took part; nobody needs to be trusted. Under a secure sum, which is assumed, the noises of those that answered add up.
 form=central (McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018): the
 server is trusted; it samples the clients (Poisson), sums their clipped gradients and adds the noise; outsiders see
 global models and do not know who took part.

@@ -1,7 +1,7 @@
 """Fed-LDP, client half: the baseline of Fed-CAD (Zhu, Chang, Liang, Zhu, Xu; section III-C).
 
 The client adds the noise; the server sees each noisy update and knows who took part; nobody needs to be trusted. Under
-a secure sum, which is assumed and not implemented, the noises of those that answered add up.
+a secure sum, which is assumed, the noises of those that answered add up; in whole numbers: `clients.ddgauss`.
 
 Symbols: sigma -> noise_multiplier, C -> clip_norm, Delta theta -> update.
 Published and repaired are the same: fresh noise every time keeps what the analysis promises.

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from fedpriv.client.build import client_class, make_client
 from fedpriv.client.memory import ClientMemory
 from fedpriv.client.one_bit import OneBitClient
 from fedpriv.client.selecting import SelectingClient
+from fedpriv.client.summing import SummingClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import ATTEMPT, EXCHANGE, MEMBERS, ROUND, TRAIN, read_request
 from fedpriv.common.packing import unpack_selected
@@ -40,11 +41,12 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
+from fedpriv.mechanisms.residues import centred, unpack_residues
 from fedpriv.privacy.auditor import Audit, audit
 from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.event_costs import one_coordinate
-from fedpriv.privacy.events import BLIND_TO_COHORT
+from fedpriv.privacy.events import BLIND_TO_COHORT, CLIENT_TO_SERVER
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 
@@ -93,7 +95,9 @@ def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, par
     sample = _Participations(config, participations)
     sample.learn(seed)
     found = audit(sample, trials=trials, seed=seed, **settings)  # type: ignore[arg-type]
-    verified = compose_events(client.planned_events(participations), config.privacy.delta).epsilon
+    # What a client sends towards a secure sum is seen here without it.
+    threat = CLIENT_TO_SERVER if _in_sum(client) else client.threat
+    verified = compose_events(client.planned_against(threat, participations), config.privacy.delta).epsilon
     return FitAudit("one release" if participations == 1 else f"{participations} releases", found, verified)
 
 
@@ -173,10 +177,17 @@ class _Participations:
         return seen
 
 
+def _in_sum(client: Client) -> TypeGuard[SummingClient]:
+    return isinstance(client, SummingClient) and client.in_sum
+
+
 def _numbers(client: Client, array: NDArray[Any]) -> NDArray[np.float64]:
     """The values of a sent array, coordinate by coordinate."""
     if array.dtype != np.uint8:
         return array.astype(np.float64).ravel()
+    if _in_sum(client):
+        count = client.numbers(client.facts.num_parameters)
+        return centred(unpack_residues(array, client.bits, count), client.bits).astype(np.float64)
     if isinstance(client, SelectingClient):
         dimension = client.facts.num_parameters
         return unpack_selected(array, dimension, client.count(dimension, client.round)).astype(np.float64)

@@ -35,6 +35,7 @@ from fedpriv.engines.worker import Worker, adopt
 from fedpriv.privacy.events import Entry, Gaussian, NoBound, PoissonGaussian
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
+from fedpriv.server.summing import SummingServer
 from fedpriv.training.sequential import LocalData
 
 Floats = NDArray[np.float64]
@@ -147,7 +148,9 @@ def listen(config: Config, value: float = 1.0, label: int = 0, other: float | No
     strategy = make_strategy(config, worker)
     hides = issubclass(client_class(config), SelectingClient)
     heard = Heard(config, drawn=worker.drawn, examples=example_counts(config))
-    grid = _Ear(config, make_apps(config)[1], heard, strategy.decode, hides)
+    in_sum = isinstance(strategy, SummingServer) and strategy.in_sum
+    decode = strategy.numbers_of if in_sum else strategy.decode  # type: ignore[attr-defined]
+    grid = _Ear(config, make_apps(config)[1], heard, decode, hides)
     theta = worker.initial_parameters()
     with suppress(BudgetsSpent):
         strategy.start(grid, pack_vector(theta * (not flat)), config.num_rounds)

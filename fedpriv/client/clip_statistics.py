@@ -16,14 +16,10 @@ from torch import Tensor
 
 from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
 from fedpriv.config.methods import ClippingClientOptions
-from fedpriv.mechanisms.clip_thresholds import push, window_change
+from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE, push, window_change
 from fedpriv.mechanisms.clipping import ROUNDING
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Event, Gaussian, NoBound, Threat
-
-#: Where the noise of a statistic is null: in units of noise_multiplier, so that it costs at most a tenth of what the
-#: release costs (multiplier noise_multiplier / 2).
-NOISE_SHARE = 1.6
 
 EXACT_CHANGE = (
     "clipping=adp as published: each client sends s_i, an exact function of its updates' norms, without noise"
@@ -51,6 +47,10 @@ class ClipStatistic:
         """From the norm [...] of the whole update (float64), the round's C, and the window of earlier norms."""
         return Measured({})
 
+    def shares(self, norm: Tensor, clip_norm: float) -> dict[str, Tensor]:
+        """What is measured, without noise, as numbers [...] of [0, 1] that mean the same in a sum of clients."""
+        return {}
+
     def events(self, threat: Threat) -> list[Event]:
         """The price of one participation's statistic, the same whatever the data and C are."""
         return []
@@ -74,8 +74,11 @@ class NoisyBit(ClipStatistic):
         self.noise: float = noise
 
     def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
-        bit = (norm <= clip_norm).float()
+        bit = self.shares(norm, clip_norm)[CLIP_BIT]
         return Measured({CLIP_BIT: add_normal(bit, self.noise, noise)})  # [Andrew et al. 2021, section 2.1]
+
+    def shares(self, norm: Tensor, clip_norm: float) -> dict[str, Tensor]:
+        return {CLIP_BIT: (norm <= clip_norm).float()}
 
     def events(self, threat: Threat) -> list[Event]:
         return [Gaussian(threat=threat, multiplier=self.noise)]
@@ -99,8 +102,11 @@ class NoisyNorm(ClipStatistic):
 
     def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
         # In units of B: a share is at most 1 in float32 too, and B times a noisy share is post-processing.
-        share = torch.clamp(norm / self.norm_bound, max=1.0).float()
+        share = self.shares(norm, clip_norm)[CLIP_REPORTED_NORM]
         return Measured({CLIP_REPORTED_NORM: self.norm_bound * add_normal(share, self.noise, noise)})
+
+    def shares(self, norm: Tensor, clip_norm: float) -> dict[str, Tensor]:
+        return {CLIP_REPORTED_NORM: torch.clamp(norm / self.norm_bound, max=1.0).float()}
 
     def events(self, threat: Threat) -> list[Event]:
         return [Gaussian(threat=threat, multiplier=self.noise)]

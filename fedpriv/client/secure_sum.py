@@ -1,4 +1,4 @@
-"""What clients whose noises add up in a secure sum have in common. Secure summation is assumed, not implemented."""
+"""What clients whose continuous noises add up in a secure sum have in common. The sum itself is assumed."""
 
 from __future__ import annotations
 

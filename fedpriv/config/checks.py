@@ -21,6 +21,7 @@ from fedpriv.config.methods import (
 )
 from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
+from fedpriv.config.sum_checks import check_secure_sum
 from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceClientOptions, UnitOptions
 
 
@@ -101,6 +102,7 @@ def _check_across_options(config: Config) -> None:
         _check_declared(config)
     _check_over_selection(config)
     check_participation(config)
+    check_secure_sum(config)
     if config.dataset.name in KNOWN_SETS and config.dataset.split is None:
         examples, classes = KNOWN_SETS[config.dataset.name]
         wanted = config.dataset.train_examples or examples

@@ -65,9 +65,8 @@ def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]
             for kind in get_args(get_args(PartitionConfig)[0]):
                 yield from _walk(f"{prefix}{name}.", kind)
         elif isinstance(nested, type) and issubclass(nested, Options):
-            if nested is not StrategyConfig:
-                yield from _walk(f"{prefix}{name}.", nested)
-        elif name not in ("run_dir", "name"):
+            yield from _walk(f"{prefix}{name}.", nested)
+        elif (name not in ("run_dir", "name") and schema is not StrategyConfig) or name == "secure_sum":
             yield f"{prefix}{name}", _type_in_words(field), field.description or ""
 
 

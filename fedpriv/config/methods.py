@@ -10,11 +10,16 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.config.options import ClientOptions as ClientOptions
 from fedpriv.config.options import Options
 from fedpriv.config.options import ServerOptions as ServerOptions
-from fedpriv.config.options import SumOptions as SumOptions
-from fedpriv.config.options import WeighedSumOptions as WeighedSumOptions
+from fedpriv.config.sum_methods import (
+    ModularClientOptions,
+    ModularServerOptions,
+    SumOptions,
+)
+from fedpriv.config.sum_methods import WeighedSumOptions as WeighedSumOptions
 from fedpriv.config.unit_methods import (
     FedOnceClientOptions,
     FedOnceServerOptions,
@@ -272,22 +277,39 @@ class DPFedAvgClientOptions(WeighedSumOptions, FormOptions, GradientClientOption
     pass
 
 
+class WholeGaussianServerOptions(ModularServerOptions, ClippingServerOptions):
+    """Of ddgauss and skellam: one number of theirs is of no use to a server."""
+
+    secure_sum: Literal["ideal", "protocol"] = Field(description="as strategy.secure_sum")  # type: ignore[assignment]
+    bits: int = Field(ge=FEWEST_BITS, le=MOST_BITS, description="whole numbers are added modulo 2^bits")  # type: ignore[assignment]
+    noise_multiplier: Any = Field(description="as strategy.client.noise_multiplier")
+    count_noise: Any = Field(description="as strategy.client.count_noise")
+    norm_noise: Any = Field(description="as strategy.client.norm_noise")
+
+
+class WholeGaussianClientOptions(ModularClientOptions, ClippingClientOptions):
+    pass
+
+
+class SkellamClientOptions(WholeGaussianClientOptions):
+    claimed_delta: float = Field(gt=0, lt=1, description="of which the bounds of a run may use up a hundredth")
+
+
 class CpSGDOptions(Options):
     levels: int = Field(ge=2, le=2**20, description="k: levels of the quantisation")
     trials: int | None = Field(ge=0, le=2**50, description="m: binomial trials; null: the fewest that epsilon allows")
 
 
-class CpSGDServerOptions(CpSGDOptions, GradientServerOptions):
+class CpSGDServerOptions(ModularServerOptions, CpSGDOptions, GradientServerOptions):
     rounds: int = Field(ge=1, description="T")
     epsilon: Any = Field(description="as strategy.client.epsilon")
     claimed_delta: Any = Field(description="as strategy.client.claimed_delta")
     clip_norm: Any = Field(description="as strategy.client.clip_norm")
     sensitivity: Any = Field(description="as strategy.client.sensitivity")
     variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
 
 
-class CpSGDClientOptions(SumOptions, CpSGDOptions, GradientOptions):
+class CpSGDClientOptions(ModularClientOptions, CpSGDOptions, GradientOptions):
     pass
 
 
@@ -349,6 +371,8 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "fedags": (FedAGSServerOptions, FedAGSClientOptions),
     "dpfedavg": (DPFedAvgServerOptions, DPFedAvgClientOptions),
     "cpsgd": (CpSGDServerOptions, CpSGDClientOptions),
+    "ddgauss": (WholeGaussianServerOptions, WholeGaussianClientOptions),
+    "skellam": (WholeGaussianServerOptions, SkellamClientOptions),
     "dpfedsnlc": (DPFedSNLCServerOptions, DPFedSNLCClientOptions),
     "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
     "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),

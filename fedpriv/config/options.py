@@ -30,17 +30,6 @@ class ClientOptions(Options):
     """Options that every client half has: none."""
 
 
-class SumOptions(Options):
-    """Options of clients whose noises add up in a secure sum."""
-
-    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
-    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
-
-
-class WeighedSumOptions(SumOptions):
-    weighting: Any = Field(description="as strategy.server.weighting")
-
-
 class AttackConfig(Options):
     """What a run keeps for `python -m fedpriv.attack`, and that command's own options."""
 

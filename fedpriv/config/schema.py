@@ -17,6 +17,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.options import AttackConfig, OperationsConfig, Options, TrackingConfig
+from fedpriv.config.sum_methods import SecureSum, without_sums
 
 # --- data ------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Fault(Options):
 
     round: int = Field(ge=1)
     client: int = Field(ge=0)
-    exchange: Literal["train", "statistics", "keys", "seeds"] = "train"
+    exchange: Literal["train", "statistics", "keys", "seeds", "shares", "confirm", "unmask"] = "train"
     kind: FaultKind
 
 
@@ -282,6 +283,9 @@ class StrategyConfig(Options):
     """A method: its name and its two halves, each a mapping with ``_target_`` and the half's own options."""
 
     name: str
+    secure_sum: SecureSum = Field(
+        default="assumed", description="who adds up: nobody, the server in the open (ideal), or masks (protocol)"
+    )
     server: dict[str, Any]
     client: dict[str, Any]
 
@@ -359,6 +363,7 @@ class Config(Options):
         are found by a digest of this.
         """
         content = self.to_dict()
+        without_sums(content["strategy"])
         if content["strategy"]["server"].get("participation") == "sampled":
             for place in ("participation", "participations"):
                 content["strategy"]["server"].pop(place, None)

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.options import ClientOptions, Options, ServerOptions, WeighedSumOptions
+from fedpriv.config.options import ClientOptions, Options, ServerOptions
+from fedpriv.config.sum_methods import WeighedSumOptions
 
 #: Largest epsilon of one release, but by the Gaussian: e^epsilon is then not far from leaving float64.
 MOST_EPSILON = 500

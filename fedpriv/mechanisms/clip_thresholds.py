@@ -12,6 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+#: Where the noise of a client's bit or norm is left open: in units of noise_multiplier, so that it costs at most a
+#: tenth of what the release costs (whose multiplier is noise_multiplier / 2).
+NOISE_SHARE = 1.6
+
 #: exp overflows float64 not far above this.
 LARGEST_EXPONENT = 700.0
 

@@ -184,3 +184,9 @@ def shuffled_epsilon(epsilon: float, users: int, delta: float) -> float | None:
     grown = math.exp(epsilon) / users
     amplified = math.log1p(math.tanh(epsilon / 2) * (8 * math.sqrt(grown * math.log(4 / delta)) + 8 * grown))
     return min(epsilon, amplified)
+
+
+def skellam_exponent(reach: float, variance: float) -> float:
+    """h with P[X >= reach] <= exp(-h) (Chernoff): reach asinh(z) - m (sqrt(1 + z^2) - 1), z = reach/m."""
+    z = reach / variance
+    return reach * math.asinh(z) - variance * (z * z / (1 + math.sqrt(1 + z * z)))

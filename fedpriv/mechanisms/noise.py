@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 Shape = int | Sequence[int]
 
@@ -111,6 +112,12 @@ class NoiseSource(ABC):
     @abstractmethod
     def uniform(self, shape: Shape) -> torch.Tensor:
         """Uniforms of 53 bits in the open interval (0, 1) (float64)."""
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Words of 64 independent, uniform bits (uint64 [count])."""
+        halves = (self.uniform((2, count)) * 2.0**32).long().numpy().astype(np.uint64)
+        found: NDArray[np.uint64] = (halves[0] << np.uint64(32)) | halves[1]
+        return found
 
     def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
         """Gaussians of mean 0 and standard deviation ``std`` or slightly more on multiples of `fine_step` (float64).

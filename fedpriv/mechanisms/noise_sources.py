@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedpriv.mechanisms.noise import NoiseSource, Shape, as_size, check_trials
 
@@ -27,7 +28,6 @@ class SeededNoise(NoiseSource):
         for registry in tuple(_registries):
             registry.record(encoded, key)
         self._encoded = encoded
-        self._integers: np.random.Generator | None = None
 
     @cached_property
     def _generator(self) -> torch.Generator:
@@ -59,10 +59,16 @@ class SeededNoise(NoiseSource):
         Up to 2^62 trials.
         """
         check_trials(trials, 2**62)
-        if self._integers is None:
-            digest = hashlib.shake_256(self._encoded + b"binomial").digest(32)
-            self._integers = np.random.default_rng(int.from_bytes(digest, "little"))
-        return torch.from_numpy(self._integers.binomial(trials, 0.5, as_size(shape)))
+        return torch.from_numpy(self._whole_numbers.binomial(trials, 0.5, as_size(shape)))
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """As `binomial`, from numpy's stream."""
+        return self._whole_numbers.integers(0, 2**64, count, dtype=np.uint64)
+
+    @cached_property
+    def _whole_numbers(self) -> np.random.Generator:
+        digest = hashlib.shake_256(self._encoded + b"binomial").digest(32)
+        return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 def noise_source(rng: Literal["seeded", "secure"], *key: int | str) -> NoiseSource:

@@ -25,6 +25,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
 from randomgen import ChaCha
 
 from fedpriv.mechanisms.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
@@ -66,6 +67,9 @@ class SecureNoise(NoiseSource):
         for chunk in draws.split(2 * CHUNK):
             chunk[:] = self._words(len(chunk)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
         return draws.mul_(2.0**-53).clamp_(min=2.0**-54).view(size)
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        return self._words(count).numpy().view(np.uint64)
 
     def laplace(self, shape: Shape, scale: float = 1.0) -> torch.Tensor:
         """Laplace [shape], float32, rounded to multiples of `grid_step(scale, LAPLACE_BITS)`; raises as `normal`."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.common.vectors import FloatVector
 from fedpriv.mechanisms.laws import binomial_epsilon, binomial_sensitivities
 from fedpriv.mechanisms.level_quantisation import (
@@ -125,6 +126,23 @@ class BinomialGrid:
         vector: FloatVector = rotate_back(rotated, signs, self.dimension).float().numpy()
         return vector
 
+    # --- in a sum ------------------------------------------------------------------------------------------
+
+    def sum_bits(self, clients: int) -> int:
+        """Bits of a modulus that holds every sum of so many clients' centred numbers."""
+        return width_of(clients * (self.largest + 1))
+
+    def centred(self, numbers: Tensor) -> Tensor:
+        """Numbers of 0..k-1+m about the middle: the sum of many is then as small as it can be."""
+        return numbers - (self.largest + 1) // 2
+
+    def decode_sum(self, total: NDArray[np.int64], survivors: int, signs: Tensor) -> NDArray[np.float64]:
+        """The mean (float64 [d]) from the sum of so many clients' centred numbers [d']."""
+        mean = torch.from_numpy(total).double() / survivors + (self.largest + 1) // 2
+        rotated = from_noisy_levels(mean, self.bound, self.levels, self.trials)
+        vector: NDArray[np.float64] = rotate_back(rotated, signs.double(), self.dimension).numpy()
+        return vector
+
 
 @lru_cache(maxsize=4096)
 def grid_for(
@@ -167,3 +185,15 @@ def grid_for(
         middle = (least + most) // 2
         least, most = (least, middle) if enough(middle) else (middle, most)
     return replace(grid, trials=most)
+
+
+def sum_bits(grid: BinomialGrid, given: int | None, clients: int) -> int:
+    """Bits of the modulus of sums: as given, or as many as any sum of so many clients needs.
+
+    Raises `OptionError` where that is more than there are.
+    """
+    needed = max(FEWEST_BITS, grid.sum_bits(clients))
+    if given is None and needed > MOST_BITS:
+        words = f"sums of {clients} clients need {needed} bits, at most {MOST_BITS} are allowed: fewer trials"
+        raise OptionError("strategy.server.bits", "null", words)
+    return given or needed

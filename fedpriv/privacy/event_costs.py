@@ -15,10 +15,12 @@ import numpy as np
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.laws import Vector
 from fedpriv.privacy.binomial import binomial_renyi
+from fedpriv.privacy.discrete_gaussian import sum_rho
 from fedpriv.privacy.events import (
     ZCDP,
     ApproximateDP,
     Binomial,
+    DiscreteGaussianSum,
     Event,
     FixedSizeGaussian,
     Gaussian,
@@ -29,8 +31,10 @@ from fedpriv.privacy.events import (
     PoissonGaussian,
     RandomisedResponse,
     Shuffled,
+    SkellamSum,
     UnitCap,
 )
+from fedpriv.privacy.skellam import LEAST_VARIANCE, skellam_renyi
 
 #: Orders of every Renyi curve: close to 1 for large totals, up to a million for tiny ones.
 ORDERS: Vector = np.round(
@@ -99,6 +103,10 @@ def why_unbounded(event: Event) -> str | None:
         return "the binomial mechanism's bound does not hold for so few trials"
     if isinstance(event, ZCDP) and math.isinf(event.rho):
         return "no noise is added"
+    if isinstance(event, DiscreteGaussianSum) and math.isinf(_sum_rho(event)):
+        return "no noise is added" if event.sigma == 0 else f"noise of {event.sigma:.3g} grid steps is too little: bits"
+    if isinstance(event, SkellamSum) and event.noises * event.variance < LEAST_VARIANCE:
+        return "no noise is added" if event.variance == 0 else "noise of a few grid steps is too little: bits"
     if math.isinf(getattr(event, "epsilon", 0.0)):
         return "no noise is added (epsilon is infinite)"
     return None
@@ -106,7 +114,7 @@ def why_unbounded(event: Event) -> str | None:
 
 def delta_share(event: Event) -> float:
     """The part of the target delta that one release uses up; the rest of the mechanism is then pure."""
-    if isinstance(event, Binomial | ApproximateDP | UnitCap):
+    if isinstance(event, Binomial | SkellamSum | ApproximateDP | UnitCap):
         return event.delta
     if isinstance(event, Shuffled) and _amplified(event) is not None:
         return event.dimension * event.delta
@@ -142,6 +150,10 @@ def _binomial_curve(event: Binomial, delta: float) -> Vector:
         return np.full(len(ORDERS), np.inf)
     l2, linf, distance = (length / event.step for length in (event.l2, event.linf, event.distance))
     return binomial_renyi(event.trials, event.dimension, l2, linf, distance, delta, ORDERS)
+
+
+def _sum_rho(event: DiscreteGaussianSum) -> float:
+    return sum_rho(event.sigma, event.noises, event.dimension, event.l2)
 
 
 def _amplified(event: Shuffled) -> float | None:
@@ -190,8 +202,10 @@ def renyi_curve(event: Event) -> Vector:
 
 
 def _curve(event: Event) -> Vector:
-    if isinstance(event, ZCDP):
-        return event.rho * ORDERS
+    if isinstance(event, ZCDP | DiscreteGaussianSum):
+        return (event.rho if isinstance(event, ZCDP) else _sum_rho(event)) * ORDERS
+    if isinstance(event, SkellamSum):
+        return skellam_renyi(event.noises * event.variance, event.dimension, event.l2, event.delta, ORDERS)
     if isinstance(event, GumbelTopK):
         # each pick has a privacy loss of range epsilon: epsilon^2/8-zCDP (Cesar and Rogers 2021)
         return np.minimum(event.k * event.epsilon**2 / 8 * ORDERS, event.k * event.epsilon)

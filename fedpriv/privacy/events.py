@@ -9,48 +9,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-UNITS = ("client", "example")
-ADJACENCIES = ("replace-one", "zero-out", "add-or-remove-one")
-OBSERVERS = ("server", "server+members", "secure-sum", "trusted-server", "public")
-#: Observers who do not learn which clients took part: only against them does sampling clients amplify.
-BLIND_TO_COHORT = ("trusted-server", "public")
-
-
-@dataclass(frozen=True)
-class Threat:
-    """Unit, adjacency and observer of a guarantee. Only equal threats are ever composed."""
-
-    unit: str
-    adjacency: str
-    observer: str
-
-    def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("unit", self.unit, UNITS),
-            ("adjacency", self.adjacency, ADJACENCIES),
-            ("observer", self.observer, OBSERVERS),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r}: allowed: {', '.join(allowed)}")
-
-
-CLIENT_TO_SERVER = Threat("client", "replace-one", "server")
-#: An observer who sees only the sum of a round's releases. Secure summation is assumed, not implemented.
-SECURE_SUM = Threat("client", "replace-one", "secure-sum")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """``count`` independent releases of one mechanism. Raises ValueError for impossible values (NaN included)."""
-
-    mechanism: ClassVar[str]
-    threat: Threat
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        _whole("count", self.count, least=1)
+from fedpriv.privacy.event_base import ADJACENCIES as ADJACENCIES
+from fedpriv.privacy.event_base import BLIND_TO_COHORT as BLIND_TO_COHORT
+from fedpriv.privacy.event_base import CLIENT_TO_SERVER as CLIENT_TO_SERVER
+from fedpriv.privacy.event_base import OBSERVERS as OBSERVERS
+from fedpriv.privacy.event_base import SECURE_SUM as SECURE_SUM
+from fedpriv.privacy.event_base import UNITS as UNITS
+from fedpriv.privacy.event_base import (
+    Event,
+    check_amplifies,
+    check_number,
+    check_share_of_delta,
+    check_whole,
+)
+from fedpriv.privacy.event_base import Threat as Threat
+from fedpriv.privacy.integer_events import Binomial, DiscreteGaussianSum, SkellamSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +36,7 @@ class Gaussian(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("multiplier", self.multiplier)
+        check_number("multiplier", self.multiplier)
 
     def in_sum(self, noises: int) -> Gaussian:
         """This release as an observer sees it who sees only the sum of a round's releases.
@@ -76,7 +50,7 @@ class Gaussian(Event):
         min_replies), and clients that keep nothing between rounds that the observer has not seen.
         Raises ValueError for fewer than one noise.
         """
-        _whole("noises", noises, least=1)
+        check_whole("noises", noises, least=1)
         return replace(self, threat=SECURE_SUM, multiplier=math.sqrt(noises) * self.multiplier)
 
 
@@ -89,7 +63,7 @@ class Laplace(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("multiplier", self.multiplier)
+        check_number("multiplier", self.multiplier)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +80,11 @@ class PoissonGaussian(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("multiplier", self.multiplier)
-        _number("sampling_rate", self.sampling_rate, most=1.0)
+        check_number("multiplier", self.multiplier)
+        check_number("sampling_rate", self.sampling_rate, most=1.0)
         if self.threat.adjacency == "replace-one":
             raise ValueError("a Poisson sample is accounted under add-or-remove-one or zero-out, not replace-one")
-        _may_amplify(self)
+        check_amplifies(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +101,12 @@ class FixedSizeGaussian(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("multiplier", self.multiplier)
-        _whole("population", self.population, least=1)
-        _whole("sample_size", self.sample_size, least=0, most=self.population)
+        check_number("multiplier", self.multiplier)
+        check_whole("population", self.population, least=1)
+        check_whole("sample_size", self.sample_size, least=0, most=self.population)
         if self.threat.adjacency != "replace-one":
             raise ValueError(f"a sample of fixed size is accounted under replace-one, not {self.threat.adjacency}")
-        _may_amplify(self)
+        check_amplifies(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +118,7 @@ class ZCDP(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("rho", self.rho)
+        check_number("rho", self.rho)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +135,8 @@ class GumbelTopK(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _whole("k", self.k, least=1)
-        _number("epsilon", self.epsilon)
+        check_whole("k", self.k, least=1)
+        check_number("epsilon", self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +149,8 @@ class RandomisedResponse(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("epsilon", self.epsilon)
-        _whole("dimension", self.dimension, least=1)
+        check_number("epsilon", self.epsilon)
+        check_whole("dimension", self.dimension, least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +169,9 @@ class UnitCap(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("epsilon", self.epsilon)
-        _number("inside", self.inside, most=1.0)
-        _number("delta", self.delta)
+        check_number("epsilon", self.epsilon)
+        check_number("inside", self.inside, most=1.0)
+        check_number("delta", self.delta)
         if self.delta >= 1:
             raise ValueError(f"delta={self.delta}: must be in [0, 1)")
         if self.inside * (1 + math.exp(-self.epsilon)) > 1 + 1e-12:
@@ -222,45 +196,16 @@ class PairedQuantisation(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("epsilon", self.epsilon)
-        _number("private_share", self.private_share, most=1.0)
-        _whole("bits", self.bits, least=0, most=16)
-        _whole("dimension", self.dimension, least=1)
-        _whole("group_size", self.group_size, least=2)
+        check_number("epsilon", self.epsilon)
+        check_number("private_share", self.private_share, most=1.0)
+        check_whole("bits", self.bits, least=0, most=16)
+        check_whole("dimension", self.dimension, least=1)
+        check_whole("group_size", self.group_size, least=2)
 
     @property
     def independent_weight(self) -> float:
         """lambda: the probability that at least one of a pair uses its private uniform."""
         return 1.0 - (1.0 - self.private_share) ** 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Binomial(Event):
-    """cpSGD: noise step*(Z - trials/2), Z ~ Binomial(trials, 1/2), on each of ``dimension`` coordinates.
-
-    l1, l2, linf: sensitivities in real units; step: width of the grid, same units; trials: of the noise that
-    the observer cannot subtract. delta: the part of the target delta that ONE release uses up (the bound needs one of
-    its own). distance: L2 distance (real units) of two data sets' vectors before they are randomly rounded to the grid,
-    each coordinate independently; infinite: unknown, only l2 is used.
-    """
-
-    mechanism = "binomial"
-    step: float
-    trials: int
-    dimension: int
-    l1: float
-    l2: float
-    linf: float
-    delta: float
-    distance: float = math.inf
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _whole("trials", self.trials, least=0)
-        _whole("dimension", self.dimension, least=1)
-        for name in ("step", "l1", "l2", "linf", "distance"):
-            _number(name, getattr(self, name))
-        _share_of_delta(self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,10 +223,10 @@ class Shuffled(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("epsilon", self.epsilon)
-        _whole("users", self.users, least=1)
-        _whole("dimension", self.dimension, least=1)
-        _share_of_delta(self.delta)
+        check_number("epsilon", self.epsilon)
+        check_whole("users", self.users, least=1)
+        check_whole("dimension", self.dimension, least=1)
+        check_share_of_delta(self.delta)
         if self.threat.observer in ("server", "server+members"):
             raise ValueError(f"observer {self.threat.observer} sees who sent what: shuffling hides nothing from it")
 
@@ -296,7 +241,7 @@ class ApproximateDP(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("epsilon", self.epsilon)
+        check_number("epsilon", self.epsilon)
         if not 0 <= self.delta < 1:
             raise ValueError(f"delta={self.delta}: must be in [0, 1)")
 
@@ -327,6 +272,8 @@ MECHANISMS: dict[str, type[Event]] = {
         UnitCap,
         PairedQuantisation,
         Binomial,
+        DiscreteGaussianSum,
+        SkellamSum,
         Shuffled,
         ApproximateDP,
         NoBound,
@@ -357,7 +304,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         for name, least in (("round", 0), ("client", EVERY_CLIENT), ("sequence", 0), ("attempt", 0)):
-            _whole(name, getattr(self, name), least)
+            check_whole(name, getattr(self, name), least)
         if not isinstance(self.adaptive, bool):
             raise ValueError(f"adaptive={self.adaptive!r}: must be true or false")
         if self.realised is not None and self.realised.threat != self.event.threat:
@@ -372,29 +319,3 @@ class Entry:
     def order(self) -> tuple[int, int, int, int]:
         """Sort key of a ledger: (round, client, sequence, attempt)."""
         return self.round, self.client, self.sequence, self.attempt
-
-
-# --- checks ------------------------------------------------------------------------------------------------
-
-
-def _number(name: str, value: float, most: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise ValueError(
-            f"{name}={value!r}: must be a number of at least 0" + (f", at most {most}" * (most < math.inf))
-        )
-
-
-def _whole(name: str, value: int, least: int, most: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{name}={value!r}: must be a whole number of at least {least}")
-
-
-def _share_of_delta(delta: float) -> None:
-    _number("delta", delta)
-    if not 0 < delta < 1:
-        raise ValueError(f"delta={delta}: must be in (0, 1)")
-
-
-def _may_amplify(event: Event) -> None:
-    if event.threat.unit == "client" and event.threat.observer not in BLIND_TO_COHORT:
-        raise ValueError(f"observer {event.threat.observer} knows who took part: sampling clients does not amplify")

@@ -47,6 +47,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         "audited_confidence": None,
         "audited_trials": None,
         "clients_stopped": stopped,
+        "secure_sum": config.strategy.secure_sum,
         "reasons": [*found.reasons, *client.remarks(), *partition_remarks(config)],
         "others": [
             {

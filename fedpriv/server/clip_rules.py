@@ -161,8 +161,12 @@ class ClippingServer(FederatedStrategy):
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         moved = super().aggregate(theta, replies)
-        self.current.figures |= self.rule.learn(replies)
+        self.current.figures |= self.rule.learn(self.reported(replies))
         return moved
+
+    def reported(self, replies: Sequence[Reply]) -> Sequence[Reported]:
+        """What the rule learns of a round."""
+        return replies
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | ({"clipping": self.rule.state_dict()} if self.rule.moves else {})

@@ -181,9 +181,12 @@ def test_a_plan_shows_every_observer(cli: Callable[..., Outcome]) -> None:
     assert said.code == 0 and "and against secure-sum" in said.out, said.err
 
 
-def test_the_folder_says_that_the_sum_is_assumed(run: Run) -> None:
-    folder: Path = run("strategy=fedldp", "strategy.server.min_replies=2")
-    assert "Secure summation is assumed, not implemented." in page_of(folder)
+def test_the_folder_says_who_added_up(run: Run) -> None:
+    folder: Path = run("strategy=fedldp", "strategy.server.min_replies=2", "num_rounds=1")
+    assert "Secure summation is assumed: nothing in this run" in page_of(folder)
+    folder = run("strategy=ddgauss", "strategy.server.min_replies=2", "num_rounds=1")
+    assert "The secure sum is ideal: the server added whole numbers in the open" in page_of(folder)
+    assert json.loads((folder / "summary.json").read_text())["privacy"]["secure_sum"] == "ideal"
 
 
 def test_noises_of_other_sizes_hide_nobody() -> None:

@@ -1,0 +1,29 @@
+"""The Skellam mechanism, client half (N. Agarwal, P. Kairouz, Z. Liu, NeurIPS 2021, arXiv 2110.04995).
+
+The client adds the noise, in whole numbers; a secure sum hides them from everybody; the server and whoever looks on
+learn the sum over those who stayed, and who they were. `min_replies` is the floor below which no sum is opened, and
+`colluders` of these may tell their noise. Skellam numbers add up to Skellam numbers, so the account of a sum is exact
+in that respect at every size of the noise.
+
+Symbols: c -> clip_norm, s = 1/gamma -> 1/`SumGrid.step`, mu -> `SkellamSum.variance`, m = 2^bits.
+
+Where this departs from the print:
+- Rotation in blocks, and neighbours that replace a client's data, as in `clients.ddgauss`.
+- The Renyi bound is the one proven in `fedpriv.privacy.skellam`: at all orders, for a hundredth of delta.
+Published and repaired are the same.
+"""
+
+from fedpriv.client.whole_gaussian import WholeGaussianClient
+from fedpriv.config.methods import SkellamClientOptions
+from fedpriv.privacy.binomial_grid import delta_share
+
+
+class SkellamClient(WholeGaussianClient):
+    """As ddgauss, with Skellam noise of variance (sigma/gamma)^2 on each coordinate."""
+
+    options: SkellamClientOptions  # type: ignore[assignment]
+    law = "skellam"
+
+    @property
+    def share(self) -> float:
+        return delta_share(self.options.claimed_delta, self.facts.num_rounds * (1 + len(self.grid.statistics)))

@@ -1,0 +1,174 @@
+"""Exact samplers of whole-number noise: the discrete Gaussian and the Skellam law.
+
+C. Canonne, G. Kamath, T. Steinke: The discrete Gaussian for differential privacy. NeurIPS 2020:
+P(x) ~ exp(-x^2/(2 s^2)).
+N. Agarwal, P. Kairouz, Z. Liu: The Skellam mechanism for differentially private federated learning. NeurIPS 2021:
+P(x) = exp(-m) I_x(m), the difference of two Poisson numbers of mean m/2; variance m.
+
+A draw is the place of a uniform U in a table of the cumulative law F: x with F(x - 1) <= U < F(x). A word of 64 bits
+decides it, unless a border lies within two units of the word (once in 2^44 draws at s = 10^4); then further words
+are appended to U, and the borders computed to as many bits, until it is decided. So a draw has exactly the law, and
+there is no distance from it to account for: at epsilon 50, errors of 2^-65 in the borders would cost more than any
+delta.
+
+Borders: both laws are even and known by the ratios r_k = P(k + 1)/P(k) < 1, here whole numbers in units of 2^-b,
+rounded. Each error is below: of a ratio 2k + 1 units for the Gaussian (r_(k+1) = r_k q, with q rounded down) and K for
+Skellam (1/r_(k-1) = 2k/m + r_k backwards from K, which shrinks an error by r^2); so of a weight K^2 and of their sum
+2 K^3, the weights that have vanished included. With b = 64 + 3 log2 K + 8 a border is off by less than one.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpriv.mechanisms.laws import skellam_exponent
+from fedpriv.mechanisms.noise import NoiseSource, Shape, as_size
+
+#: Bits of a word; further words are appended where it does not decide.
+WORD = 64
+#: A border this close to a word, in units of the last bit, leaves it undecided: one for rounding, one for the error.
+CLOSE = 2
+#: Larger laws would need tables of more than a hundred megabytes.
+LARGEST_STD = 2.0**18
+#: Words drawn at a time.
+CHUNK = 2**16
+
+Ratios = Callable[[int], list[int]]
+
+
+def discrete_gaussian(sigma: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:
+    """Discrete Gaussians of parameter sigma (int64 [shape]); zeros for sigma = 0. Raises ValueError beyond 2^18."""
+    return _drawn(gaussian_table, sigma, sigma, shape, noise)
+
+
+def skellam(variance: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:
+    """Skellam numbers of mean 0 (int64 [shape]); zeros for variance 0. Raises ValueError beyond 2^36."""
+    return _drawn(skellam_table, variance, math.sqrt(max(0.0, variance)), shape, noise)
+
+
+def _drawn(table: Callable[[float], Table], value: float, std: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:
+    size = as_size(shape)
+    if not 0 <= std <= LARGEST_STD:
+        raise ValueError(f"whole-number noise needs a standard deviation from 0 to 2^18, got {std}")
+    if std == 0:
+        return torch.zeros(size, dtype=torch.int64)
+    return torch.from_numpy(table(value).draw(math.prod(size), noise)).view(size)
+
+
+@lru_cache(maxsize=8)
+def gaussian_table(sigma: float) -> Table:
+    return Table(lambda bits: gaussian_ratios(sigma, bits))
+
+
+@lru_cache(maxsize=8)
+def skellam_table(variance: float) -> Table:
+    return Table(lambda bits: skellam_ratios(variance, bits))
+
+
+class Table:
+    """The borders of an even law. ratios: b -> r_0, r_1, ... in units of 2^-b, until the weights have vanished."""
+
+    def __init__(self, ratios: Ratios, word: int = WORD) -> None:
+        """word: bits of which a first word is made; fewer than 64 only so that a test sees undecided ones."""
+        self._ratios, self._word = ratios, word
+        borders = _borders(ratios, word)
+        self.reach = len(borders) // 2
+        # The outermost are all but 2^word; a word beside them is undecided in any case.
+        self._borders: NDArray[np.uint64] = np.array([min(border, 2**word - 1) for border in borders], np.uint64)
+
+    def draw(self, count: int, noise: NoiseSource) -> NDArray[np.int64]:
+        """int64 [count]."""
+        found = np.empty(count, np.int64)
+        for start in range(0, count, CHUNK):
+            part = found[start : start + CHUNK]
+            words = noise.words(len(part)) >> np.uint64(WORD - self._word)
+            places = np.searchsorted(self._borders, words, side="right")
+            below = self._borders[np.maximum(places, 1) - 1]
+            above = self._borders[np.minimum(places, len(self._borders) - 1)]
+            close = (words - below <= CLOSE) & (places > 0) | (above - words <= CLOSE) & (places < len(self._borders))
+            close |= (words <= CLOSE) | (words >= np.uint64(2**self._word - 1 - CLOSE))
+            part[:] = places - self.reach
+            for index in np.flatnonzero(close):
+                part[index] = self._decided(int(words[index]), noise)
+        return found
+
+    def _decided(self, word: int, noise: NoiseSource) -> int:
+        """The number of a uniform that begins with this word, however many bits that takes."""
+        bits = self._word
+        while True:
+            word, bits = (word << WORD) | int(noise.words(1)[0]), bits + WORD
+            borders = _borders(self._ratios, bits)
+            place = bisect_right(borders, word)
+            beside = borders[max(0, place - 1) : place + 1]
+            ends = CLOSE < word < 2**bits - 1 - CLOSE
+            if ends and all(abs(border - word) > CLOSE for border in beside):
+                return place - len(borders) // 2
+
+
+def _borders(ratios: Ratios, bits: int) -> list[int]:
+    """F(-K), ..., F(K - 1) in units of 2^-bits, each less than one off: 2K numbers, so that place - K is the draw."""
+    precision, known = bits + 40, 0
+    while True:
+        weights = [1 << precision]
+        for ratio in ratios(precision):
+            weights.append((weights[-1] * ratio) >> precision)
+            if not weights[-1]:
+                break
+        known = len(weights)
+        needed = bits + 3 * known.bit_length() + 8
+        if precision >= needed:
+            break
+        precision = needed
+    total = 2 * sum(weights) - weights[0]
+    # F(-k - 1) = P(X > k), from the outermost inwards: sums of small numbers first
+    tails = list(accumulate(reversed(weights[1:])))
+    lower = [(tail << bits) // total for tail in tails]  # F(-K), ..., F(-1)
+    return lower + [2**bits - border for border in reversed(lower)]
+
+
+def gaussian_ratios(sigma: float, bits: int) -> list[int]:
+    """r_k = exp(-(2k + 1)/(2 sigma^2)), rounded down."""
+    square = Fraction(sigma) ** 2
+    with localcontext() as context:
+        context.prec = bits // 3 + 20
+        inverse = Decimal(square.denominator) / Decimal(square.numerator)
+        scale = Decimal(2) ** bits
+        ratio, factor = (int((-inverse * share).exp() * scale) for share in (Decimal("0.5"), Decimal(1)))
+    found = []
+    for _ in range(_reach(bits, lambda k: k * k / 2, sigma)):
+        found.append(ratio)
+        ratio = (ratio * factor) >> bits
+    return found
+
+
+def skellam_ratios(variance: float, bits: int) -> list[int]:
+    """r_k = I_(k+1)(m)/I_k(m), rounded down, by Gauss' continued fraction from far outside."""
+    mean = Fraction(variance)
+    deviation = math.sqrt(variance)
+    far = _reach(2 * bits, lambda k: skellam_exponent(k * deviation, variance), deviation)
+    one, ratio = 1 << (2 * bits), 0
+    found = [0] * far
+    for k in range(far, 0, -1):
+        # in units of 2^-bits: 1 / (2k/m + r_k), the denominator rounded up
+        below = -((-2 * k * mean.denominator << bits) // mean.numerator) + ratio + 1
+        ratio = one // below
+        found[k - 1] = ratio
+    return found
+
+
+def _reach(bits: int, exponent: Callable[[float], float], deviation: float) -> int:
+    """k beyond which weights are below 2^-bits: exponent is of k in standard deviations."""
+    wanted, most = bits * math.log(2) + 10, 1.0
+    while exponent(most) < wanted:
+        most *= 1.1
+    return math.ceil(most * deviation) + 3
