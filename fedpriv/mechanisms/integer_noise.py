@@ -53,7 +53,7 @@ def discrete_gaussian(sigma: float, shape: Shape, noise: NoiseSource) -> torch.T
 
 def skellam(variance: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:
     """Skellam numbers of mean 0 (int64 [shape]); zeros for variance 0. Raises ValueError beyond 2^36."""
-    return _drawn(skellam_table, variance, math.sqrt(max(0.0, variance)), shape, noise)
+    return _drawn(skellam_table, variance, math.sqrt(variance) if variance >= 0 else variance, shape, noise)
 
 
 def _drawn(table: Callable[[float], Table], value: float, std: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:

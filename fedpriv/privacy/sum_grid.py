@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import LARGEST_STD, discrete_gaussian, skellam
+from fedpriv.mechanisms.integer_noise import discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.whole_numbers import (
     conditional_round,
@@ -131,7 +131,7 @@ class SumGrid:
         More than one, for the auditor: in one piece, a Skellam number exactly, a discrete Gaussian up to
         `fedpriv.privacy.discrete_gaussian.closeness`.
         """
-        parts = max(1, math.ceil(clients * sigma * sigma / LARGEST_STD**2))
+        parts = max(1, math.ceil(clients * sigma * sigma / MOST_STEPS**2 - 1e-9))
         total = torch.zeros(tuple(shape), dtype=torch.int64)
         for _ in range(parts):
             if self.law == "gaussian":
