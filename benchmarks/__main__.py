@@ -5,7 +5,8 @@
 engines: a bare PyTorch loop, our engines and Flower's own runtime; first: time from the start
 of a process to the end of its first round; scaling: larger cohorts, populations and models;
 gpu (only on request): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
-shares: how a round's time divides, for several methods; server: what 1,000 replies cost the server.
+shares: how a round's time divides, for several methods; server: what 1,000 replies cost the server; secure_sum (only on
+request, alone): seconds and bytes of a secure sum, into secure_sum.json.
 size=test shrinks everything, to check that it works. Writes speed.json and speed.png into ``out`` (benchmarks/results).
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.bench_secure_sum import secure_sum
 from benchmarks.bench_server import server
 from benchmarks.job import JOBS, Job
 from benchmarks.shares import PARTS, shares
@@ -60,6 +62,9 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
     if "server" in parts:
         print("--- server", flush=True)
         yield from server(rounds, small)
+    if "secure_sum" in parts:
+        print("--- secure sum", flush=True)
+        yield from secure_sum(small)
     if "scaling" in parts:
         print("--- scaling", flush=True)
         yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())
@@ -130,18 +135,20 @@ def main(arguments: Sequence[str]) -> int:
     if "gpu" in options["parts"].split(",") and not torch.cuda.is_available():
         print("parts=gpu: this machine has no GPU that torch can use", file=sys.stderr)
         return 2
+    name = "secure_sum" if options["parts"] == "secure_sum" else "speed"
     before = machine(rounds=int(options["rounds"]), threads=1)
     out, table = Path(options["out"]), Table()
     out.mkdir(parents=True, exist_ok=True)
     for heading, rows in measure(options):  # written at once, so that an interrupted benchmark keeps its results
         table[heading] = rows
         results: dict[str, Any] = {"machine": {**before, "load after": os.getloadavg()[0]}, **table}
-        (out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
+        (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
     for heading, rows in table.items():
         print(f"\n{heading}")
         for row, figure in rows.items():
             print(f"  {row:<55}{shown(figure)}")
-    draw(table, out / "speed.png")
+    if name == "speed":
+        draw(table, out / "speed.png")
     return 0
 
 

@@ -134,7 +134,7 @@ class CoQFLClient(OneBitClient):
         if site.identity is None:
             return [public]
         session = self._session(request, request.attempt)
-        return [public, site.identity.sign(session, site.client, public)]
+        return [public, shared_bits.sign_key(site.identity, session, site.client, public)]
 
     def _seeds(self, request: Request, memory: ClientMemory) -> list[bytes]:
         """The group's seed, sealed for every other member; an empty one where the member's key cannot be used."""
@@ -205,7 +205,7 @@ class CoQFLClient(OneBitClient):
             others = [m for m in session.members if m != self._site().client]
             sound = isinstance(signatures, list) and len(signatures) == len(others)
             signature = _blob(signatures[others.index(member)]) if sound else b""  # type: ignore[index]
-            identity.verify(session, member, key, signature)
+            shared_bits.verify_key(identity, session, member, key, signature)
         return key
 
     def _group_seed(self, private: bytes, session: Session) -> bytes:

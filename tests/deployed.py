@@ -17,8 +17,8 @@ from flwr.app import Context, Message, RecordDict
 from PIL import Image
 
 from fedpriv.app import client_app, server_app
-from fedpriv.client.key_agreement import new_identity
 from fedpriv.common.errors import RunFailed
+from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import RUN, Refusal, Request, train_content
 from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose_remote_text

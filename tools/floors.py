@@ -18,6 +18,7 @@ FLOORS = {
     "config": 2,
     "mechanisms": 2,
     "privacy": 3,
+    "secure_sum": 3,
     "data": 3,
     "training": 4,
     "report": 4,

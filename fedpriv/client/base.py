@@ -17,7 +17,7 @@ from flwr.client import NumPyClient
 from torch import Tensor
 
 from fedpriv.client.contract import BudgetSpent, Charge, Release, RunFacts, Site, Trained, repeated_answer
-from fedpriv.client.memory import Answer, ClientMemory, read_memory, state_to_tensors, tensors_to_state
+from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.client.method import Method
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, Outgoing, Request
 from fedpriv.common.seeds import generator
@@ -61,8 +61,12 @@ class Client(Method, NumPyClient):
         remembered = answer if self.keeps_answer() else None
         kept = self._kept(release.local, request)
         entries = self._entries(memory, request, charges)
-        site.store.keep(memory.after(self.dump_state(release.state), entries, remembered, kept))
+        site.store.keep(memory.after(self.dump_state(release.state), entries, remembered, kept, self.still_waiting()))
         return self._outgoing(answer, figures)
+
+    def still_waiting(self) -> Waiting | None:
+        """What further exchanges of the round need after the release; written together with it."""
+        return None
 
     def work(self, theta: Tensor, state: Any, request: Request) -> Release:
         """Local training from ``theta`` [d] and the release that comes of it, with the figures of both.

@@ -10,6 +10,7 @@ import numpy as np
 from fedpriv.client.base import Client
 from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import SUM_EXCHANGES
 from fedpriv.config.checks import check_example_level, check_min_replies
 from fedpriv.config.halves import half_options, locate
 from fedpriv.config.methods import METHODS
@@ -27,6 +28,11 @@ def client_class(config: Config) -> type[Client]:
             "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"
         )
     return found
+
+
+def exchanges_of(config: Config) -> tuple[str, ...]:
+    """What a round of the configured method asks of a client, in order."""
+    return SUM_EXCHANGES if config.strategy.secure_sum == "protocol" else client_class(config).traits.exchanges
 
 
 def make_client(config: Config, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:

@@ -16,7 +16,7 @@ from fedpriv.training.flat_model import Layout
 from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 if TYPE_CHECKING:
-    from fedpriv.client.key_agreement import Identity
+    from fedpriv.common.identities import Identity
 
 
 class BudgetSpent(FedprivError):
@@ -122,6 +122,8 @@ class Site:
     identity: Identity | None = None  # in a deployment, where clients agree on keys
     run_id: int = 0  # Flower's, which a simulation leaves at 0: its runs are to be the same on every engine
     guard: Callable[[Sequence[Charge]], None] | None = None  # the node's policy; raises where these may not leave
+    options_digest: bytes = bytes(32)  # of the run's options that decide a release: members of a sum have the same
+    fewest_survivors: int = 1  # of a secure sum, by the node's policy
 
 
 @dataclass(frozen=True)

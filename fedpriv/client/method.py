@@ -74,6 +74,16 @@ class Method:
     # --- the release -------------------------------------------------------------------------------------
 
     @property
+    def exchanges(self) -> tuple[str, ...]:
+        """What a round asks of a client, in order."""
+        return self.traits.exchanges
+
+    @property
+    def needs_identity(self) -> bool:
+        """Whether a real machine takes part only with identity keys: a server in the middle would know its secrets."""
+        return self.traits.shares_secrets
+
+    @property
     def proximal_mu(self) -> float:
         """Weight mu of the proximal term in local training."""
         return 0.0

@@ -13,16 +13,22 @@ The two last give the same model, bit for bit.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Release
-from fedpriv.common.messages import Request
+from fedpriv.client.contract import Release, repeated_answer
+from fedpriv.client.memory import Waiting, read_memory
+from fedpriv.common.messages import SUM_EXCHANGES, TRAIN, Outgoing, Request
 from fedpriv.config.sum_methods import ModularClientOptions
 from fedpriv.mechanisms.residues import Residues, pack_residues, packed_size, to_residues
+
+if TYPE_CHECKING:
+    from fedpriv.client.masked_sum import MaskedSum
 
 
 class SummingClient(Client):
@@ -41,6 +47,50 @@ class SummingClient(Client):
     def numbers(self, size: int) -> int:
         """How many whole numbers a release of ``size`` coordinates has, those beside the vector included."""
         raise NotImplementedError
+
+    # --- the exchanges -------------------------------------------------------------------------------------
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        return SUM_EXCHANGES if self.options.secure_sum == "protocol" else super().exchanges
+
+    @property
+    def needs_identity(self) -> bool:
+        return self.options.secure_sum == "protocol" or super().needs_identity
+
+    def keeps_answer(self) -> bool:
+        """Under masks always: a second vector under the same ones would show a difference."""
+        return self.options.secure_sum == "protocol" or super().keeps_answer()
+
+    @cached_property
+    def sum(self) -> MaskedSum:
+        """This client's part in a sum that runs."""
+        from fedpriv.client.masked_sum import MaskedSum  # cryptography: only where it is needed
+
+        return MaskedSum(self._site(), self.options)
+
+    def answer(self, request: Request, received: np.ndarray | None) -> Outgoing:
+        """As of every client in TRAIN; with ``secure_sum=protocol`` masked, after KEYS and SHARES, before CONFIRM and
+        UNMASK. Raises `SumRefused` besides.
+        """
+        if self.options.secure_sum != "protocol":
+            return super().answer(request, received)
+        if request.exchange != TRAIN:
+            return self.sum.answer(request, self.bits, self.numbers(self._length(request)))
+        assert received is not None, "an exchange that trains brings parameters"
+        if repeated_answer(read_memory(self._site().store), request) is None:
+            self.sum.expect(request, received)
+        return super().answer(request, received)
+
+    def still_waiting(self) -> Waiting | None:
+        return self.sum.waiting if self.options.secure_sum == "protocol" else None
+
+    def _length(self, request: Request) -> int:
+        """Coordinates of this round's update."""
+        layout = self._site().layout
+        assert layout is not None, "a client in a sum needs the model's layout"
+        part = self.exchange(layout, request.round).up
+        return part.stop - part.start
 
     @property
     def in_sum(self) -> bool:
@@ -68,7 +118,7 @@ class SummingClient(Client):
 
     def masked(self, residues: Residues, request: Request) -> Residues:
         """What leaves of a release's residues [n] (uint32 up to 32 bits, uint64 above)."""
-        return residues
+        return self.sum.masked(residues) if self.options.secure_sum == "protocol" else residues
 
     def release_bytes(self, size: int, server_round: int = 1) -> int:
         return packed_size(self.numbers(size), self.bits)

@@ -45,6 +45,9 @@ ROUND, ATTEMPT = "round", "attempt"
 RUN = "run"  # the server's own name for its run, which outlives a restart; in a deployment only
 #: Which exchange of a round a train message belongs to, in its options; without the key it is TRAIN.
 EXCHANGE, TRAIN, STATISTICS, KEYS, SEEDS = "exchange", "train", "statistics", "keys", "seeds"
+#: Further ones of a secure sum, whose order is this.
+SHARES, CONFIRM, UNMASK = "shares", "confirm", "unmask"
+SUM_EXCHANGES = (KEYS, SHARES, TRAIN, CONFIRM, UNMASK)
 SIGMA = "noise_multiplier"  # the round's sigma_t, in a train message's options
 CLIP_NORM = "clip_norm"  # the round's C^t, in a train message's options where it moves
 #: Beside a release, so that C can move: a noisy 1[norm <= C], a noisy norm, or s_i without noise (published ADP-FL).
@@ -52,6 +55,8 @@ CLIP_BIT, CLIP_REPORTED_NORM, CLIP_CHANGE = "clip-bit", "clip-norm", "clip-chang
 CENTRES, RADII = "centres", "radii"  # one for each named block, where they follow the released weights
 #: A group that shares bits: members, their public keys and signatures, the leader's sealed seed, the round's attempt.
 MEMBERS, PUBLIC_KEYS, SIGNATURES, SEALED, KEY_ATTEMPT = "members", "public-keys", "signatures", "sealed", "key-attempt"
+#: A secure sum: SHA-256 of theta, who has announced keys, whose vectors are in the sum, who has signed for that.
+MODEL_DIGEST, ROSTER, SURVIVORS, SIGNERS = "model-digest", "roster", "survivors", "signers"
 TRAIN_LOSS = "train-loss"  # a release beside the gradient: what loss-weighted aggregation asks of a client
 LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
@@ -72,6 +77,7 @@ class Refusal(IntEnum):
     LEDGER = 108  # the data folder's ledger is missing, older than its counter, or in use
     BUNDLE = 109  # the node has not approved the app that the server sends
     LATE = 110  # planned by engine.faults: the reply comes after the deadline
+    UNSAFE_SUM = 111  # the server broke a rule of the secure sum
 
 
 #: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).

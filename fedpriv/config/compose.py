@@ -21,9 +21,9 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
@@ -72,13 +72,18 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     """
     parsed = parse(overrides)
     _check_choices(parsed)
-    wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line]
+    wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line and not _is_none(o)]
     raw = _compose_raw(wanted)
     for command in COMMANDS:
         raw.pop(command, None)
     config = validate(raw)
     _refuse_noise_beside_target(config, parsed)
     return config
+
+
+def _is_none(override: Override) -> bool:
+    """``experiment=null``, the default, which Hydra takes from a file only."""
+    return override.key_or_group == "experiment" and override.get_value_element_as_str() == "null"
 
 
 def _refuse_noise_beside_target(config: Config, given: Sequence[Override]) -> None:
@@ -165,10 +170,27 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _compose_raw(overrides: list[str]) -> dict[str, Any]:
-    """What Hydra makes of the overrides; a tenth of a second, which the same overrides cost once."""
+    """What Hydra makes of the overrides. Choices of files take it a tenth of a second, which the same choices cost
+    once; values are set afterwards, as it sets them.
+    """
+    parsed = parse(overrides)
     if any("${" in override for override in overrides):  # may ask for anything, also for the time
-        return _compose_with_hydra(overrides)
-    return copy.deepcopy(_composed(tuple(overrides), _sources()))
+        return _resolved(_hydra_tree(overrides), overrides)
+    values = [override for override in parsed if _is_plain_value(override)]
+    tree = copy.deepcopy(_chosen(tuple(o.input_line or "" for o in parsed if o not in values), _sources()))
+    try:
+        for override in values:
+            OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
+    except OmegaConfBaseException:
+        tree = _hydra_tree(overrides)  # says what is wrong
+    return _resolved(tree, overrides)
+
+
+def _is_plain_value(override: Override) -> bool:
+    """``option=value``: no choice of a file, no option of Hydra, nothing added or removed."""
+    key = override.key_or_group
+    plain = override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
+    return plain and "/" not in key and key.partition(".")[0] != "hydra" and not (CONF / key).is_dir()
 
 
 def _sources() -> tuple[Any, ...]:
@@ -179,17 +201,21 @@ def _sources() -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=256)
-def _composed(overrides: tuple[str, ...], sources: tuple[Any, ...]) -> dict[str, Any]:
-    return _compose_with_hydra(list(overrides))
+def _chosen(choices: tuple[str, ...], sources: tuple[Any, ...]) -> DictConfig:
+    return _hydra_tree(list(choices))
 
 
-def _compose_with_hydra(overrides: list[str]) -> dict[str, Any]:
+def _hydra_tree(overrides: list[str]) -> DictConfig:
     try:
         with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
-            tree = hydra_compose("config", overrides=overrides)
-        raw = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+            return hydra_compose("config", overrides=overrides)
     except HydraException as error:
         raise _translated(str(error), overrides) from None
+
+
+def _resolved(tree: DictConfig, overrides: list[str]) -> dict[str, Any]:
+    try:
+        raw = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
         for key, given in map(_split, overrides):  # a group that is no mapping lacks what others point at

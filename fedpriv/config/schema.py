@@ -207,7 +207,7 @@ class Fault(Options):
 
     round: int = Field(ge=1)
     client: int = Field(ge=0)
-    exchange: Literal["train", "statistics", "keys", "seeds"] = "train"
+    exchange: Literal["train", "statistics", "keys", "seeds", "shares", "confirm", "unmask"] = "train"
     kind: FaultKind
 
 

@@ -12,6 +12,9 @@ from fedpriv.config.options import Options, ServerOptions
 #: Who adds up: nobody (an observer of sums is assumed), the server in the open, or the clients' masks.
 SecureSum = Literal["assumed", "ideal", "protocol"]
 
+#: Up to so many clients every two of them share a mask.
+COMPLETE = 200
+
 
 class SumOptions(Options):
     """Options of clients whose noises add up in a secure sum."""
@@ -45,6 +48,8 @@ class ModularClientOptions(SumOptions):
 
     secure_sum: Any = Field(description="as strategy.secure_sum")
     bits: Any = Field(description="as strategy.server.bits")
+    threshold: Any = Field(description="as strategy.server.threshold")
+    neighbours: Any = Field(description="as strategy.server.neighbours")
 
 
 #: Options of `ModularServerOptions` and `ModularClientOptions` that are younger than committed results.

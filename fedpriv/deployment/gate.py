@@ -149,7 +149,7 @@ class Gate:
         """Checks the method against the policy; from now on this client is the one that releases. Raises
         `PolicyRefused`.
         """
-        if client.traits.shares_secrets and (client.site is None or client.site.identity is None):
+        if client.needs_identity and (client.site is None or client.site.identity is None):
             words = "clients share secrets, and without identity-key and peer-keys a server in the middle knows them"
             raise PolicyRefused(f"strategy={self.config.strategy.name}: {words}")
         if wrong := too_dear(self.policy, client):

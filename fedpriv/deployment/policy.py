@@ -28,7 +28,7 @@ from fedpriv.config.options import Options
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier
-from fedpriv.privacy.events import Entry, Event, NoBound, Threat
+from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 NOT_COVERED = "this release promises nothing under the policy's threat model"
@@ -43,8 +43,8 @@ class UnitBudget(Options):
     adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"] = Field(
         default="replace-one", description="what neighbouring data sets differ in"
     )
-    observer: Literal["server", "server+members"] = Field(
-        default="server", description="the server alone, or together with all other clients"
+    observer: Literal["server", "server+members", "secure-sum"] = Field(
+        default="server", description="the server alone, or with all other clients; secure-sum: sums under masks alone"
     )
 
     @property
@@ -72,6 +72,12 @@ class Limits(Options):
     max_batch_size: int = Field(ge=1, description="local.batch_size")
     max_local_steps: int = Field(ge=1, description="batches of one participation")
     max_rounds: int = Field(ge=1, description="num_rounds of a run")
+    min_survivors: int = Field(
+        default=1, ge=1, description="clients whose vectors are in a secure sum before this machine helps to open it"
+    )
+    min_colluders: int = Field(
+        default=0, ge=0, description="of these, clients that the run must take for the server's helpers at least"
+    )
     max_messages: int = Field(default=10_000, ge=1, description="messages in the ledger, over all runs")
     max_parameters: int = Field(default=50_000_000, ge=1, description="size of a model that this machine will build")
 
@@ -220,6 +226,8 @@ class Booked:
         wanted = self.own
         if self.shares_secrets and threat.observer == "server+members":
             wanted = replace(self.own, observer="server+members")
+        elif self.own.observer == SECURE_SUM.observer != threat.observer:
+            wanted = replace(self.own, observer="server")  # what it would cost if the masks came off
         priced = [entry.spent for entry in self.entries if entry.event.threat == wanted]
         if not priced or not _covers(wanted, threat, self.shares_secrets):
             return [NoBound(threat=threat, reason=NOT_COVERED)]
@@ -237,6 +245,7 @@ def _covers(known: Threat, asked: Threat, shares_secrets: bool) -> bool:
     sees_no_more = known.observer == asked.observer or (
         (known.observer, asked.observer) == ("server+members", "server")
         or ((known.observer, asked.observer) == ("server", "server+members") and not shares_secrets)
+        or (known.observer, asked.observer) == ("server", "secure-sum")  # a sum is made of what the server sees
     )
     return (same_data or whole_client) and sees_no_more
 
@@ -288,14 +297,24 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
         found.append(f"strategy={config.strategy.name}: allowed: {', '.join(policy.strategies)}")
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
-    if config.strategy.secure_sum == "ideal":
-        found.append("strategy.secure_sum=ideal: the server would see this client's own numbers: allowed: protocol")
+    found += _about_sums(policy, config)
     for option, value, most in _measured(config, declared, limits):
         if not value <= most:
             found.append(f"{option}={value:g}: at most {most:g}")
     if local.sampler == "poisson" and not local.batch_size / declared <= limits.max_sampling_rate:
         found.append(f"local.batch_size={local.batch_size} of {declared}: q at most {limits.max_sampling_rate:g}")
     return found
+
+
+def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
+    """A sum in the open shows a server every number of this machine, whatever observer its account names."""
+    options, limits = config.client_options(), policy.limits
+    if config.strategy.secure_sum == "ideal":
+        yield "strategy.secure_sum=ideal: the server would see this client's own numbers: allowed: protocol"
+    if config.strategy.secure_sum == "protocol":
+        for option, least in (("min_replies", limits.min_survivors), ("colluders", limits.min_colluders)):
+            if options[option] < least:
+                yield f"strategy.client.{option}={options[option]}: at least {least}"
 
 
 def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
@@ -320,7 +339,8 @@ def too_dear(policy: Policy, client: Client) -> list[str]:
     if not client.books_itself:
         return ["clients send what only a trusted server protects, and do not book it"]
     found = []
-    own = Booked(tuple(Entry(1, 0, 0, 0, event) for event in client.planned_events(1)), client.threat)
+    planned = [event for threat in client.accounts() for event in client.planned_against(threat, 1)]
+    own = Booked(tuple(Entry(1, 0, 0, 0, event) for event in planned), client.threat)
     for budget in policy.budgets:
         if client.traits.shares_secrets and budget.observer == "server+members":
             continue  # checked when it is released

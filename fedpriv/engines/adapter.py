@@ -32,9 +32,10 @@ from fedpriv.common.records import MalformedMessage, shown
 from fedpriv.common.vectors import unpack_vector
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import memory_folder, worker_for
+from fedpriv.secure_sum.sum_session import SumRefused
 
 if TYPE_CHECKING:
-    from fedpriv.client.key_agreement import Identity
+    from fedpriv.common.identities import Identity
     from fedpriv.deployment.gate import Node
 
 
@@ -49,6 +50,7 @@ CODES: dict[type[Exception], Refusal] = {
     UnsafeClipNorm: Refusal.UNSAFE_CLIP_NORM,
     PolicyRefused: Refusal.POLICY,
     LedgerRefused: Refusal.LEDGER,
+    SumRefused: Refusal.UNSAFE_SUM,
 }
 
 
@@ -116,7 +118,7 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     node = _node(context)
     if node is not None:
         with node.answering(config, request) as gate:
-            client = _client(gate.config, context, gate, gate.check)
+            client = _client(gate.config, context, gate, gate.check, gate.policy.limits.min_survivors)
             gate.admit(client)
             reply = _answer(gate.config, message, client, request, simulation=False)
             gate.require_booked(request)
@@ -141,15 +143,16 @@ def _client(
     context: Context,
     store: MemoryStore,
     guard: Callable[[Sequence[Charge]], None] | None = None,
+    fewest_survivors: int = 1,
 ) -> Client:
     identity, run_id = _identity(config, context)
-    return worker_for(config).client(_partition(context), store, identity, run_id, guard)
+    return worker_for(config).client(_partition(context), store, identity, run_id, guard, fewest_survivors)
 
 
 def _answer(config: Config, message: Message, client: Client, request: Request, simulation: bool) -> Message:
     """The reply of a client's half to one exchange of a round; in simulation with diagnostics beside its release."""
     exchange, received = request.exchange, None
-    if exchange not in client.traits.exchanges:
+    if exchange not in client.exchanges:
         raise MalformedMessage(f"{config.strategy.name} has no exchange {shown(exchange)}")
     if exchange == client.traits.trains_in:
         down = client.exchange(worker_for(config).model.layout, request.round).down
@@ -183,7 +186,7 @@ def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
     if None in paths:
         missing, given = names if paths[0] is None else reversed(names)
         raise OptionError(f"node-config {missing}", "", f"must be given with {given}")
-    from fedpriv.client.key_agreement import read_identity  # cryptography: only where it is needed
+    from fedpriv.common.identities import read_identity  # cryptography: only where it is needed
 
     return read_identity(*(Path(str(path)) for path in paths)), context.run_id
 

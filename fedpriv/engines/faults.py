@@ -36,7 +36,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import client_class, num_parameters
+from fedpriv.client.build import exchanges_of, num_parameters
 from fedpriv.client.memory import ClientMemory, MemoryStore
 from fedpriv.common.messages import ATTEMPTS_PER_START, Refusal, Request, label, read_label, refusal
 from fedpriv.common.records import ARRAYS, most_bytes
@@ -86,7 +86,7 @@ def drawn(seed: int, plan: FaultPlan, exchanges: Sequence[str], client: int, num
 
 def with_faults(config: Config, client: int, message: Message, request: Request, answer: Answer) -> Message:
     """A client's reply, under the fault that is planned for it if there is one. Raises what the client would raise."""
-    kind = planned(config, client_class(config).traits.exchanges, client, request.round, request.exchange)
+    kind = planned(config, exchanges_of(config), client, request.round, request.exchange)
     raised = PlannedFault(f"engine.faults: client {client} raises in round {request.round}")
     if kind == "drop_before":
         return refusal(Refusal.LOST, message)

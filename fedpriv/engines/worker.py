@@ -21,6 +21,7 @@ from fedpriv.common.vectors import FloatVector
 from fedpriv.config.halves import locate
 from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, inputs, load_federated
 from fedpriv.training.allocator import keep_freed_memory
@@ -30,7 +31,7 @@ from fedpriv.training.resident import Resident, fits
 from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 if TYPE_CHECKING:
-    from fedpriv.client.key_agreement import Identity
+    from fedpriv.common.identities import Identity
 
 
 def resolve_device(name: str) -> torch.device:
@@ -121,6 +122,11 @@ class Worker:
         """How often a client may take part at most."""
         return participation_limit(self.config)
 
+    @cached_property
+    def options_digest(self) -> bytes:
+        """Of what all members of a secure sum must agree on."""
+        return release_digest(self.config)
+
     def initial_parameters(self) -> FloatVector:
         """theta^0 (float32): of the layers that the server holds."""
         vector: FloatVector = self.initial_model[self.shared].numpy().copy()
@@ -158,6 +164,7 @@ class Worker:
         identity: Identity | None = None,
         run_id: int = 0,
         guard: Callable[[Sequence[Charge]], None] | None = None,
+        fewest_survivors: int = 1,
     ) -> Client:
         """The client half of partition ``client`` with its own memory."""
         privacy = self.config.privacy
@@ -182,6 +189,8 @@ class Worker:
             identity=identity,
             run_id=run_id,
             guard=guard,
+            options_digest=self.options_digest,
+            fewest_survivors=fewest_survivors,
         )
         return self.maker.make(site, site.num_examples)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.client.build import client_class, make_client
+from fedpriv.client.build import client_class, exchanges_of, make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.config.halves import half_options, locate
 from fedpriv.config.methods import DistillationServerOptions
@@ -79,6 +79,7 @@ def make_strategy(
         config.clients_asked,
         run,
         len(worker.data.dataset.classes),
+        worker.options_digest,
     )
     kind = server_class(config)
     options = half_options(config, "server", kind)
@@ -109,7 +110,7 @@ def _distil(options: DistillationServerOptions, worker: Worker) -> Distil:
 
 def check_faults(config: Config) -> None:
     """A fault planned for an exchange that the method does not have would never happen."""
-    known, faults = client_class(config).traits.exchanges, config.engine.faults
+    known, faults = exchanges_of(config), config.engine.faults
     for number, fault in enumerate(() if isinstance(faults, FaultPlan) else faults):
         if fault.exchange not in known:
             words = f"{config.strategy.name} has: {', '.join(known)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedpriv.client.build import client_class
+from fedpriv.client.build import exchanges_of
 from fedpriv.client.memory import Book, ClientMemories, between_rounds, charged
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import ATTEMPTS_PER_START
@@ -171,7 +171,7 @@ class Session:
             return grid
         from fedpriv.engines.faults import doubling  # in simulations that plan some
 
-        return doubling(grid, self.config, client_class(self.config).traits.exchanges)
+        return doubling(grid, self.config, exchanges_of(self.config))
 
     def _collect(self, current: Round, book: Book | None = None) -> None:
         """Merges the round's ledger entries, also those of clients whose reply was lost; and of earlier rounds, of

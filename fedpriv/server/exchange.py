@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from flwr.app import ArrayRecord, Message
 
@@ -136,16 +136,19 @@ class Exchange:
         if code == Refusal.WORKER_LOST:
             self.hooks.on_disturbance()
 
-    def give_up(self, current: Round, usable: int, min_replies: int) -> None:
-        """Ends the run: raises `BudgetsSpent` where clients have stopped, otherwise `RunFailed` with their errors."""
-        if current.stopped and usable + len(current.stopped) >= min_replies:
+    def give_up(self, current: Round, usable: int, least: int, why_least: str = "") -> NoReturn:
+        """Ends the run: raises `BudgetsSpent` where clients have stopped, otherwise `RunFailed` with their errors.
+
+        least: how many are needed. why_least: in words; by default it is ``min_replies``.
+        """
+        why_least = why_least or f"strategy.server.min_replies={least}"
+        if current.stopped and usable + len(current.stopped) >= least:
             why = "have spent privacy.max_epsilon, or their participations"
             if self.population.run:  # real machines: their own budgets and bounds, not this run's
                 why = f"answered {'; '.join(what_to_do({'budget_spent': len(current.stopped)}))}"
             raise BudgetsSpent(
                 f"round {current.number}: {len(current.stopped)} of {len(current.cohort)} clients {why}, "
-                f"{usable} are left and "
-                f"strategy.server.min_replies={min_replies}"
+                f"{usable} are left and {why_least}"
             )
         codes = Counter(current.codes.values()) + (self.grid.unnamed if self.grid else Counter())
         silent = [client for client in current.lost if client not in current.errors]
@@ -153,7 +156,7 @@ class Exchange:
         words += [f"client {client}: no reply" for client in silent[:10]]
         raise RunFailed(
             f"round {current.number}: {usable} usable replies of {len(current.cohort)}, "
-            f"strategy.server.min_replies={min_replies}; " + "; ".join([*what_to_do(codes), *words])
+            f"{why_least}; " + "; ".join([*what_to_do(codes), *words])
         )
 
 
@@ -175,6 +178,7 @@ REMEDIES = {
     Refusal.STALE: "they have answered a later round of this run: go on with its newest checkpoint",
     Refusal.UNSAFE_NOISE: "this server asked for less noise than the run's options say",
     Refusal.UNSAFE_CLIP_NORM: "this server announced a clip norm outside the run's bounds",
+    Refusal.UNSAFE_SUM: "a rule of the secure sum is broken: other options, other identities, or too few clients",
 }
 
 

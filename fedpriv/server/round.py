@@ -75,6 +75,7 @@ class Population:
     clients_asked: int = 0  # above clients_per_round: the round closes at that many usable replies; 0: as many
     run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
     classes: int = 0  # of the model; 0: not known
+    options_digest: bytes = bytes(32)  # of the run's options that decide a release
 
     @property
     def over_selects(self) -> bool:

@@ -7,18 +7,25 @@ counts on their noise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
 from fedpriv.common.messages import Reply, Report, Reported
+from fedpriv.config.options import ServerOptions
 from fedpriv.config.sum_methods import ModularServerOptions
 from fedpriv.mechanisms.residues import Residues, add_residues, centred, unpack_residues
+from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
+
+if TYPE_CHECKING:
+    from fedpriv.server.masked_sum import MaskedSums
 
 #: Stands for the clients of a round where only their sum is known.
 EVERYBODY = -1
@@ -60,6 +67,25 @@ class SummingServer(FederatedStrategy):
         """What the sum of so many clients' numbers (int64 [n] in [-2^(bits-1), 2^(bits-1))) stands for."""
         raise NotImplementedError
 
+    # --- the exchanges -------------------------------------------------------------------------------------
+
+    @cached_property
+    def sums(self) -> MaskedSums:
+        """The sums of a protocol that runs."""
+        from fedpriv.server.masked_sum import MaskedSums  # cryptography: only where it is needed
+
+        options = cast(ServerOptions, self.options)
+        return MaskedSums(self.population, self.options, options.min_replies, self.exchange)
+
+    def configure_train(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
+    ) -> Iterable[Message]:
+        if self.options.secure_sum != "protocol":
+            return super().configure_train(server_round, arrays, config, grid)
+        self.begin(server_round, arrays)
+        down, told = self._coming_down(arrays), self.train_options(server_round)
+        return self.sums.masked_training(self.current, grid, down, told, self.bits, self.numbers(self._size()))
+
     @property
     def in_sum(self) -> bool:
         """Whether only the sum is used; not where a secure sum is assumed beside what the server sees."""
@@ -95,7 +121,9 @@ class SummingServer(FederatedStrategy):
 
     def unmasked(self, total: NDArray[np.uint64], survivors: Sequence[int]) -> NDArray[np.uint64]:
         """The sum of the survivors' numbers modulo 2^bits, from the sum of what they sent."""
-        return total
+        if self.options.secure_sum != "protocol":
+            return total
+        return self.sums.unmasked(self.current, total, survivors, self.bits)
 
     def reported(self, replies: Sequence[Reported]) -> Sequence[Reported]:
         """What a clipping rule learns of a round: one report for everybody, the means."""

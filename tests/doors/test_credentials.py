@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 
-from fedpriv.client.key_agreement import read_identity
+from fedpriv.common.identities import read_identity
 from fedpriv.credentials import main, make_credentials
 
 

@@ -41,7 +41,8 @@ from fedpriv.runs.start import resume_run, start_run
 ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_factor=0.4", "num_rounds=3")
 
 #: What an engine must carry beside one exchange's messages: three exchanges a round, one of them with a single client
-#: of each group; statistics and releases apart; layers that stay with their client; public features and their map.
+#: of each group; statistics and releases apart; layers that stay with their client; public features and their map; five
+#: exchanges of a secure sum, two of them behind the release.
 METHODS = {
     "coqfl": ("strategy=coqfl", "strategy.client.group_size=4", "num_rounds=2"),
     "adpfl": (
@@ -52,6 +53,10 @@ METHODS = {
     "dpfedavg": (
         *("strategy=dpfedavg", "features=gradients", "features.map=strokes", "features.dims=60", "model=softmax"),
         *("local.lr=5", "num_clients=2", "clients_per_round=2", "num_rounds=1"),
+    ),
+    "ddgauss": (
+        *("strategy=ddgauss", "strategy.secure_sum=protocol", "strategy.client.noise_multiplier=1", "model=softmax"),
+        *("local.batch_size=16", "num_clients=3", "clients_per_round=3", "num_rounds=2"),
     ),
 }
 
@@ -393,7 +398,7 @@ def test_flower_gives_the_same_run_also_after_an_interruption(interrupted: Calla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "workers"), [("coqfl", 2), ("fedper", 1), ("dpfedavg", 1)])
+@pytest.mark.parametrize(("method", "workers"), [("coqfl", 2), ("fedper", 1), ("dpfedavg", 1), ("ddgauss", 1)])
 def test_methods_that_keep_or_exchange_more_give_the_same_run_on_flower(method: str, workers: int, run: Run):
     """In one piece: what a checkpoint puts back is above, all of a client's memory at a time."""
     options = METHODS[method]

@@ -64,6 +64,7 @@ READERS = (
     "fedpriv.client.method",
     "fedpriv.client.two_exchanges",
     "fedpriv.client.key_agreement",
+    "fedpriv.common.identities",
 )
 FILES = ("open", "Path", "write_atomic", "mkdir", "unlink", "rmtree", "import_module", "locate", "getattr")
 

@@ -22,10 +22,11 @@ from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import PublicFacts, StaleRequest, UnsafeNoise
-from fedpriv.client.key_agreement import Identity, KeyRefused, Session
+from fedpriv.client.key_agreement import KeyRefused, Session, verify_key
 from fedpriv.client.memory import read_memory
 from fedpriv.client.one_bit import WITH_MEMBERS
 from fedpriv.common.errors import OptionError
+from fedpriv.common.identities import Identity, new_identity, read_identity
 from fedpriv.common.messages import (
     ATTEMPT,
     CENTRES,
@@ -190,7 +191,7 @@ def test_a_group_shares_what_its_first_member_drew() -> None:
 
 
 def test_a_server_that_swaps_keys_is_detected_by_identities() -> None:
-    (private3, public3), (private8, public8), (_, stranger) = (shared_bits.new_identity() for _ in range(3))
+    (private3, public3), (private8, public8), (_, stranger) = (new_identity() for _ in range(3))
     alice = a_client(3, identity=Identity(private3, {8: public8}))
     bob = a_client(8, identity=Identity(private8, {3: public3}))
     keys = {3: key_of(alice, [3, 8]), 8: key_of(bob, [3, 8])}
@@ -210,18 +211,18 @@ def test_a_server_that_swaps_keys_is_detected_by_identities() -> None:
     assert bits_of(naive, **told(3, [3, 8], {8: [forged]}))[1]["fallback"] == 0.0
     session = Session(0, 1, 0, (3, 8))
     with pytest.raises(KeyRefused, match="not on the list"):
-        Identity(private3, {}).verify(session, 8, keys[8][0], keys[8][1])
+        verify_key(Identity(private3, {}), session, 8, keys[8][0], keys[8][1])
     with pytest.raises(KeyRefused, match="not signed"):
-        Identity(private3, {8: stranger}).verify(session, 8, keys[8][0], keys[8][1])
+        verify_key(Identity(private3, {8: stranger}), session, 8, keys[8][0], keys[8][1])
     for other in (replace(session, round=2), replace(session, members=(3, 8, 9)), replace(session, run=1)):
         with pytest.raises(KeyRefused, match="not signed"):
-            Identity(private3, {8: public8}).verify(other, 8, keys[8][0], keys[8][1])
+            verify_key(Identity(private3, {8: public8}), other, 8, keys[8][0], keys[8][1])
 
 
 def a_signed_group() -> tuple[dict[int, CoQFLClient], dict[int, list[bytes]]]:
     """Three clients with identities, and their signed keys."""
     group = [2, 5, 7]
-    identities = {number: shared_bits.new_identity() for number in group}
+    identities = {number: new_identity() for number in group}
     peers = {number: public for number, (_, public) in identities.items()}
     clients = {n: a_client(n, group_size=4, identity=Identity(identities[n][0], peers)) for n in group}
     return clients, {number: key_of(client, group) for number, client in clients.items()}
@@ -251,20 +252,20 @@ def test_a_groups_seed_is_sealed_for_signed_keys_alone_and_taken_from_a_signed_l
 
 
 def test_identities_are_read_from_the_clients_own_disk(tmp_path: Path) -> None:
-    private, public = shared_bits.new_identity()
+    private, public = new_identity()
     (tmp_path / "key").write_bytes(private)
     (tmp_path / "peers").write_text(json.dumps({"4": public.hex()}))
-    found = shared_bits.read_identity(tmp_path / "key", tmp_path / "peers")
+    found = read_identity(tmp_path / "key", tmp_path / "peers")
     assert found.private == private and found.peers == {4: public}
     (tmp_path / "peers").write_text("[]")
     with pytest.raises(OptionError, match="node-config peer-keys"):
-        shared_bits.read_identity(tmp_path / "key", tmp_path / "peers")
+        read_identity(tmp_path / "key", tmp_path / "peers")
     with pytest.raises(OptionError, match="node-config identity-key"):
-        shared_bits.read_identity(tmp_path / "nothing", tmp_path / "peers")
+        read_identity(tmp_path / "nothing", tmp_path / "peers")
 
 
 def test_node_config_gives_a_client_its_identity_in_a_deployment_alone(tmp_path: Path) -> None:
-    private, public = shared_bits.new_identity()
+    private, public = new_identity()
     (tmp_path / "key").write_bytes(private)
     (tmp_path / "peers").write_text(json.dumps({"1": public.hex()}))
     context = empty_context(77, 5, 0, 2)

@@ -1,0 +1,245 @@
+"""A client's part in a secure sum that runs (`strategy.secure_sum=protocol`): messages in, `Member`'s answers out.
+
+What the server may choose is the cohort and the moment; modulus, threshold, neighbours and length are those of the
+run's options, and the survivor set is at least the floor that this client's guarantee counts on. Its state of the sum
+waits in the client's memory between the exchanges, written before every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpriv.client.contract import Site, StaleRequest, repeated_answer
+from fedpriv.client.memory import ClientMemory, Waiting, read_memory
+from fedpriv.common.identities import Identity, new_identity
+from fedpriv.common.messages import (
+    ATTEMPTS_PER_START,
+    CONFIRM,
+    KEY_ATTEMPT,
+    KEYS,
+    MEMBERS,
+    MODEL_DIGEST,
+    PUBLIC_KEYS,
+    ROSTER,
+    RUN,
+    SEALED,
+    SHARES,
+    SIGNATURES,
+    SIGNERS,
+    SURVIVORS,
+    UNMASK,
+    Outgoing,
+    Request,
+    place,
+)
+from fedpriv.common.records import shown
+from fedpriv.config.sum_methods import ModularClientOptions
+from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.mechanisms.residues import Residues
+from fedpriv.secure_sum import rules
+from fedpriv.secure_sum.member import Member, join
+from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, graph_of
+
+_STATE = "sum"  # where the memory holds it, among what waits
+
+
+class MaskedSum:
+    """One client's view of the sum of this round."""
+
+    def __init__(self, site: Site, options: ModularClientOptions) -> None:
+        self.site, self.options = site, options
+        #: After an upload: what is kept of it beside the release.
+        self.waiting: Waiting | None = None
+        self._upload: tuple[Member, Mapping[int, bytes], memoryview] | None = None
+
+    @property
+    def floor(self) -> int:
+        """Fewest survivors: the account counts on so many, and the machine's policy may ask for more."""
+        return max(self.options.min_replies, self.site.fewest_survivors)
+
+    def answer(self, request: Request, bits: int, numbers: int) -> Outgoing:
+        """Every exchange but TRAIN. bits, numbers: of a release on the wire. Raises `SumRefused`, `StaleRequest`."""
+        memory = read_memory(self.site.store)
+        if request.exchange == KEYS:
+            after, blobs = self._keys(request, memory, self._session(request, bits, numbers))
+        else:
+            exchange = {SHARES: self._shares, CONFIRM: self._confirm, UNMASK: self._unmask}
+            after, blobs = exchange[request.exchange](request, memory)
+        waiting = _waiting(after)
+        if memory.waiting is None or not _same(memory.waiting, waiting):
+            self.site.store.keep(replace(memory, waiting=waiting))
+        return Outgoing(self.site.num_examples, blobs=blobs)
+
+    def expect(self, request: Request, received: np.ndarray) -> None:
+        """Before training in TRAIN: the model is the one that was signed, and nothing has left in this sum."""
+        member, group = self._member(request, read_memory(self.site.store))
+        theta = np.ascontiguousarray(received).data.cast("B")
+        sealed = self._by_peer(request, SEALED, group)
+        rules.same_model(member.session, theta)
+        rules.one_upload(member.uploaded)
+        self._upload = member, {client: blob for client, blob in sealed.items() if blob}, theta
+
+    def masked(self, residues: Residues) -> Residues:
+        """What leaves of the residues [n]; `waiting` is to be written with it."""
+        assert self._upload is not None, "`expect` comes before training"
+        member, sealed, theta = self._upload
+        after, found = member.mask(sealed, residues, theta)
+        self.waiting = _waiting(after)
+        return found
+
+    # --- the exchanges ---------------------------------------------------------------------------------------
+
+    def _keys(self, request: Request, memory: ClientMemory, session: SumSession) -> tuple[Member, tuple[bytes, ...]]:
+        waiting = memory.waiting
+        if repeated_answer(memory, request) is not None:
+            raise StaleRequest(f"round {request.round} was answered already")
+        asked = (session.round, session.attempt)
+        if waiting is not None and place(*asked) <= place(waiting.round, waiting.attempt):
+            if asked != (waiting.round, waiting.attempt) or _STATE not in waiting.tensors:
+                raise StaleRequest(f"round {request.round} comes after round {waiting.round} has keys")
+            member = _read(waiting)
+            rules.same_session(member.session, session)
+        else:
+            seed = None
+            if self.site.rng == "seeded":
+                seed = encode_key("secure sum", self.site.seed, self.site.client, *asked)
+            member = join(session, self.site.client, seed)
+        return member, (member.announce(self._identity(session)),)
+
+    def _shares(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
+        member = self._state(request, memory)
+        roster = _numbers(request, ROSTER)
+        group = Group(member.session, tuple(roster), {})
+        rules.roster(member.session, self.site.client, roster)
+        announced = self._by_peer(request, PUBLIC_KEYS, group)
+        identity = self._identity(member.session)
+        after, sealed = member.share_out(roster, announced, identity, self.options.colluders)
+        return after, tuple(sealed.values())
+
+    def _confirm(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
+        member, _ = self._member(request, memory)
+        after, signature = member.confirm(_numbers(request, SURVIVORS), self._identity(member.session), self.floor)
+        return after, (signature,)
+
+    def _unmask(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
+        member, _ = self._member(request, memory)
+        signers, signatures = _numbers(request, SIGNERS), _blobs(request, SIGNATURES)
+        if len(signers) != len(signatures):
+            raise SumRefused("the server relays another number of signatures than of signers")
+        told = dict(zip(signers, signatures, strict=True))
+        return member, tuple(member.unmask(told, self._identity(member.session)).values())
+
+    # --- what a request says ---------------------------------------------------------------------------------
+
+    def _session(self, request: Request, bits: int, numbers: int) -> SumSession:
+        """The context that the server's words and this client's own options make."""
+        site, options = self.site, self.options
+        members, attempt = _numbers(request, MEMBERS), _attempt(request)
+        model = request.options.get(MODEL_DIGEST)
+        if len(members) < 2:
+            raise SumRefused(f"the server names {len(members)} members; a sum of one hides nothing")
+        k, t = graph_of(len(members), options.threshold, options.neighbours)
+        run = str(request.options.get(RUN, ""))
+        digest = model if isinstance(model, bytes) else b""
+        context = (tuple(members), t, k, bits, numbers, site.options_digest, digest)
+        return SumSession(run, request.round, attempt, *context)
+
+    def _state(self, request: Request, memory: ClientMemory) -> Member:
+        """What is kept of the sum of this round and attempt."""
+        waiting, attempt = memory.waiting, _attempt(request)
+        if waiting is None or _STATE not in waiting.tensors:
+            raise StaleRequest(f"round {request.round}: there are no keys of this round")
+        if (waiting.round, waiting.attempt) != (request.round, attempt):
+            raise StaleRequest(f"round {request.round}: the keys are those of round {waiting.round}")
+        return _read(waiting)
+
+    def _member(self, request: Request, memory: ClientMemory) -> tuple[Member, Group]:
+        member = self._state(request, memory)
+        if member.group is None:
+            raise SumRefused("the sum has no roster yet")
+        return member, member.group
+
+    def _by_peer(self, request: Request, name: str, group: Group) -> dict[int, bytes]:
+        """Byte strings of a request, one for each neighbour of this client, in their order."""
+        found, peers = _blobs(request, name), group.peers(self.site.client)
+        if len(found) != len(peers):
+            raise SumRefused(f"the server relays {len(found)} byte strings to a client with {len(peers)} neighbours")
+        return dict(zip(peers, found, strict=True))
+
+    def _identity(self, session: SumSession) -> Identity:
+        """The machine's own; in a simulation one made from the seed: signatures are checked there too."""
+        if self.site.identity is not None:
+            return self.site.identity
+        if self.site.guard is not None:
+            raise SumRefused("this machine has no identity-key and peer-keys")
+        seed = self.site.seed
+        return Identity(_simulated(seed, self.site.client)[0], _Simulated(seed, session.members))
+
+
+@lru_cache(maxsize=4096)
+def _simulated(seed: int, client: int) -> tuple[bytes, bytes]:
+    return new_identity(encode_key("identity", seed, client))
+
+
+class _Simulated(Mapping[int, bytes]):
+    """Everybody's public key in a simulation, each made when it is needed."""
+
+    def __init__(self, seed: int, members: tuple[int, ...]) -> None:
+        self.seed, self.members = seed, members
+
+    def __getitem__(self, client: int) -> bytes:
+        return _simulated(self.seed, client)[1]
+
+    def __iter__(self) -> Any:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+def _waiting(member: Member) -> Waiting:
+    state = torch.from_numpy(np.frombuffer(member.to_bytes(), np.uint8).copy())
+    return Waiting(member.session.round, member.session.attempt, {_STATE: state})
+
+
+def _read(waiting: Waiting) -> Member:
+    return Member.from_bytes(waiting.tensors[_STATE].numpy().tobytes())
+
+
+def _same(first: Waiting, second: Waiting) -> bool:
+    states = [waiting.tensors.get(_STATE) for waiting in (first, second)]
+    return (
+        (first.round, first.attempt) == (second.round, second.attempt)
+        and states[0] is not None
+        and torch.equal(states[0], states[1])  # type: ignore[arg-type]
+    )
+
+
+def _attempt(request: Request) -> int:
+    """Of the sum: the server's at the round, which an engine's retry of one client does not change."""
+    attempt = request.options.get(KEY_ATTEMPT)
+    if type(attempt) is not int or not 0 <= request.attempt - attempt < ATTEMPTS_PER_START or attempt < 0:
+        raise SumRefused(f"the server names the attempt {shown(attempt)}")
+    if attempt // ATTEMPTS_PER_START != request.attempt // ATTEMPTS_PER_START:
+        raise SumRefused(f"the server names the attempt {attempt} of an earlier start")
+    return attempt
+
+
+def _numbers(request: Request, name: str) -> list[int]:
+    found = request.options.get(name)
+    if not isinstance(found, list) or not all(type(number) is int for number in found):
+        raise SumRefused(f"{name}: expected whole numbers, got {shown(found)}")
+    return found
+
+
+def _blobs(request: Request, name: str) -> list[bytes]:
+    found = request.options.get(name)
+    if not isinstance(found, list) or not all(isinstance(blob, bytes) for blob in found):
+        raise SumRefused(f"{name}: expected byte strings, got {shown(found)}")
+    return found

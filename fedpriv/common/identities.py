@@ -1,0 +1,127 @@
+"""Keys of clients: Ed25519 identities and their peers', X25519 key pairs, and secrets that two clients share.
+
+Public keys travel through the server. Unsigned, agreement protects against an honest-but-curious server only: one that
+swaps keys sits in the middle. In a deployment every client has an identity and a list of its peers' identities on its
+own disk, and signs what it sends.
+
+Nothing here decides what to do when a check fails: `KeyRefused` says why.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedpriv.common.errors import OptionError
+from fedpriv.common.files import read_regular
+
+KEY_BYTES, SIGNATURE_BYTES = 32, 64
+FIELD = 2**255 - 19  # X25519 takes other forms of the same number, which would hide that a key is the client's own
+
+
+class KeyRefused(Exception):
+    """A key, a signature or a sealed seed that must not be used; says which and why."""
+
+
+def new_private_key(seed: bytes | None = None) -> bytes:
+    """An X25519 private key (32 bytes): from the operating system, or in simulation from a seed of any length."""
+    if seed is None:
+        return secrets.token_bytes(KEY_BYTES)
+    return derive(seed, b"fedpriv simulated key")
+
+
+def derive(secret: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
+    """HKDF-SHA256 without salt (RFC 5869)."""
+    return HKDF(hashes.SHA256(), length, None, info).derive(secret)
+
+
+class KeyPair:
+    """An X25519 key pair, loaded once for agreements with many peers."""
+
+    def __init__(self, private: bytes) -> None:
+        self._private = X25519PrivateKey.from_private_bytes(private)
+        #: The 32 bytes that may travel.
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def agree(self, peer: bytes, info: bytes) -> bytes:
+        """A secret of 32 bytes that only the owners of the two key pairs can derive, the same on both sides.
+
+        Raises `KeyRefused` for a key of another length and for one that makes the shared secret zero.
+        """
+        if len(peer) != KEY_BYTES or int.from_bytes(peer, "little") >= FIELD:
+            raise KeyRefused(f"a public key has {KEY_BYTES} bytes and one form, got {len(peer)}")
+        if peer == self.public:
+            raise KeyRefused("the peer's key is the client's own")
+        try:
+            shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer))
+        except ValueError as error:
+            raise KeyRefused(f"the peer's public key cannot be used ({error})") from None
+        return derive(shared, info + b"".join(sorted((self.public, peer))))
+
+
+def public_key(private: bytes) -> bytes:
+    """The 32 bytes that may travel."""
+    return KeyPair(private).public
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A client's long-lived Ed25519 key, and the public ones of the peers that it accepts, by partition id."""
+
+    private: bytes = field(repr=False)
+    peers: Mapping[int, bytes]
+
+    def sign(self, text: bytes) -> bytes:
+        """Signature (64 bytes)."""
+        return Ed25519PrivateKey.from_private_bytes(self.private).sign(text)
+
+    def verify(self, client: int, text: bytes, signature: bytes, what: str = "message") -> None:
+        """Raises `KeyRefused` unless the peer ``client`` is on the list and signed this text."""
+        peer = self.peers.get(client)
+        if peer is None:
+            raise KeyRefused(f"client {client} is not on the list of peers")
+        try:
+            Ed25519PublicKey.from_public_bytes(peer).verify(signature, text)
+        except (InvalidSignature, ValueError):
+            raise KeyRefused(f"the {what} of client {client} is not signed by its identity") from None
+
+
+def new_identity(seed: bytes | None = None) -> tuple[bytes, bytes]:
+    """(private, public), 32 bytes each: from the operating system, or in simulation from a seed of any length."""
+    private = secrets.token_bytes(KEY_BYTES) if seed is None else derive(seed, b"fedpriv simulated identity")
+    return private, Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def read_identity(key_file: Path, peers_file: Path) -> Identity:
+    """From the client's own disk: a raw or PEM Ed25519 private key, and JSON ``{"partition id": "public key in hex"}``.
+
+    Raises `OptionError` naming the node-config key.
+    """
+    try:
+        text = read_regular(key_file)
+        if text.startswith(b"-----"):
+            loaded = serialization.load_pem_private_key(text, password=None)
+            if not isinstance(loaded, Ed25519PrivateKey):
+                raise ValueError("not an Ed25519 key")
+            private = loaded.private_bytes_raw()
+        else:
+            private = Ed25519PrivateKey.from_private_bytes(text).private_bytes_raw()
+    except (OSError, ValueError, TypeError) as error:
+        words = f"must be an Ed25519 private key ({error})"
+        raise OptionError("node-config identity-key", str(key_file), words) from None
+    try:
+        found = {int(client): bytes.fromhex(key) for client, key in json.loads(read_regular(peers_file)).items()}
+        for key in found.values():
+            Ed25519PublicKey.from_public_bytes(key)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise OptionError("node-config peer-keys", str(peers_file), f"must map ids to public keys ({error})") from None
+    return Identity(private, found)

@@ -1,0 +1,294 @@
+"""A client's half of a secure sum: what it keeps, and its answer to each exchange.
+
+State in, state and answer out; `fedpriv.secure_sum.rules` says what is never answered. The caller writes the new state
+to disk before the answer leaves.
+
+| exchange | comes | leaves |
+|---|---|---|
+| KEYS | the session | an announcement: two public keys, a commitment to b, a signature |
+| SHARES | the roster U1, neighbours' announcements | for each neighbour, sealed: a share of its private key, one of b |
+| TRAIN | the shares that neighbours sealed for it | its vector, masked |
+| CONFIRM | the survivors U3 | its signature of them |
+| UNMASK | t signatures of the same survivors | for each neighbour a share: of b if it is in U3, of its key if not |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from fedpriv.common.identities import KEY_BYTES, SIGNATURE_BYTES, Identity, KeyPair, KeyRefused, derive
+from fedpriv.secure_sum import rules, shamir
+from fedpriv.secure_sum.masks import add_masks, word_type
+from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession
+
+#: An announcement: the public key of masks, that of sealing, the commitment to b; then the signature of the three.
+KEYS_BYTES = 2 * KEY_BYTES + 32
+ANNOUNCEMENT_BYTES = KEYS_BYTES + SIGNATURE_BYTES
+#: What is sealed for a neighbour: a share of the private key of masks and one of b; with the tag of the seal.
+OPENED_BYTES = 2 * shamir.SHARE_BYTES
+SEALED_BYTES = OPENED_BYTES + 16
+_ZERO_NONCE = bytes(12)
+_NO_SIGNATURE = bytes(SIGNATURE_BYTES)
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a client keeps of one sum. secret: 32 bytes, from which all others of this sum are derived; it never leaves.
+    shares: by neighbour whose sealed shares came, the two shares; empty bytes where they could not be opened.
+    """
+
+    session: SumSession
+    own: int
+    secret: bytes = field(repr=False)
+    group: Group | None = None
+    shares: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    uploaded: bool = False
+    survivors: tuple[int, ...] = ()
+
+    # --- secrets ---------------------------------------------------------------------------------------------
+
+    def _derived(self, purpose: str) -> bytes:
+        return derive(self.secret, self.session.info(purpose, self.own))
+
+    @cached_property
+    def _mask_private(self) -> bytes:
+        return self._derived("private key of masks")
+
+    @cached_property
+    def _mask_keys(self) -> KeyPair:
+        return KeyPair(self._mask_private)
+
+    @cached_property
+    def _seal_keys(self) -> KeyPair:
+        return KeyPair(self._derived("private key of seals"))
+
+    @cached_property
+    def _own_mask(self) -> bytes:
+        """b: the seed of the mask that no other client shares."""
+        return self._derived("own mask")
+
+    @cached_property
+    def _split(self) -> dict[int, bytes]:
+        """Holder -> its two shares; this client is one. The polynomials belong to this group alone."""
+        group = self._known_group()
+        points = [point_of(client) for client in (*group.peers(self.own), self.own)]
+        found = []
+        for purpose, kept in (("key", self._mask_private), ("b", self._own_mask)):
+            key = derive(self.secret, group.info(f"polynomial of {purpose}", self.own))
+            found.append(shamir.split(kept, self.session.threshold, points, key))
+        return {point - 1: of_key + found[1][point] for point, of_key in found[0].items()}
+
+    def _known_group(self) -> Group:
+        if self.group is None:
+            raise SumRefused("the sum has no roster yet")
+        return self.group
+
+    # --- the exchanges ---------------------------------------------------------------------------------------
+
+    def announce(self, identity: Identity | None) -> bytes:
+        """KEYS: the same bytes whenever it is asked."""
+        commitment = commitment_to(self.session, self.own, self._own_mask)
+        keys = self._mask_keys.public + self._seal_keys.public + commitment
+        return keys + (
+            _NO_SIGNATURE if identity is None else identity.sign(announced_text(self.session, self.own, keys))
+        )
+
+    def share_out(
+        self, roster: Sequence[int], announced: Mapping[int, bytes], identity: Identity | None, colluders: int = 0
+    ) -> tuple[Member, dict[int, bytes]]:
+        """SHARES: what is sealed for each neighbour. announced: their announcements. colluders: of the holders, clients
+        that may sign and tell anything; in the sparse graph, where nothing is claimed against a server that lies, 0.
+        """
+        rules.roster(self.session, self.own, roster)
+        known = {client: _exactly(blob, ANNOUNCEMENT_BYTES, "announcement") for client, blob in announced.items()}
+        keys = {client: blob[:KEYS_BYTES] for client, blob in known.items()}
+        keys[self.own] = self.announce(None)[:KEYS_BYTES]
+        group = Group(self.session, tuple(roster), keys)
+        peers = group.peers(self.own)
+        rules.peers(peers, known.keys())
+        rules.threshold(self.session, len(peers) + 1, colluders if group.complete else 0)
+        if self.group is not None:
+            rules.same_roster(self.group, group)
+        rules.distinct(blob[start : start + KEY_BYTES] for blob in keys.values() for start in (0, KEY_BYTES))
+        for client, blob in known.items():
+            text = announced_text(self.session, client, blob[:KEYS_BYTES])
+            rules.signed(identity, client, text, blob[KEYS_BYTES:])
+        after = replace(self, group=group)
+        sealed = {}
+        for client in peers:
+            key = after._seal_key(client, of=self.own)
+            sealed[client] = ChaCha20Poly1305(key).encrypt(_ZERO_NONCE, after._split[client], None)
+        return after, sealed
+
+    def _seal_key(self, peer: int, of: int) -> bytes:
+        """Of one direction between two neighbours in this group: it seals one text, so one nonce is enough."""
+        group = self._known_group()
+        receiver = peer if of == self.own else self.own
+        try:
+            return self._seal_keys.agree(
+                group.announced[peer][KEY_BYTES : 2 * KEY_BYTES], group.info("seal", of, receiver)
+            )
+        except KeyRefused as error:
+            raise SumRefused(f"client {peer}: {error}") from None
+
+    def mask(
+        self, sealed: Mapping[int, bytes], vector: NDArray[Any], theta: bytes | memoryview
+    ) -> tuple[Member, NDArray[Any]]:
+        """TRAIN: the vector (whole numbers below 2^bits [size]) under all masks. sealed: by neighbour what it sealed
+        for this client. theta: the bytes of the model that came down.
+        """
+        group, session = self._known_group(), self.session
+        rules.same_model(session, theta)
+        rules.one_upload(self.uploaded)
+        rules.senders(session, group.peers(self.own), sealed)
+        if vector.shape != (session.size,) or vector.dtype.kind != "u":
+            raise ValueError(f"a vector of {session.size} whole numbers is masked, not {vector.dtype} {vector.shape}")
+        if vector.size and (int(vector.min()) < 0 or int(vector.max()) >= session.modulus):
+            raise ValueError(f"numbers of a vector are from 0 to {session.modulus - 1}")
+        shares = {}
+        for client, blob in sealed.items():
+            try:
+                key = self._seal_key(client, of=client)
+                opened = ChaCha20Poly1305(key).decrypt(_ZERO_NONCE, _exactly(blob, SEALED_BYTES, "share"), None)
+            except (InvalidTag, SumRefused):  # it hurts its sender alone, who has one share less to be opened by
+                opened = b""
+            shares[client] = opened
+        plus, minus = [mask_of(group, self.own, self._own_mask)], list[bytes]()
+        for client in sealed:
+            key = self._pair_key(group, client)
+            (plus if self.own < client else minus).append(key)
+        total = vector.astype(word_type(session.bits))
+        add_masks(total, plus, minus)
+        masked = total.astype(vector.dtype) & vector.dtype.type(session.modulus - 1)
+        return replace(self, shares=shares, uploaded=True), masked
+
+    def _pair_key(self, group: Group, client: int) -> bytes:
+        try:
+            return pair_key(group, self._mask_keys, group.announced[client][:KEY_BYTES])
+        except KeyRefused as error:
+            raise SumRefused(f"client {client}: {error}") from None
+
+    def confirm(self, survivors: Sequence[int], identity: Identity | None, floor: int) -> tuple[Member, bytes]:
+        """CONFIRM: the signature of the survivor set; the state holds the set. floor: fewest survivors that the
+        client's guarantee and its machine's policy allow.
+        """
+        group = self._known_group()
+        if not self.uploaded:
+            raise SumRefused("this client has uploaded nothing in this sum")
+        rules.survivors(group, self.own, self.shares.keys(), survivors, floor)
+        rules.one_survivor_set(self.survivors, survivors)
+        text = survivors_text(group, survivors)
+        return replace(self, survivors=tuple(survivors)), _NO_SIGNATURE if identity is None else identity.sign(text)
+
+    def unmask(self, signatures: Mapping[int, bytes], identity: Identity | None) -> dict[int, bytes]:
+        """UNMASK: by client whose shares it has, itself included, the share of b of a survivor, of the key of another;
+        empty where it has none. The survivors are those of its own state, whatever the server says.
+        """
+        group = self._known_group()
+        if not self.survivors:
+            raise SumRefused("this client has signed no survivor set")
+        text, standing = survivors_text(group, self.survivors), set(self.survivors)
+        signers = {self.own}
+        for client in set(group.peers(self.own)) & standing & set(signatures):
+            if len(signers) >= self.session.threshold:
+                break
+            try:
+                if identity is not None:
+                    identity.verify(client, text, signatures[client])
+            except KeyRefused:
+                continue
+            signers.add(client)
+        rules.confirmed(self.session, len(signers))
+        found = {}
+        for client in sorted({*self.shares, self.own}):
+            both = self._split[self.own] if client == self.own else self.shares[client]
+            found[client] = both[shamir.SHARE_BYTES :] if client in standing else both[: shamir.SHARE_BYTES]
+        return found
+
+    # --- on disk ---------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """For the client's own disk."""
+        session, group = self.session, self.group
+        public = {
+            name: value.hex() if isinstance(value, bytes) else value
+            for name, value in ((name, getattr(session, name)) for name in session.__dataclass_fields__)
+        }
+        state = {
+            "session": public,
+            "own": self.own,
+            "secret": self.secret.hex(),
+            "roster": None if group is None else group.roster,
+            "announced": {} if group is None else {client: blob.hex() for client, blob in group.announced.items()},
+            "shares": {client: blob.hex() for client, blob in self.shares.items()},
+            "uploaded": self.uploaded,
+            "survivors": self.survivors,
+        }
+        return json.dumps(state, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> Member:
+        state = json.loads(text)
+        public = state["session"] | {"members": tuple(state["session"]["members"])}
+        session = SumSession(**{**public, **{name: bytes.fromhex(public[name]) for name in ("options", "model")}})
+        group = None
+        if state["roster"] is not None:
+            announced = {int(client): bytes.fromhex(blob) for client, blob in state["announced"].items()}
+            group = Group(session, tuple(state["roster"]), announced)
+        shares = {int(client): bytes.fromhex(blob) for client, blob in state["shares"].items()}
+        survivors = tuple(state["survivors"])
+        return cls(session, state["own"], bytes.fromhex(state["secret"]), group, shares, state["uploaded"], survivors)
+
+
+def join(session: SumSession, own: int, seed: bytes | None = None) -> Member:
+    """A new member with fresh secrets: from the operating system, or in simulation from a seed of any length."""
+    rules.member(session, own)
+    secret = secrets.token_bytes(32) if seed is None else derive(seed, b"fedpriv simulated sum")
+    return Member(session, own, secret)
+
+
+# --- what both halves compute ----------------------------------------------------------------------------------
+
+
+def point_of(client: int) -> int:
+    """Where a client's shares lie on the polynomials; never 0, where the secret is."""
+    return client + 1
+
+
+def commitment_to(session: SumSession, client: int, b: bytes) -> bytes:
+    """Of b, so that a wrong share is noticed: a hash of 32 random bytes tells nothing of them."""
+    return hashlib.sha256(session.info("commitment", client) + b).digest()
+
+
+def announced_text(session: SumSession, client: int, keys: bytes) -> bytes:
+    return session.info("announcement", client) + keys
+
+
+def survivors_text(group: Group, survivors: Sequence[int]) -> bytes:
+    return group.info("survivors", len(survivors), *survivors)
+
+
+def mask_of(group: Group, client: int, b: bytes) -> bytes:
+    """The key of the mask that follows from a client's b."""
+    return derive(b, group.info("own mask", client))
+
+
+def pair_key(group: Group, private: KeyPair, public: bytes) -> bytes:
+    """The key of the mask that two clients share. Raises `KeyRefused`."""
+    return private.agree(public, group.info("pair mask"))
+
+
+def _exactly(blob: bytes, length: int, what: str) -> bytes:
+    if not isinstance(blob, bytes) or len(blob) != length:
+        raise SumRefused(f"the {what} has {len(blob) if isinstance(blob, bytes) else 0} bytes, {length} are expected")
+    return blob

@@ -1,0 +1,206 @@
+"""What secure sums are made of, against published test vectors and plain definitions."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+from scipy import stats
+
+from fedpriv.common.identities import KeyPair, KeyRefused, derive, new_identity
+from fedpriv.secure_sum import masks, shamir
+from fedpriv.secure_sum.masks import add_masks, word_type
+from fedpriv.secure_sum.shamir import PRIME, combine, split, weights_at_zero
+from fedpriv.secure_sum.sum_session import _tails, chosen_graph, default_threshold
+
+ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+BOB = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+SHARED = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
+
+
+def test_x25519_is_that_of_rfc_7748() -> None:
+    """Section 6.1, Diffie-Hellman."""
+    alice, bob = KeyPair(ALICE), KeyPair(BOB)
+    assert alice.public.hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
+    assert bob.public.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
+    keys = b"".join(sorted((alice.public, bob.public)))
+    assert alice.agree(bob.public, b"for") == bob.agree(alice.public, b"for") == derive(SHARED, b"for" + keys)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        bytes(32),  # of small order: the shared secret would be zero
+        (2**255 - 19).to_bytes(32, "little"),  # zero in another form
+        (2**255 - 1).to_bytes(32, "little"),
+        KeyPair(ALICE).public,
+        b"short",
+    ],
+)
+def test_keys_that_agree_on_nothing_are_refused(key: bytes) -> None:
+    with pytest.raises(KeyRefused):
+        KeyPair(ALICE).agree(key, b"")
+
+
+def test_hkdf_is_that_of_rfc_5869() -> None:
+    """Test case 3, without salt and info; what is derived for one purpose says nothing of another."""
+    expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
+    assert derive(b"\x0b" * 22, b"", 42).hex() == expected
+    assert derive(b"\x0b" * 22, b"another", 42).hex() != expected
+
+
+def test_aes_in_counter_mode_is_that_of_nist() -> None:
+    """SP 800-38A, F.5.5 CTR-AES256; and the first block under a zero key (H of GCM's test case 13)."""
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    counter = bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
+    plain = bytes.fromhex("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51")
+    found = Cipher(masks.AES(key), masks.CTR(counter)).encryptor().update(plain)
+    assert found.hex() == "601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"
+    total = np.zeros(4, np.uint32)
+    add_masks(total, [bytes(32)])
+    assert total.tobytes().hex() == "dc95c078a2408989ad48a21492842087"
+
+
+@pytest.mark.parametrize("bits", [6, 16, 17, 32, 33, 56])
+@pytest.mark.parametrize("size", [1, 7, masks.CHUNK // 8, masks.CHUNK + 5])
+def test_masks_are_the_counters_blocks_and_wrap_around(bits: int, size: int) -> None:
+    kind = word_type(bits)
+    assert 8 * kind.itemsize >= bits
+    keys = [bytes([n]) * 32 for n in range(3)]
+    start = np.random.default_rng(0).integers(0, 2**bits, size).astype(kind)
+    expected = start.copy()
+    blocks = -(-size * kind.itemsize // 16)
+    counters = b"".join(number.to_bytes(16, "big") for number in range(blocks))
+    for key, sign in zip(keys, (1, 1, -1), strict=True):
+        stream = Cipher(masks.AES(key), ECB()).encryptor().update(counters)
+        mask = np.frombuffer(stream, kind)[:size]
+        expected = expected + mask if sign == 1 else expected - mask
+    total = start.copy()
+    add_masks(total, keys[:2], keys[2:])
+    assert (total == expected).all() and (total != start).any()
+    add_masks(total, keys[2:], keys[:2])
+    assert (total == start).all()
+
+
+# --- Shamir ------------------------------------------------------------------------------------------------
+
+
+def is_prime(number: int) -> bool:
+    """Miller and Rabin with 40 random bases."""
+    odd, twos = number - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    rng = random.Random(1)
+    for _ in range(40):
+        value = pow(rng.randrange(2, number - 1), odd, number)
+        if value in (1, number - 1):
+            continue
+        for _ in range(twos - 1):
+            value = value * value % number
+            if value == number - 1:
+                break
+        else:
+            return False
+    return True
+
+
+def test_the_field_is_the_least_prime_above_all_secrets() -> None:
+    assert PRIME > 2**256 and is_prime(PRIME)
+    assert not any(is_prime(number) for number in range(2**256 + 1, PRIME, 2))
+
+
+def test_every_threshold_of_shares_opens_the_secret_and_no_fewer_do() -> None:
+    rng = random.Random(2)
+    for count, threshold in [(3, 2), (5, 3), (6, 5), (4, 4)]:
+        secret, points = rng.randbytes(32), rng.sample(range(1, 10**6), count)
+        shares = split(secret, threshold, points, rng.randbytes(32))
+        for some in itertools.combinations(points, threshold):
+            assert combine({point: shares[point] for point in some}, threshold) == secret
+        for fewer in itertools.combinations(points, threshold - 1):
+            with pytest.raises(ValueError, match="are needed"):
+                combine({point: shares[point] for point in fewer}, threshold)
+            assert combine({point: shares[point] for point in fewer}, threshold - 1) != secret
+
+
+def test_fewer_shares_fit_every_secret() -> None:
+    """With t - 1 shares and any other secret there is one polynomial through them: nothing is told."""
+    secret, points = bytes(range(32)), [3, 8, 21, 34]
+    shares = split(secret, 4, points, b"k" * 32)
+    known = points[:3]
+    for guess in (bytes(32), b"\xff" * 32, secret):
+        # the value at the fourth point for which the four open to the guess
+        w = weights_at_zero(points)
+        rest = sum(int.from_bytes(shares[point], "big") * weight for point, weight in zip(known, w[:3], strict=True))
+        value = (int.from_bytes(guess, "big") - rest) * pow(w[3], -1, PRIME) % PRIME
+        completed = {point: shares[point] for point in known} | {34: value.to_bytes(33, "big")}
+        assert combine(completed, 4) == guess
+        assert (completed[34] == shares[34]) == (guess == secret)
+
+
+def test_a_share_alone_is_uniform_whatever_the_secret_is() -> None:
+    for secret in (bytes(32), b"\xff" * 32):
+        first = [split(secret, 2, [1, 2], number.to_bytes(32, "big"))[1][1] for number in range(4000)]
+        assert stats.chisquare(np.bincount(first, minlength=256)).pvalue > 1e-4
+
+
+def test_the_same_key_gives_the_same_shares_and_damaged_ones_are_seen() -> None:
+    given = (bytes(32), 2, [1, 2, 3], b"k" * 32)
+    assert split(*given) == split(*given) != split(*given[:3], b"l" * 32)
+    shares = split(*given)
+    with pytest.raises(ValueError, match="another form"):
+        combine({1: shares[1], 2: shares[2][:-1]}, 2)
+    with pytest.raises(ValueError, match="another form"):
+        combine({1: shares[1], 2: PRIME.to_bytes(33, "big")}, 2)
+    for points in ([0, 1], [1, 1], [1, PRIME]):
+        with pytest.raises(ValueError, match="points"):
+            split(bytes(32), 2, points, b"k" * 32)
+    large = {1: (PRIME - 1).to_bytes(33, "big"), 2: (PRIME - 1).to_bytes(33, "big")}
+    assert combine(large, 2) is None  # the constant PRIME - 1 is no 32-byte secret
+    assert shamir.SHARE_BYTES == 33
+
+
+# --- the sparse graph --------------------------------------------------------------------------------------
+
+
+def test_hypergeometric_tails_are_scipys() -> None:
+    for population, marked, drawn in [(30, 6, 10), (999, 100, 46), (999, 200, 98)]:
+        law = stats.hypergeom(population, marked, drawn)
+        found = _tails(population, marked, drawn)
+        for at_least in range(drawn + 1):
+            assert found[at_least] == pytest.approx(law.sf(at_least - 1), rel=1e-6, abs=1e-300)
+
+
+@pytest.mark.parametrize(("clients", "colluding", "dropping"), [(201, 0.1, 0.1), (1000, 0.1, 0.1), (1000, 0.2, 0.2)])
+def test_the_chosen_graph_keeps_its_bounds_and_a_smaller_one_does_not(
+    clients: int, colluding: float, dropping: float
+) -> None:
+    k, t = chosen_graph(clients, colluding, dropping)
+
+    def kept(k: int, t: int) -> bool:
+        bad = stats.hypergeom(clients - 1, int(np.ceil(colluding * clients)), k)
+        gone = stats.hypergeom(clients - 1, int(np.ceil(dropping * clients)), k)
+        lost = (np.ceil(colluding * clients) + np.ceil(dropping * clients)) / clients
+        return bool(
+            clients * bad.sf(t - 1) <= 2**-40
+            and clients * gone.sf(k - t) <= 2**-20
+            and clients * lost ** (k // 2) <= 2**-40
+        )
+
+    assert k % 2 == 0 and 2 * t > k + 1 and kept(k, t)
+    assert not any(kept(k - 2, other) for other in range((k - 2) // 2 + 1, k - 1))
+
+
+def test_small_rounds_have_the_complete_graph() -> None:
+    assert chosen_graph(200) == (0, 134) and default_threshold(3) == 3 and default_threshold(2) == 2
+    for n in range(2, 60):  # a third of colluders is not enough for two sets of signers
+        t = default_threshold(n)
+        assert 2 * t > n + max(0, (n - 1) // 3) and t <= n
+
+
+def test_identities_of_a_simulation_follow_from_a_seed() -> None:
+    assert new_identity(b"a") == new_identity(b"a") != new_identity(b"b")
+    assert new_identity() != new_identity()
