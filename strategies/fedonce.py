@@ -23,7 +23,8 @@ of W - theta from m with the least mean square error, and what it leaves unknown
 
 Symbols: eta -> step, V -> error, nu^2 -> spread, s -> share, tau -> scale: V = tau^2 and nu = rho tau before the first
 round. A shift of all classes' weights alike changes no prediction, so s = (C - 1)/C for C classes; where features lie
-in few directions (``effective_dims``) less.
+in few directions (``effective_dims``) less: a map was made to use all of its own, whatever is not mapped uses some
+`DIMS_PER_CLASS` for each class.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.unit_vector import UnitVectorStrategy
 
+#: Directions of pixels or features without a map that matter, for each class. Found on held-out training pictures of
+#: MNIST: half or twice as many cost less than a point from epsilon 2 up (at 1 half as many would be better).
+DIMS_PER_CLASS = 15
+
 
 def step_of(error: float, spread: float, noise: float, cohort: int) -> tuple[float, float]:
     """(eta, the next V) of V, nu^2, s (M - 1) and n."""
@@ -51,7 +56,9 @@ def step_of(error: float, spread: float, noise: float, cohort: int) -> tuple[flo
 
 
 class FedOnce(UnitVectorStrategy):
-    """step: eta, "auto" by the rule. scale, spread: tau and rho. effective_dims: None for all of the model's."""
+    """step: eta, "auto" by the rule. scale, spread: tau and rho. effective_dims: None for all of the model's; "auto":
+    so with a map, else by the number of classes.
+    """
 
     options: FedOnceServerOptions
 
@@ -74,8 +81,11 @@ class FedOnce(UnitVectorStrategy):
         asked, classes = self.options, self.population.classes
         std = 2 / gaussian_mu(asked.epsilon, asked.claimed_delta) if asked.mechanism == "gaussian" else 0.0
         share = 1 - 1 / classes if classes > 1 else 1.0
-        if asked.effective_dims is not None:
-            share = min(share, asked.effective_dims / size)
+        dims = asked.effective_dims
+        if dims == "auto":
+            dims = DIMS_PER_CLASS * classes if asked.features_map == "none" and classes > 1 else None
+        if dims is not None:
+            share = min(share, dims / size)
         return share * max(0.0, self.mechanism_for(size, std).second_moment - 1)
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:

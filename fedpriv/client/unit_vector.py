@@ -17,6 +17,7 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Release, RunFacts
 from fedpriv.client.method import Method, Traits, on_all_axes
+from fedpriv.client.secure_sum import SummedGaussians
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Request
 from fedpriv.config.unit_methods import PrivUnitClientOptions
@@ -25,16 +26,20 @@ from fedpriv.mechanisms.privunit import direction
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON
 from fedpriv.mechanisms.unit_vectors import GaussianUnit, UnitMechanism, unit_mechanism
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, Gaussian, UnitCap
+from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, UnitCap
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
+#: Largest epsilon against the server that is looked for where only a sum has to meet a target.
+MOST_OF_GAUSSIAN = 1e4
 _AUDIT = ("audit",)  # addresses the auditor's public projection
 
 
-class UnitVectorClient(Client):
+class UnitVectorClient(SummedGaussians, Client):
     """Base of the client halves that release directions.
 
     epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of a sketch, None: the best.
+    Gaussians add up in a secure sum: every direction has a length of one, so that another data set moves the sum by at
+    most 2, and all noises are of one size (`Gaussian.in_sum`).
     """
 
     options: PrivUnitClientOptions
@@ -86,7 +91,13 @@ class UnitVectorClient(Client):
         return UnitCap(threat=self.threat, epsilon=law.epsilon, inside=law.inside, delta=law.delta)
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
-        return (Charge(self.event()),)
+        own = self.event()
+        return Charge(own), *(self.summed(own) if isinstance(own, Gaussian) else ())
+
+    def why_no_account(self, observer: str) -> str:
+        if observer == SECURE_SUM.observer and not isinstance(self.mechanism, GaussianUnit):
+            return "a sum hides no more of what is not Gaussian; allowed: strategy.client.mechanism=gaussian"
+        return super().why_no_account(observer)
 
     def planned_events(self, participations: int) -> list[Event]:
         return [replace(self.event(), count=participations)] if participations else []
@@ -113,15 +124,18 @@ class UnitVectorClient(Client):
         from fedpriv.privacy.calibration import calibrate  # loads the accountants
         from fedpriv.privacy.composition import compose
 
+        gaussian = isinstance(make().mechanism, GaussianUnit)  # type: ignore[attr-defined]
+        most = MOST_OF_GAUSSIAN if gaussian else LARGEST_EPSILON
+
         def epsilon(noise: float) -> float:
-            return min(1 / noise, LARGEST_EPSILON)
+            return min(1 / noise, most)
 
         def events(noise: float) -> list[Event]:
             client = make(epsilon=epsilon(noise))
             return client.planned_against(threat or client.threat, participations)
 
         found = epsilon(calibrate(events, target, delta, 1e-3).noise_multiplier)
-        plain = min(target / max(1, participations), LARGEST_EPSILON)
+        plain = min(target / max(1, participations), most)
         keeps = plain > found and compose(events(1 / plain), delta).epsilon <= target
         return {"epsilon": plain if keeps else found}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,6 +136,21 @@ class Stop:
         """No forced stop any more: the work is ending."""
         if self._timer is not None:
             self._timer.cancel()
+
+
+def end_with_parent(grace: float = 0.0) -> None:
+    """From now on this process does not outlive the one that started it: its work is asked to stop, and ``grace``
+    seconds later the process ends, whatever it waits for.
+    """
+    threading.Thread(target=_watch, args=(os.getppid(), grace), daemon=True).start()
+
+
+def _watch(parent: int, grace: float) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    stop.request()
+    time.sleep(grace)
+    os._exit(1)
 
 
 def _say(words: str) -> None:

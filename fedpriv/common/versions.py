@@ -23,7 +23,12 @@ VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that can change a result."""
-    return {"python": platform.python_version()} | {name: version(name) for name in VERSIONS}
+    return {"python": platform.python_version()} | {name: _installed(name) for name in VERSIONS}
+
+
+@cache
+def _installed(name: str) -> str:
+    return version(name)
 
 
 @cache

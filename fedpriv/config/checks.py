@@ -22,7 +22,7 @@ from fedpriv.config.methods import (
 from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
 from fedpriv.config.sum_checks import check_secure_sum
-from fedpriv.config.unit_methods import FedOnceClientOptions, UnitOptions
+from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceClientOptions, UnitOptions
 
 
 def validate(raw: dict[str, Any]) -> Config:
@@ -219,12 +219,20 @@ def check_halves(config: Config) -> None:
     if issubclass(client, ClippingClientOptions):
         _check_clipping(config)
     if issubclass(client, UnitOptions):
+        _check_unit_epsilon(config)
         _check_alike(config, UnitOptions.model_fields)
     if issubclass(client, FedOnceClientOptions):
         _check_alike(config, ["claimed_delta"])
         if config.model.name not in LINEAR:
             words = f"the steps of {config.strategy.name} are those of a linear model; allowed: {', '.join(LINEAR)}"
             raise OptionError("model", config.model.name, words)
+
+
+def _check_unit_epsilon(config: Config) -> None:
+    client = config.client_options()
+    if client["mechanism"] != "gaussian" and client["epsilon"] > MOST_EPSILON:
+        words = f"of strategy.client.mechanism={client['mechanism']}: at most {MOST_EPSILON}"
+        raise OptionError("strategy.client.epsilon", client["epsilon"], words)
 
 
 def _check_alike(config: Config, names: Iterable[str]) -> None:

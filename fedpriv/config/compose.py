@@ -15,20 +15,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
 from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -72,13 +73,18 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     """
     parsed = parse(overrides)
     _check_choices(parsed)
-    wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line]
+    wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line and not _is_none(o)]
     raw = _compose_raw(wanted)
     for command in COMMANDS:
         raw.pop(command, None)
     config = validate(raw)
     _refuse_noise_beside_target(config, parsed)
     return config
+
+
+def _is_none(override: Override) -> bool:
+    """``experiment=null``, the default, which Hydra takes from a file only."""
+    return override.key_or_group == "experiment" and override.get_value_element_as_str() == "null"
 
 
 def _refuse_noise_beside_target(config: Config, given: Sequence[Override]) -> None:
@@ -148,14 +154,17 @@ def _printable(text: str) -> str:
 
 def parse(overrides: Sequence[str]) -> list[Override]:
     """Parses ``key=value`` strings; a string that is none raises `OptionError`."""
-    parsed = []
-    for line in overrides:
-        try:
-            parsed.append(OverridesParser.create().parse_override(line))
-            if not parsed[-1].key_or_group:
-                raise ValueError("no name")
-        except (HydraException, ValueError):
-            raise OptionError(*_split(line), "not of the form option=value; quote special characters") from None
+    return [_parsed(line) for line in overrides]
+
+
+@lru_cache(maxsize=4096)
+def _parsed(line: str) -> Override:
+    try:
+        parsed = OverridesParser.create().parse_override(line)
+        if not parsed.key_or_group:
+            raise ValueError("no name")
+    except (HydraException, ValueError):
+        raise OptionError(*_split(line), "not of the form option=value; quote special characters") from None
     return parsed
 
 
@@ -165,10 +174,31 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _compose_raw(overrides: list[str]) -> dict[str, Any]:
-    """What Hydra makes of the overrides; a tenth of a second, which the same overrides cost once."""
+    """What Hydra makes of the overrides. Choices of files take it a tenth of a second, which the same choices cost
+    once; values are set afterwards, as it sets them.
+    """
+    parsed = parse(overrides)
     if any("${" in override for override in overrides):  # may ask for anything, also for the time
-        return _compose_with_hydra(overrides)
-    return copy.deepcopy(_composed(tuple(overrides), _sources()))
+        return _resolved(_hydra_tree(overrides), overrides)
+    values = [override for override in parsed if _is_plain_value(override)]
+    chosen = _chosen(tuple(o.input_line or "" for o in parsed if o not in values), _sources())
+    found = with_scalars(chosen.known, values)
+    if found is not None:
+        return found
+    tree = copy.deepcopy(chosen.tree)
+    try:
+        for override in values:
+            OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
+    except OmegaConfBaseException:
+        tree = _hydra_tree(overrides)  # says what is wrong
+    return _resolved(tree, overrides)
+
+
+def _is_plain_value(override: Override) -> bool:
+    """``option=value``: no choice of a file, no option of Hydra, nothing added or removed."""
+    key = override.key_or_group
+    plain = override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
+    return plain and "/" not in key and key.partition(".")[0] != "hydra" and not (CONF / key).is_dir()
 
 
 def _sources() -> tuple[Any, ...]:
@@ -178,18 +208,34 @@ def _sources() -> tuple[Any, ...]:
     return (*((path, stat.st_mtime_ns, stat.st_size) for path, stat in files), *host)
 
 
+class _Chosen(NamedTuple):
+    """A composition without values set: as Hydra's tree, and as plain values in which the host's variables are known
+    (`_sources`) and other options are referred to.
+    """
+
+    tree: DictConfig
+    known: dict[str, Any]
+
+
 @lru_cache(maxsize=256)
-def _composed(overrides: tuple[str, ...], sources: tuple[Any, ...]) -> dict[str, Any]:
-    return _compose_with_hydra(list(overrides))
+def _chosen(choices: tuple[str, ...], sources: tuple[Any, ...]) -> _Chosen:
+    tree = _hydra_tree(list(choices))
+    known = host_known(OmegaConf.to_container(tree, resolve=False), tree)
+    assert isinstance(known, dict)
+    return _Chosen(tree, {str(name): value for name, value in known.items()})
 
 
-def _compose_with_hydra(overrides: list[str]) -> dict[str, Any]:
+def _hydra_tree(overrides: list[str]) -> DictConfig:
     try:
         with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
-            tree = hydra_compose("config", overrides=overrides)
-        raw = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+            return hydra_compose("config", overrides=overrides)
     except HydraException as error:
         raise _translated(str(error), overrides) from None
+
+
+def _resolved(tree: DictConfig, overrides: list[str]) -> dict[str, Any]:
+    try:
+        raw = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
         for key, given in map(_split, overrides):  # a group that is no mapping lacks what others point at

@@ -69,8 +69,13 @@ def _digests(named: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-def _imports(content: bytes, module: str, is_package: bool) -> Iterator[str]:
+@lru_cache(maxsize=1024)
+def _imports(content: bytes, module: str, is_package: bool) -> tuple[str, ...]:
     """What may be modules among the names that a file imports, at its top or later; not for type checking alone."""
+    return tuple(dict.fromkeys(_imported(content, module, is_package)))
+
+
+def _imported(content: bytes, module: str, is_package: bool) -> Iterator[str]:
     try:
         waiting: list[ast.AST] = [ast.parse(content)]
     except (SyntaxError, ValueError):  # the import says so

@@ -8,16 +8,20 @@ from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.options import ClientOptions, Options, ServerOptions
+from fedpriv.config.sum_methods import WeighedSumOptions
+
+#: Largest epsilon of one release, but by the Gaussian: e^epsilon is then not far from leaving float64.
+MOST_EPSILON = 500
 
 
 class UnitOptions(Options):
     """What both halves of PrivUnit must agree on."""
 
-    mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "gaussian"] = Field(
+    mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "sqkr", "gaussian"] = Field(
         description="how a direction is released"
     )
-    epsilon: float = Field(ge=1e-5, le=500, description="what one release costs")
-    bits: int | None = Field(ge=1, le=16, description="sketch: b, bits of a release; null: the best for epsilon")
+    epsilon: float = Field(ge=1e-5, le=1e6, description=f"what one release costs; above {MOST_EPSILON}: gaussian alone")
+    bits: int | None = Field(ge=1, le=16, description="sketch, sqkr: b, bits of a release; null: the best for epsilon")
     projections: int = Field(ge=1, le=2**20, description="projunit, hadamard: k, numbers of a release")
 
 
@@ -25,7 +29,7 @@ class PrivUnitServerOptions(UnitOptions, ServerOptions):
     learning_rate: float = Field(gt=0, description="eta of the server's step along the mean direction")
 
 
-class PrivUnitClientOptions(UnitOptions, ClientOptions):
+class PrivUnitClientOptions(UnitOptions, WeighedSumOptions, ClientOptions):
     claimed_delta: float = Field(gt=0, lt=1, description="gaussian: delta of a release's epsilon")
 
 
@@ -33,7 +37,10 @@ class FedOnceServerOptions(UnitOptions, ServerOptions):
     step: Any = Field(description="how far the mean direction moves theta: a number, or auto: by the rule")
     scale: float = Field(gt=0, description="auto: tau, expected distance of the best model from zero")
     spread: float = Field(ge=0, description="auto: rho, how far clients' own best models lie apart, in units of tau")
-    effective_dims: int | None = Field(ge=1, description="auto: directions that features use; null: all of the model's")
+    effective_dims: Any = Field(
+        description="step=auto: directions that features use: a number; null: all of the model's; auto: by features.map"
+    )
+    features_map: Any = Field(description="as features.map")
     claimed_delta: float = Field(gt=0, lt=1, description="as strategy.client.claimed_delta")
     weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
 
@@ -44,6 +51,14 @@ class FedOnceServerOptions(UnitOptions, ServerOptions):
         if step != "auto" and not (number and 0 < step <= 1e9):
             raise OptionError("strategy.server.step", step, "must be auto, or more than 0 and at most 1e9")
         return step
+
+    @field_validator("effective_dims", mode="after")
+    @classmethod
+    def _dims_are_whole(cls, dims: Any) -> Any:
+        number = isinstance(dims, int) and not isinstance(dims, bool) and dims >= 1
+        if dims not in ("auto", None) and not number:
+            raise OptionError("strategy.server.effective_dims", dims, "must be auto, null, or a whole number from 1")
+        return dims
 
 
 class FedOnceClientOptions(PrivUnitClientOptions):

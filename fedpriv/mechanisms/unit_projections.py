@@ -46,6 +46,11 @@ def mean_length(count: int) -> float:
     return math.sqrt(2) * math.exp(math.lgamma((count + 1) / 2) - math.lgamma(count / 2))
 
 
+def drawn_places(key: Key, count: int, size: int) -> NDArray[np.int64]:
+    """``count`` different places among 0..size-1 [count]."""
+    return generator(*key, "places").choice(size, count, replace=False, shuffle=False)
+
+
 def hadamard_rows(key: Key, count: int, dimension: int) -> tuple[Tensor, NDArray[np.int64]]:
     """(signs [d'], rows [k]) of A = S H D: H the orthonormal Hadamard matrix, S takes k of its rows."""
     rng = generator(*key, "projection")

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -124,8 +125,9 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
 # --- bounds that take seconds: privacy loss distributions ----------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def refine(history: History, bound: Composed, delta: float) -> Composed:
-    """The given bound, or PLD's where that is smaller and worth computing."""
+    """The given bound, or PLD's where that is smaller and worth computing; the same question is answered once."""
     ordered = sorted(history, key=repr)  # set order differs between processes; sorted sums are equal bit for bit
     sampled = [(event, count) for event, count in ordered if gaussian_multiplier(event) is None]
     compositions = sum(mechanisms.coordinates(event) * count for event, count in sampled)

@@ -17,7 +17,7 @@ from flwr.supercore.exit import add_exit_handler
 
 from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import locked
-from fedpriv.common.stopping import Stopped, stop
+from fedpriv.common.stopping import Stopped, end_with_parent, stop
 from fedpriv.common.versions import commit
 from fedpriv.config.compose import from_dict, parse, read_config
 from fedpriv.config.schema import Config
@@ -130,8 +130,10 @@ def ended_by_flower(grace: float) -> Iterator[None]:
     """Work that a signal may stop gracefully within ``grace`` seconds, in a process whose handlers are Flower's.
 
     On the main thread our handlers take their place, and theirs get the signal afterwards. Elsewhere theirs are called
-    first, and wait for us before anything is closed.
+    first, and wait for us before anything is closed. Without the SuperLink's SuperExec, which started the process,
+    Flower would ask a server that is gone for ever.
     """
+    end_with_parent(grace)
     done = threading.Event()
 
     def wait() -> None:

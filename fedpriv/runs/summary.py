@@ -31,8 +31,10 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     privacy, client, found = config.privacy, make_client(config), accounts.verified()
     with accounts.timed():
         claim = client.claim(max(plan.participations), privacy.delta)
+    added = {} if config.strategy.secure_sum == "assumed" else {"secure_sum": config.strategy.secure_sum}
     return {
         **vars(client.threat),
+        **added,
         "delta": privacy.delta,
         "variant": privacy.variant,
         "claimed_epsilon": json_number(claim.epsilon) if claim else None,
@@ -47,7 +49,6 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         "audited_confidence": None,
         "audited_trials": None,
         "clients_stopped": stopped,
-        "secure_sum": config.strategy.secure_sum,
         "reasons": [*found.reasons, *client.remarks(), *partition_remarks(config)],
         "others": [
             {

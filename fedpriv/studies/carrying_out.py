@@ -6,7 +6,6 @@ import math
 import multiprocessing
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -18,7 +17,7 @@ from typing import Any
 
 from fedpriv.common.errors import FedprivError, RunFailed, RunFolderError
 from fedpriv.common.files import write_atomic
-from fedpriv.common.stopping import stop
+from fedpriv.common.stopping import end_with_parent, stop
 from fedpriv.report.reading import read_run
 from fedpriv.report.words import number, pick
 from fedpriv.studies.job_kinds import FORMS, WORK
@@ -187,14 +186,7 @@ def _quieten() -> None:
     warnings.simplefilter("ignore")
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
     os.environ["OMP_NUM_THREADS"] = "1"
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """A worker whose parent was killed would wait for its next job for ever."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    end_with_parent()  # a worker whose parent was killed would wait for its next job for ever
 
 
 def _attempt(job: Job, folder: Path) -> RunRecord | Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -186,7 +187,8 @@ def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: 
     literal, small = (compose([f"experiment={experiment}", f"scale={scale}"]) for scale in ("literal", "small"))
     assert (literal.scale, small.scale) == ("literal", "small")
     assert small.num_rounds < literal.num_rounds
-    noise = ("strategy.client.noise_multiplier=0.7", "privacy.target_epsilon=null")
+    none = ("privacy.target_epsilon=null", "privacy.target_observer=null")
+    noise = ("strategy.client.noise_multiplier=0.7", *none)
     varied = compose([f"experiment={experiment}", "strategy=fedldp", *noise, "seed=5"])
     assert varied.strategy.name == "fedldp" and varied.client_options()["noise_multiplier"] == 0.7
 
@@ -294,12 +296,43 @@ def test_a_mistake_is_found_without_loading_torch():
     assert found.stderr.strip() == "fedpriv: strategy.client.diff=1.5: must be at most 0.999"
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "seed=3 num_rounds=7 strategy.client.diff=0.5",
+        "local.lr=0.5 strategy=fedldp strategy.client.clip_norm=2 local.lr=0.25",
+        "experiment=private_mnist scale=small privacy.target_epsilon=2 strategy.server.participations=1 seed=4",
+        "engine.faults=[{round:4,client:1,kind:drop}] privacy={target_epsilon:8,variant:published} run_dir=/runs/a",
+        "strategy=adpfl partition=dirichlet partition.alpha=0.3 ~tracking +strategy.server.own=1 strategy.server.own=2",
+        "dataset=mnist dataset.root=/data/Bilder model=cnn tracking.kinds=[tensorboard] local.steps=null",
+        "strategy=privunit strategy.client.epsilon=3 privacy.delta=1e-6 operations.report=false dataset.root='a b'",
+    ],
+)
+@pytest.mark.parametrize("host", [{}, {"FEDPRIV_METRICS_PORT": "81", "FEDPRIV_TRACKING": "wandb"}], ids=["", "host"])
+def test_values_are_set_as_hydra_sets_them(
+    overrides: str, host: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where files are chosen once and values set on a copy, the options are those that Hydra makes of all together."""
+    from fedpriv.config import compose as module
+
+    for name, value in host.items():
+        monkeypatch.setenv(name, value)
+    lines = re.findall(r"(?:'[^']*'|\S)+", overrides)
+    found, wanted = module._compose_raw(lines), module._resolved(module._hydra_tree(lines), lines)
+    assert found == wanted and repr(found) == repr(wanted)  # 1 is no True
+
+
+def test_no_experiment_can_be_asked_for() -> None:
+    assert compose(["experiment=null", "seed=3"]) == compose(["seed=3"])
+
+
 def test_a_composition_is_kept_until_what_it_depends_on_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedpriv.config import compose as module
 
     made: list[list[str]] = []
-    real = module._compose_with_hydra
-    monkeypatch.setattr(module, "_compose_with_hydra", lambda overrides: made.append(overrides) or real(overrides))
+    real = module._hydra_tree
+    monkeypatch.setattr(module, "_hydra_tree", lambda overrides: made.append(overrides) or real(overrides))
+    module._chosen.cache_clear()
     first = module._compose_raw(["seed=987"])
     first["seed"] = "spoilt"
     assert module._compose_raw(["seed=987"])["seed"] == 987 and len(made) == 1

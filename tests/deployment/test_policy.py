@@ -168,6 +168,24 @@ def test_only_what_the_accountant_can_add_up_is_admitted(tmp_path: Path) -> None
     assert renyi.refusal([], bits) is None
 
 
+def test_one_message_of_epsilon_eight_and_no_second(tmp_path: Path) -> None:
+    """As SECURITY.md has it: whatever participation a run announces, the budget admits one message over all runs."""
+    client = make_client(compose(["strategy=fedonce", "strategy.client.epsilon=8"]))
+    message = booked(client.planned_events(1)[0])
+    budget = {"unit": "client", "delta": 1e-5, "max_epsilon": 8.0}
+
+    def refusal(before: list[Booked], **changes: Any) -> str | None:
+        policy = policy_of(tmp_path, accountant="renyi", budgets=[budget | changes], order=1e6)
+        return policy.refusal(before, message)
+
+    assert refusal([]) is None
+    assert "would be exceeded" in str(refusal([message])) and "would be exceeded" in str(refusal([], max_epsilon=7.9))
+    usual = {"accountant": "renyi", "limits": {"max_round_epsilon": 20.0}}
+    for most, admitted in ((12.5, False), (14.0, True)):
+        policy = policy_of(tmp_path, **usual, budgets=[budget | {"max_epsilon": most}])
+        assert (policy.refusal([], message) is None) == admitted
+
+
 def test_a_renyi_order_does_not_move_with_what_is_released(tmp_path: Path) -> None:
     """Kinds of mechanism chosen after seeing outputs must not choose the order: admitted in one order of arrival is
     admitted in the other.

@@ -23,7 +23,7 @@ from fedpriv.mechanisms.unit_cap import best_cap, tail_quantile
 from fedpriv.mechanisms.unit_vectors import UnitMechanism, best_bits, unit_mechanism
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
-NAMES = ("privunit", "projunit", "hadamard", "sketch", "gaussian")
+NAMES = ("privunit", "projunit", "hadamard", "sketch", "sqkr", "gaussian")
 # A true null is refused once in 10^4 per test; the streams are fixed, so none fails by chance.
 LEVEL = 1e-4
 SIGMAS = 5.0
@@ -184,7 +184,7 @@ def test_a_swapped_cap_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 501.0])
-@pytest.mark.parametrize("name", ["privunit", "projunit", "hadamard", "sketch"])
+@pytest.mark.parametrize("name", ["privunit", "projunit", "hadamard", "sketch", "sqkr"])
 def test_an_epsilon_outside_its_range_is_refused(name: str, epsilon: float) -> None:
     with pytest.raises(OptionError, match="epsilon="):
         mechanism(name, epsilon=epsilon)
@@ -314,7 +314,8 @@ def test_what_is_sent_lies_on_a_public_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "size"), [("privunit", 32, 4), ("projunit", 8, 4), ("hadamard", 8, 4), ("sketch", 1, 1)]
+    ("name", "width", "size"),
+    [("privunit", 32, 4), ("projunit", 8, 4), ("hadamard", 8, 4), ("sketch", 1, 1), ("sqkr", 1, 1)],
 )
 def test_what_is_sent(name: str, width: int, size: int) -> None:
     sender = mechanism(name)
@@ -323,7 +324,7 @@ def test_what_is_sent(name: str, width: int, size: int) -> None:
     assert mechanism("sketch", bits=9).width == 2
 
 
-@pytest.mark.parametrize("name", ["projunit", "hadamard", "sketch"])
+@pytest.mark.parametrize("name", ["projunit", "hadamard", "sketch", "sqkr"])
 def test_another_key_is_another_projection(name: str) -> None:
     sender = mechanism(name)
     sent = sender.release(vector(32), ("one",), SeededNoise(1))

@@ -87,6 +87,9 @@ def test_the_noise_is_the_mechanisms_own() -> None:
     assert server().noise(40) == pytest.approx(0.75 * (second - 1), rel=0.05)  # floating point's price is in it
     assert server(effective_dims=10).noise(40) == pytest.approx(server().noise(40) / 3)
     assert server(effective_dims=1000).noise(40) == server().noise(40)
+    wide = server(features_map="none").noise(600)  # auto: 15 for each of four classes
+    assert wide == pytest.approx(server(features_map="none", effective_dims=60).noise(600))
+    assert server(features_map="strokes").noise(600) == server(effective_dims=None).noise(600) > 7 * wide
     noises = [
         server(mechanism=name, projections=16).noise(40) for name in ("privunit", "hadamard", "sketch", "gaussian")
     ]
@@ -148,7 +151,7 @@ def test_steps_fall_and_are_recorded(whole: Path) -> None:
     assert len(steps) == 8 and steps == sorted(steps, reverse=True) and steps[0] > 1.2 * steps[-1] > 0
 
 
-@pytest.mark.parametrize("mechanism", ["projunit", "hadamard", "sketch", "gaussian"])
+@pytest.mark.parametrize("mechanism", ["projunit", "hadamard", "sketch", "sqkr", "gaussian"])
 def test_any_mechanism_carries_it(mechanism: str, tmp_path: Path) -> None:
     from fedpriv.runs.start import start_run
 
@@ -242,6 +245,9 @@ def test_one_coordinate_is_randomised_response() -> None:
         (["strategy.client.epsilon=501"], r"strategy\.client\.epsilon=501"),
         (["strategy.server.step=0"], r"strategy\.server\.step=0: must be auto"),
         (["strategy.server.step=best"], r"strategy\.server\.step=best: must be auto"),
+        (["strategy.server.effective_dims=0"], r"strategy\.server\.effective_dims=0: must be auto, null"),
+        (["strategy.server.effective_dims=most"], r"strategy\.server\.effective_dims=most: must be auto, null"),
+        (["strategy.client.colluders=3"], r"strategy\.client\.colluders=3"),
         (["strategy.server.epsilon=1"], r"strategy\.server\.epsilon=1"),
         (["strategy.server.claimed_delta=0.1"], r"strategy\.server\.claimed_delta=0\.1"),
         (["strategy.server.weighting=examples"], r"strategy\.server\.weighting=examples"),

@@ -257,6 +257,10 @@ def test_options_that_nobody_uses_change_no_digest() -> None:
     for strategy in ("fedldp", "cpsgd"):
         content = compose([f"strategy={strategy}"]).identity()["strategy"]
         assert "secure_sum" not in content and not {"secure_sum", "bits"} & {*content["server"], *content["client"]}
+    assert (
+        "threshold" in compose(["strategy=anr"]).identity()["strategy"]["server"]
+    )  # of other methods, by the same name
+    assert "bits" in compose(["strategy=coqfl"]).identity()["strategy"]["client"]
     summed = compose(["strategy=cpsgd", "strategy.secure_sum=ideal"])
     assert summed.digest() != compose(["strategy=cpsgd"]).digest()
 
