@@ -61,10 +61,10 @@ def _check_protocol(config: Config, threshold: int | None, colluders: int) -> No
 
 def release_digest(config: Config) -> bytes:
     """SHA-256 (32 bytes) of what decides a client's release and is the same on every machine of a run: the members of a
-    sum sign it.
+    sum sign it. Without what only the server resolves (``model=auto``): theta is signed for itself.
     """
     content = config.to_dict()
-    kept: dict[str, Any] = {name: content[name] for name in ("strategy", "local", "model", "num_rounds")}
+    kept: dict[str, Any] = {name: content[name] for name in ("strategy", "local", "num_rounds")}
     kept |= {name: content["privacy"][name] for name in ("variant", "delta")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).digest()
 

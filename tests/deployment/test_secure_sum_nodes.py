@@ -59,7 +59,7 @@ def losing(node: int, exchanges: tuple[str, ...], number: int = 2) -> Callable[.
 
 
 def test_nodes_open_a_sum_and_book_it_for_the_observer_of_sums(network: Machines) -> None:
-    grid = network.serve(network.overrides(RUN))
+    grid = network.serve(network.overrides(f"{RUN} model=auto"))
     assert codes(grid) == ["sent"] * (NODES * 5 * 2)
     vectors = [unpack_array(reply.content) for _, reply in grid.answers if "arrays" in reply.content]
     assert len(vectors) == NODES * 2
