@@ -69,7 +69,7 @@ format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-deploy-demo: install ## a deployment rehearsed on this machine: SuperLink, three SuperNodes, TLS, policies (two minutes)
+deploy-demo: install ## a deployment rehearsed on this machine: SuperLink, four SuperNodes, TLS, policies, a secure sum (three minutes)
 	$(PY) -m deploy.demo
 
 bench: install ## speed: against a bare loop and Flower's own runtime, by size, and by part of a round (a quarter of an hour)

@@ -55,6 +55,16 @@ limits:
   max_rounds: 10
 """
 
+#: Of nodes that also take part in secure sums: accounts by one Renyi order, which is dearer for Fed-CAD's Gaussians.
+SUM_POLICY = (
+    POLICY.replace("strategies: [fedcad]", "strategies: [fedcad, ddgauss]\naccountant: renyi")
+    .replace(
+        "strategies:",
+        "  - {{unit: client, delta: 1.0e-5, max_epsilon: {max_epsilon}, observer: secure-sum}}\nstrategies:",
+    )
+    .replace("limits:", "limits:\n  min_survivors: 3")
+)
+
 
 class Failed(Exception):
     """A step of the rehearsal failed; names it, with the last lines of its log."""
@@ -63,10 +73,13 @@ class Failed(Exception):
 class Rehearsal:
     """A SuperLink and its nodes in ``folder``; a context manager that stops all that it started.
 
-    app: the folder whose bundle the nodes approve. nodes: how many are prepared. max_epsilon: of every node's policy.
+    app: the folder whose bundle the nodes approve. nodes: how many are prepared. policy: every node's, with
+    max_epsilon.
     """
 
-    def __init__(self, folder: Path, app: Path, nodes: int = 3, max_epsilon: float = MAX_EPSILON) -> None:
+    def __init__(
+        self, folder: Path, app: Path, nodes: int = 3, max_epsilon: float = MAX_EPSILON, policy: str = POLICY
+    ) -> None:
         self.folder, self.app, self.nodes = folder.resolve(), app.resolve(), nodes
         self.port, self.control, *self.node_ports = free_ports(nodes + 2)
         self.keys = self.folder / "credentials"
@@ -79,7 +92,7 @@ class Rehearsal:
             "OMP_NUM_THREADS": "1",
         }
         self._finished_before = 0
-        self._prepare(max_epsilon)
+        self._prepare(policy, max_epsilon)
 
     def __enter__(self) -> Rehearsal:
         return self
@@ -97,13 +110,13 @@ class Rehearsal:
 
     # --- what every machine has --------------------------------------------------------------------------
 
-    def _prepare(self, max_epsilon: float) -> None:
+    def _prepare(self, template: str, max_epsilon: float) -> None:
         make_credentials(self.keys, ["localhost", "127.0.0.1"], self.nodes, 2)
         self.counts = write_pictures(self.folder, self.nodes)
         digest = bundle_digest(self.app)
         for number in range(self.nodes):
             counter = self.folder / f"counters/{number}.json"
-            policy = POLICY.format(counter=counter, bundle=digest, max_epsilon=max_epsilon)
+            policy = template.format(counter=counter, bundle=digest, max_epsilon=max_epsilon)
             self.policy(number).write_text(policy)
             options = (f"policy={self.policy(number)}", f"data={self.data(number)}")
             if node_command(["init", *options, f"classes={','.join(CLASSES)}", "size=8", "channels=1"]):
@@ -192,6 +205,12 @@ class Rehearsal:
         """`flwr run`; returns at once."""
         self._finished_before = self._finished()
         self.flwr("run", str(app or self.app), "rehearsal", "--run-config", f'overrides="{overrides}"')
+
+    def kill_node(self, number: int) -> None:
+        """At once, whatever it is doing; its processes end with it."""
+        process = self._running[f"node-{number}"]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def wait_for_summary(self, run_dir: Path) -> None:
         """Waits until the run has written its summary and its ServerApp has ended. Raises `Failed`."""

@@ -5,6 +5,7 @@ A client trains for real (a small model, a few pictures); it starts fresh, or in
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 from dataclasses import dataclass, field
@@ -16,24 +17,35 @@ from record_fuzz import OVERSIZED, array, config_value, damaged
 
 from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
+from fedpriv.client.masked_sum import _simulated
+from fedpriv.client.memory import ClientMemory
+from fedpriv.common.identities import Identity
 from fedpriv.common.messages import (
     ATTEMPT,
     CENTRES,
     CLIP_NORM,
+    CONFIRM,
     EXCHANGE,
     KEY_ATTEMPT,
     KEYS,
     LEAST_NORM,
     MEMBERS,
+    MODEL_DIGEST,
     PUBLIC_KEYS,
     RADII,
+    ROSTER,
     ROUND,
     SEALED,
     SEEDS,
+    SHARES,
     SIGMA,
     SIGNATURES,
+    SIGNERS,
     STATISTICS,
+    SURVIVORS,
     TRAIN,
+    UNMASK,
+    read_blobs,
 )
 from fedpriv.common.records import ARRAYS, CONFIG, MalformedMessage
 from fedpriv.common.vectors import VECTOR, pack_vector
@@ -42,8 +54,13 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import _train
 from fedpriv.engines.contexts import empty_context
 from fedpriv.engines.worker import Worker, adopt
+from fedpriv.secure_sum.member import Member, join
+from fedpriv.secure_sum.sum_session import SumRefused
 
-DECLARED = (BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise, MalformedMessage, shared_bits.KeyRefused)
+DECLARED = (
+    *(BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise, MalformedMessage, shared_bits.KeyRefused),
+    SumRefused,
+)
 CLIENTS = 12
 COMMON = (
     f"num_clients={CLIENTS}",
@@ -57,20 +74,28 @@ FURTHER = (
     ("ldpfl", "strategy.client.encode=weights", "strategy.server.encode=weights"),
     ("fedldp", "strategy.client.clipping=quantile", "strategy.server.clipping=quantile"),
     ("fedcad", "strategy.client.clipping=adp", "strategy.server.clipping=adp"),
+    ("ddgauss", "strategy.secure_sum=protocol", "strategy.client.noise_multiplier=1"),
 )
 PEERS = [shared_bits.public_key(bytes([n]) * 32) for n in range(1, 4)]
 #: Values that mean something, for every option that a server announces; any other value may stand there too.
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    EXCHANGE: (TRAIN, TRAIN, STATISTICS, KEYS, SEEDS, "evaluate", "x" * 900),
+    EXCHANGE: (TRAIN, TRAIN, STATISTICS, KEYS, SEEDS, SHARES, CONFIRM, UNMASK, "evaluate", "x" * 900),
     SIGMA: (0.1, 1.0, 50.0, 1e300, -0.0),
     CLIP_NORM: (1.0, 0.5, 10.0, 1e-3, 1e-320),
     LEAST_NORM: (0.0, 0.1, 1e300),
     CENTRES: ([0.0] * 2, [0.0] * 2, [1e308] * 2, [0.0, math.nan], ["a", "b"], [b"b"] * 2, [True] * 2, [0.0], []),
     RADII: ([0.1] * 2, [0.1] * 2, [1e-320] * 2, [1e308] * 2, [math.inf] * 2, [0.1, -0.1], ["a", "b"], []),
     MEMBERS: ([0, 1], [0, 1, 2], [0], [1, 0], [0, 0], [-1, 0], [0, 2**62], list(range(10_000)), [0.0, 1.0], ["0"]),
-    PUBLIC_KEYS: (PEERS[:1], PEERS[:2], [b""], [b"", b""], [bytes(32)], [b"\xff" * 32], [b"\x01" * 32] * 2, ["text"]),
+    PUBLIC_KEYS: (
+        *(PEERS[:1], PEERS[:2], [b""], [b"", b""], [bytes(32)], [b"\xff" * 32], [b"\x01" * 32] * 2, ["text"]),
+        *([bytes(160)], [b"\x09" * 160], [bytes(160)] * 2),
+    ),
     SIGNATURES: ([bytes(64)], [bytes(64)] * 2, [b""], []),
-    SEALED: (bytes(48), bytes(32), b"", b"x" * 4000, "text"),
+    SEALED: (bytes(48), bytes(32), b"", b"x" * 4000, "text", [bytes(82)], [b""], [bytes(82)] * 2, [1]),
+    ROSTER: ([0, 1], [0], [1], [0, 1, 2], [1, 0], [0, 0], [0, 2**62], [0.0, 1.0], [True, False], "0"),
+    SURVIVORS: ([0, 1], [0, 1], [0], [1], [0, 1, 2], [1, 0], list(range(10_000)), [-1, 0], ["0"], 0),
+    SIGNERS: ([1], [0], [1, 1], [2], [0, 1], [], [1.0], "1"),
+    MODEL_DIGEST: (bytes(32), bytes(31), b"", "0" * 32, 0),
     KEY_ATTEMPT: (0, 0, 1, -1, 2**62, "0", "9" * 900, True, 0.0),
 }
 
@@ -110,6 +135,8 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     layout = worker.model.layout
     down = client.exchange(layout, 1).down
     method = Method(config, worker, down.stop - down.start)
+    if config.strategy.secure_sum == "protocol":
+        return prepare_sum(method)
     blocks = len(layout.blocks)
     sound: dict[str, Any] = {CENTRES: [0.0] * blocks, RADII: [0.5] * blocks, MEMBERS: [0, 1], KEY_ATTEMPT: 0}
     sound |= {PUBLIC_KEYS: PEERS[:1]}
@@ -120,6 +147,33 @@ def prepare(overrides: tuple[str, ...]) -> Method:
         arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.traits.trains_in else None
         method.answer(request(arrays, 1, 0, **sound, **{EXCHANGE: exchange}), context)
         method.starts.append(bytes(context.state["memory"]["blob"]))  # type: ignore[index,arg-type]
+    return method
+
+
+def prepare_sum(method: Method) -> Method:
+    """Clients after each exchange of a sum of two, with a peer that does what it must."""
+    theta, context = np.zeros(method.size, np.float32), method.context(None)
+
+    def ask(arrays: ArrayRecord | None, **options: Any) -> tuple[Member, Message]:
+        reply = method.answer(request(arrays, 1, 0, **{KEY_ATTEMPT: 0}, **options), context)
+        method.starts.append(bytes(context.state["memory"]["blob"]))  # type: ignore[index,arg-type]
+        waiting = ClientMemory.from_bytes(method.starts[-1]).waiting  # type: ignore[arg-type]
+        assert waiting is not None
+        return Member.from_bytes(waiting.tensors["sum"].numpy().tobytes()), reply
+
+    digest = hashlib.sha256(theta.tobytes()).digest()
+    member, reply = ask(None, **{EXCHANGE: KEYS, MEMBERS: [0, 1], MODEL_DIGEST: digest})
+    seeds = [_simulated(method.config.seed, client) for client in (0, 1)]
+    identity = Identity(seeds[1][0], {client: public for client, (_, public) in enumerate(seeds)})
+    peer, announced = join(member.session, 1, b"peer"), read_blobs(reply, KEYS)
+    peer, sealed = peer.share_out([0, 1], {0: announced[0]}, identity)
+    _, reply = ask(None, **{EXCHANGE: SHARES, ROSTER: [0, 1], PUBLIC_KEYS: [peer.announce(identity)]})
+    ask(pack_vector(theta), **{SEALED: [sealed[0]]})
+    zeros = np.zeros(member.session.size, np.uint32)
+    peer, _ = peer.mask({0: read_blobs(reply, SHARES)[0]}, zeros, theta.tobytes())
+    peer, signature = peer.confirm([0, 1], identity, 1)
+    ask(None, **{EXCHANGE: CONFIRM, SURVIVORS: [0, 1]})
+    ask(None, **{EXCHANGE: UNMASK, SIGNERS: [1], SIGNATURES: [signature]})
     return method
 
 

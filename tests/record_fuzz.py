@@ -17,11 +17,13 @@ from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Wire
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from sum_talk import Talk, a_session, vectors
 
 from fedpriv.common.messages import (
     KEYS,
     STATISTICS,
     TRAIN_LOSS,
+    UNMASK,
     Reply,
     Report,
     Request,
@@ -48,6 +50,7 @@ from fedpriv.common.records import (
     MalformedMessage,
 )
 from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
+from fedpriv.secure_sum.collector import Collector
 from fedpriv.server.round import Population, Round
 from strategies.cpsgd import CpSGD
 from strategies.ldpfl import LDPFL
@@ -98,6 +101,8 @@ def valid(rng: random.Random) -> RecordDict:
             lambda: train_content(pack_vector(vector), Request(3, 1, {"noise_multiplier": 0.5})),
             lambda: statistics_content({TRAIN_LOSS: 0.5}),
             lambda: blobs_content(KEYS, [b"key", b"signature"]),
+            lambda: blobs_content(KEYS, [rng.randbytes(160)]),
+            lambda: blobs_content(UNMASK, [rng.randbytes(33) for _ in range(3)]),
             lambda: reply_content(ONE_BIT_RELEASE, 10, None),  # type: ignore[arg-type]
             lambda: reply_content(NUMBERS_RELEASE, 10, None),  # type: ignore[arg-type]
             lambda: identity_content(4),
@@ -191,7 +196,24 @@ def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     yield lambda: read_reply(message, 0, SIZE, 10, (TRAIN_LOSS,))
     yield lambda: read_report(message, 0, (TRAIN_LOSS,))
     yield lambda: read_blobs(message, KEYS)
+    yield lambda: announced(read_blobs(message, KEYS))
+    yield lambda: opened(read_blobs(message, UNMASK))
     yield lambda: read_identity(message)
+
+
+SUM = Talk(a_session(3), {}, vectors(a_session(3)))
+SUM.through(SUM.confirm)
+
+
+def announced(blobs: tuple[bytes, ...]) -> None:
+    """By a client of a secure sum."""
+    Collector(SUM.session).add_announcement(0, blobs)
+
+
+def opened(blobs: tuple[bytes, ...]) -> None:
+    """Shares of a client of a secure sum; the next case asks it again."""
+    SUM.server.add_unmasking(0, blobs)
+    SUM.server._answered.clear()
 
 
 def try_case(case: RecordDict) -> list[Any]:

@@ -27,6 +27,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.records import ARRAYS
 from fedpriv.common.vectors import FloatVector, pack_vector, unpack_array
 from fedpriv.config.schema import Config, LocalConfig
+from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
@@ -100,7 +101,7 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
     unit = client_class(config).threat.unit
     # Canaries never touch a run's folder, and planned faults do not concern this audit.
     engine = config.engine.model_copy(update={"name": "inprocess", "device": "auto", "faults": ()})
-    config = config.model_copy(update={"engine": engine, "run_dir": None})
+    config = in_the_open(config.model_copy(update={"engine": engine, "run_dir": None}))
     return _audit_clients(config, confidence, seed) if unit == "client" else audit_examples(config, confidence, seed)
 
 

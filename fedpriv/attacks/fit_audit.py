@@ -37,6 +37,7 @@ from fedpriv.common.packing import unpack_selected
 from fedpriv.common.seeds import public_signs
 from fedpriv.common.vectors import pack_vector, unpack_array
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
@@ -84,7 +85,7 @@ def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, par
 
     Raises `OptionError` where the server is trusted: what a client sends to it is not a release.
     """
-    config = _small(config)
+    config = _small(in_the_open(config))
     client = make_client(config)
     if client.threat.observer in BLIND_TO_COHORT:
         words = f"the server sees what clients send, this run's observer is {client.threat.observer}: mechanism"

@@ -28,6 +28,7 @@ from fedpriv.common.messages import NUM_EXAMPLES
 from fedpriv.common.records import ARRAYS, DIAGNOSTICS, METRICS
 from fedpriv.common.vectors import pack_vector, unpack_array
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
@@ -142,7 +143,7 @@ def listen(config: Config, value: float = 1.0, label: int = 0, other: float | No
     flat: start from all-zero parameters, where a linear model's gradient is never saturated.
     """
     engine = config.engine.model_copy(update={"name": "inprocess", "device": "cpu", "faults": ()})
-    config = config.model_copy(update={"engine": engine, "run_dir": None})
+    config = in_the_open(config.model_copy(update={"engine": engine, "run_dir": None}))
     worker = TwinWorker(config, value, label, other)
     adopt(config, worker)
     strategy = make_strategy(config, worker)

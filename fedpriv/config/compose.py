@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
 from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -153,14 +154,17 @@ def _printable(text: str) -> str:
 
 def parse(overrides: Sequence[str]) -> list[Override]:
     """Parses ``key=value`` strings; a string that is none raises `OptionError`."""
-    parsed = []
-    for line in overrides:
-        try:
-            parsed.append(OverridesParser.create().parse_override(line))
-            if not parsed[-1].key_or_group:
-                raise ValueError("no name")
-        except (HydraException, ValueError):
-            raise OptionError(*_split(line), "not of the form option=value; quote special characters") from None
+    return [_parsed(line) for line in overrides]
+
+
+@lru_cache(maxsize=4096)
+def _parsed(line: str) -> Override:
+    try:
+        parsed = OverridesParser.create().parse_override(line)
+        if not parsed.key_or_group:
+            raise ValueError("no name")
+    except (HydraException, ValueError):
+        raise OptionError(*_split(line), "not of the form option=value; quote special characters") from None
     return parsed
 
 
@@ -177,7 +181,11 @@ def _compose_raw(overrides: list[str]) -> dict[str, Any]:
     if any("${" in override for override in overrides):  # may ask for anything, also for the time
         return _resolved(_hydra_tree(overrides), overrides)
     values = [override for override in parsed if _is_plain_value(override)]
-    tree = copy.deepcopy(_chosen(tuple(o.input_line or "" for o in parsed if o not in values), _sources()))
+    chosen = _chosen(tuple(o.input_line or "" for o in parsed if o not in values), _sources())
+    found = with_scalars(chosen.known, values)
+    if found is not None:
+        return found
+    tree = copy.deepcopy(chosen.tree)
     try:
         for override in values:
             OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
@@ -200,9 +208,21 @@ def _sources() -> tuple[Any, ...]:
     return (*((path, stat.st_mtime_ns, stat.st_size) for path, stat in files), *host)
 
 
+class _Chosen(NamedTuple):
+    """A composition without values set: as Hydra's tree, and as plain values in which the host's variables are known
+    (`_sources`) and other options are referred to.
+    """
+
+    tree: DictConfig
+    known: dict[str, Any]
+
+
 @lru_cache(maxsize=256)
-def _chosen(choices: tuple[str, ...], sources: tuple[Any, ...]) -> DictConfig:
-    return _hydra_tree(list(choices))
+def _chosen(choices: tuple[str, ...], sources: tuple[Any, ...]) -> _Chosen:
+    tree = _hydra_tree(list(choices))
+    known = host_known(OmegaConf.to_container(tree, resolve=False), tree)
+    assert isinstance(known, dict)
+    return _Chosen(tree, {str(name): value for name, value in known.items()})
 
 
 def _hydra_tree(overrides: list[str]) -> DictConfig:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,23 +155,35 @@ def _learn_rule(learning: list[Iterator[Array]], trials: int, delta: float, conf
     """The rule with the best bound on the learning draws; scores are fitted to each world's first chunk."""
     pilot = [next(draws) for draws in learning]
     scores: dict[str, Score] = {name: fit(*pilot) for name, fit in SCORES.items()}
-    thresholds = {name: _candidates(np.concatenate([score(part) for part in pilot])) for name, score in scores.items()}
+    ordered = {name: [np.sort(score(part)) for part in pilot] for name, score in scores.items()}
+    thresholds = {name: _candidates(_merged(*ordered[name])) for name in scores}
     positives = {name: np.zeros((2, len(thresholds[name])), np.int64) for name in scores}
     for world, draws in enumerate(learning):
-        for features in chain([pilot[world]], draws):
+        for name in scores:
+            positives[name][world] += _above(ordered[name][world], thresholds[name])
+        for features in draws:
             for name, score in scores.items():
-                below = np.searchsorted(np.sort(score(features)), thresholds[name], side="right")
-                positives[name][world] += len(features) - below
+                positives[name][world] += _above(np.sort(score(features)), thresholds[name])
     confidence = 1 - (1 - confidence) / CAUTION
     best = {name: epsilon_bound(fp, tp, trials, delta, confidence)[0] for name, (fp, tp) in positives.items()}
     name = max(best, key=lambda name: best[name].max())
     return _Rule(name, scores[name], float(thresholds[name][best[name].argmax()]))
 
 
-def _candidates(scores: Array) -> Array:
+def _above(ordered: Array, thresholds: Array) -> NDArray[np.int64]:
+    """How many of the sorted scores exceed each threshold."""
+    return len(ordered) - np.searchsorted(ordered, thresholds, side="right")
+
+
+def _merged(first: Array, second: Array) -> Array:
+    """Two sorted arrays as one; a stable sort merges what is sorted in parts."""
+    return np.sort(np.concatenate([first, second]), kind="stable")
+
+
+def _candidates(ordered: Array) -> Array:
     """Thresholds worth trying: evenly spaced ones for light tails, quantiles for everything else."""
-    tails = 1 / (1 + np.exp(np.linspace(-1, 1, BINS) * math.log(len(scores))))
-    return np.unique(np.concatenate([np.linspace(scores.min(), scores.max(), BINS), np.quantile(scores, tails)]))
+    tails = 1 / (1 + np.exp(np.linspace(-1, 1, BINS) * math.log(len(ordered))))
+    return np.unique(np.concatenate([np.linspace(ordered[0], ordered[-1], BINS), np.quantile(ordered, tails)]))
 
 
 def _linear(world0: Array, world1: Array) -> Score:
@@ -204,10 +215,9 @@ def _histogram(world0: Array, world1: Array) -> Score:
     """Sum over features of the log-likelihood ratio of binned values: atoms, exact matches, any law of one feature."""
     tables = []
     for feature0, feature1 in zip(world0.T, world1.T, strict=True):
-        edges = _edges(np.concatenate([feature0, feature1]))
-        counts = [
-            np.bincount(np.searchsorted(edges, f, "right"), minlength=len(edges) + 1) for f in (feature0, feature1)
-        ]
+        ordered = [np.sort(feature) for feature in (feature0, feature1)]
+        edges = _edges(_merged(*ordered))
+        counts = [np.diff(np.searchsorted(o, edges, "left"), prepend=0, append=len(o)) for o in ordered]
         tables.append((edges, np.log((counts[1] + 0.5) / (counts[0] + 0.5))))
 
     def score(features: Array) -> Array:
@@ -224,11 +234,12 @@ SCORES: dict[str, Callable[[Array, Array], Score]] = {
 }
 
 
-def _edges(values: Array) -> Array:
-    """Bin edges: quantiles, and a separate bin for every value that recurs bit for bit."""
-    distinct, counts = np.unique(values, return_counts=True)
-    atoms = distinct[counts > max(1, ATOM * len(values))]
-    quantiles = np.quantile(values, np.linspace(0, 1, BINS + 1))
+def _edges(ordered: Array) -> Array:
+    """Bin edges of sorted values: quantiles, and a separate bin for every value that recurs bit for bit."""
+    starts = np.flatnonzero(np.diff(ordered, prepend=np.nan) != 0)
+    counts = np.diff(starts, append=len(ordered))
+    atoms = ordered[starts[counts > max(1, ATOM * len(ordered))]]
+    quantiles = np.quantile(ordered, np.linspace(0, 1, BINS + 1))
     return np.unique(np.concatenate([quantiles, atoms, np.nextafter(atoms, np.inf)]))
 
 

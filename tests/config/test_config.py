@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -304,14 +305,21 @@ def test_a_mistake_is_found_without_loading_torch():
         "engine.faults=[{round:4,client:1,kind:drop}] privacy={target_epsilon:8,variant:published} run_dir=/runs/a",
         "strategy=adpfl partition=dirichlet partition.alpha=0.3 ~tracking +strategy.server.own=1 strategy.server.own=2",
         "dataset=mnist dataset.root=/data/Bilder model=cnn tracking.kinds=[tensorboard] local.steps=null",
+        "strategy=privunit strategy.client.epsilon=3 privacy.delta=1e-6 operations.report=false dataset.root='a b'",
     ],
 )
-def test_values_are_set_as_hydra_sets_them(overrides: str) -> None:
+@pytest.mark.parametrize("host", [{}, {"FEDPRIV_METRICS_PORT": "81", "FEDPRIV_TRACKING": "wandb"}], ids=["", "host"])
+def test_values_are_set_as_hydra_sets_them(
+    overrides: str, host: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where files are chosen once and values set on a copy, the options are those that Hydra makes of all together."""
     from fedpriv.config import compose as module
 
-    lines = overrides.split()
-    assert module._compose_raw(lines) == module._resolved(module._hydra_tree(lines), lines)
+    for name, value in host.items():
+        monkeypatch.setenv(name, value)
+    lines = re.findall(r"(?:'[^']*'|\S)+", overrides)
+    found, wanted = module._compose_raw(lines), module._resolved(module._hydra_tree(lines), lines)
+    assert found == wanted and repr(found) == repr(wanted)  # 1 is no True
 
 
 def test_no_experiment_can_be_asked_for() -> None:

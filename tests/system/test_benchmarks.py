@@ -17,7 +17,7 @@ from benchmarks.statistics import median_interval
 
 
 def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
-    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear", "parts=engines,scaling,shares,server"]) == 0
+    assert main([f"out={tmp_path}", "rounds=2", "size=test", "jobs=linear", "parts=engines,scaling,shares,server,secure_sum"]) == 0
     results = json.loads((tmp_path / "speed.json").read_text())
     assert {"cores", "load", "versions", "rounds"} <= results["machine"].keys()
     for bare in ("bare loop, 1 process", "tuned bare loop, 1 process"):
@@ -26,6 +26,9 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
     for what in ("own time per round in s", "peak memory of a round in MiB"):
         rows = results[f"server's {what}, 20 replies of 100 parameters"]
         assert set(rows) == {"all, in order", "the first of 1.3 times as many"}
+    rows = results["secure sum, 6 clients, 300 parameters, 18 bits, up to 20% dropouts"]
+    assert rows["client: the packed vector, bytes"] == [1152] * 3
+    assert {"client: masks, s (20% dropouts)", "server: whole round, s (0% dropouts)"} <= set(rows)
     for strategy in ("fedavg", "fedcad"):
         found = results[f"share of a round, {strategy}"]
         assert tuple(found) == PARTS
