@@ -26,6 +26,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
 from numpy.typing import NDArray
+from scipy.special import gammaln, log_ndtr
 
 from fedpriv.mechanisms.laws import Vector
 
@@ -41,7 +42,38 @@ _LARGEST_POISSON_ORDER, _LARGEST_FIXED_ORDER = 256.0, 128.0
 def poisson_gaussian_rdp(sampling_rate: float, multiplier: float, orders: Vector) -> Vector:
     """Poisson-subsampled Gaussian, add-or-remove (Mironov, Talwar and Zhang 2019). Infinite where not computed."""
     event = dp_event.PoissonSampledDpEvent(sampling_rate, dp_event.GaussianDpEvent(multiplier))
-    return _rdp(event, _ADD_OR_REMOVE, orders, (orders >= 1.1) & (orders <= _LARGEST_POISSON_ORDER))
+    where = (orders >= 1.1) & (orders <= _LARGEST_POISSON_ORDER)
+    between = where & (orders != np.floor(orders)) & (0 < sampling_rate < 1)
+    divergences = _rdp(event, _ADD_OR_REMOVE, orders, where & ~between)
+    if between.any():
+        moments = _fractional_log_moments(sampling_rate, multiplier, orders[between])
+        divergences[between] = moments / (orders[between] - 1)
+    return divergences
+
+
+def _fractional_log_moments(q: float, sigma: float, orders: Vector) -> Vector:
+    """log A_alpha at orders between whole numbers, by the series of Mironov, Talwar and Zhang (2019, Section 3.3) with
+    all terms positive, at all orders at once: the library adds term by term, 35 ms for each event.
+
+    Infinite where 1,000 terms do not suffice, as in the library.
+    """
+    found = np.full(len(orders), np.inf)
+    middle, least, rate = sigma**2 * math.log(1 / q - 1) + 0.5, math.log1p(-q), math.log(q)
+    open_orders = np.arange(len(orders))
+    for terms in (100, 1000):  # most orders need few
+        alpha, i = orders[open_orders, None], np.arange(float(terms))
+        j = alpha - i
+        with np.errstate(all="ignore"):
+            choose = gammaln(alpha + 1) - gammaln(i + 1) - gammaln(j + 1)
+            below = choose + i * rate + j * least + (i * i - i) / (2 * sigma**2) + log_ndtr((middle - i) / sigma)
+            above = choose + j * rate + i * least + (j * j - j) / (2 * sigma**2) + log_ndtr((j - middle) / sigma)
+            sums = np.logaddexp.accumulate(np.logaddexp(below, above), axis=1)
+            falls = (np.diff(below) < 0) & (np.diff(above) < 0)
+            ends = falls & (np.maximum(below, above)[:, 1:] < sums[:, 1:] - 30)
+        done, place = ends.any(axis=1), ends.argmax(axis=1) + 1
+        found[open_orders[done]] = sums[done, place[done]]
+        open_orders = open_orders[~done]
+    return np.where(np.isnan(found), np.inf, found)
 
 
 def fixed_size_gaussian_rdp(sample_size: int, population: int, multiplier: float, orders: Vector) -> Vector:

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
+import yaml
+from omegaconf._utils import get_omega_conf_dumper
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
@@ -114,7 +115,9 @@ class RunFolder:
             raise RunFolderError(f"{file} was made by other code ({changed}): put that back, or rerun")
 
     def write_config(self, config: Config) -> None:
-        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.to_dict())))
+        style: Any = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}  # OmegaConf's
+        text = yaml.dump(config.to_dict(), Dumper=get_omega_conf_dumper(), **style)
+        write_atomic(self.path / "config.yaml", text)
 
     @property
     def finished(self) -> bool:

@@ -344,7 +344,7 @@ def test_the_ledger_against_opacus(sigma: float, q: float, steps: int) -> None:
     assert ours.epsilon <= rdp.get_epsilon(DELTA) * 1.01
 
 
-@pytest.mark.parametrize(("rounds", "decay", "slack"), [(40, 0.98, 1e-3), (120, 0.995, 0.01)])
+@pytest.mark.parametrize(("rounds", "decay", "slack"), [(40, 0.98, 9e-4), (120, 0.995, 0.0098)])
 def test_a_decaying_noise_against_a_direct_composition(rounds: int, decay: float, slack: float) -> None:
     """120 different sigmas are more than are composed one by one: they are rounded down in groups."""
     import dp_accounting
@@ -354,7 +354,7 @@ def test_a_decaying_noise_against_a_direct_composition(rounds: int, decay: float
     client = making.client(
         ANRClient, noise_multiplier=2.0, clip_norm=1.0, decay=decay, floor=0.5, facts=facts, variant="published"
     )
-    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    accountant = PLDAccountant(value_discretization_interval=4e-3)  # less than 2e-4 above that of a grid of 1e-3
     for t in range(rounds):
         gaussian = dp_accounting.GaussianDpEvent(2.0 * decay**t)
         accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, gaussian))
