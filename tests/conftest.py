@@ -192,7 +192,10 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ["FEDPRIV_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    """One for all processes of the session: what one has decoded or divided, the others read."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["FEDPRIV_CACHE"] = str(shared / "cache")
 
 
 @pytest.fixture(scope="session", autouse=True)

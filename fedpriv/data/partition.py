@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,20 @@ def partition_clients(
 
     found = entry(cache / "partitions", identity, write)
     try:
-        with np.load(found / "partition.npz", allow_pickle=False) as stored:
-            return Partition(**stored)
+        state = (found / "partition.npz").stat()
+        return _read(found / "partition.npz", state.st_mtime_ns, state.st_size)
     except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise damaged(found, error) from error
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, changed: int, size: int) -> Partition:
+    """A stored partition, for all runs of this process and so not to be written to; read anew where it has changed."""
+    with np.load(file, allow_pickle=False) as stored:
+        arrays = dict(stored)
+    for array in arrays.values():
+        array.setflags(write=False)
+    return Partition(**arrays)
 
 
 def split_test_set(num_test: int, auxiliary: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -154,10 +154,12 @@ def test_the_release_has_the_exact_law(dimension: int, epsilon: float, source: s
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 @pytest.mark.parametrize("name", NAMES)
 def test_estimates_are_unbiased_and_as_long_as_said(name: str, epsilon: float) -> None:
-    """A thousand keys, since the projection's own randomness is part of the estimate, with four releases each; errors
-    are those of a thousand independent means.
+    """Every key anew where the projection's own randomness is much of the error; elsewhere a thousand keys with four
+    releases each give the same error (within 7 %). Errors are those of the keys' independent means.
     """
-    sender, keys, each = mechanism(name, 16, epsilon), 1000, 4
+    sender = mechanism(name, 16, epsilon)
+    by_key = name == "sketch" or (name in ("projunit", "hadamard") and epsilon > 1)
+    keys, each = (4000, 1) if by_key else (1000, 4)
     unit = direction(vector(16))
     means, squares = torch.empty(keys, 16, dtype=torch.float64), torch.empty(keys, dtype=torch.float64)
     for number in range(keys):

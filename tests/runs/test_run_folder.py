@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Run, result_of
+from omegaconf import OmegaConf
 
 from fedpriv.cli import running
 from fedpriv.common.command_line import FAILED, MISTAKE, guarded
@@ -105,6 +106,7 @@ def test_a_run_leaves_what_the_design_lists(run: Run):
     assert all(needed <= set(row) for row in rows)
     assert set(rows[0]["figures"]) == {"diff", "noise_variance", "reuse"}
     config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (folder / "config.yaml").read_text() == OmegaConf.to_yaml(OmegaConf.create(config))
     assert config["engine"]["name"] == "inprocess" and config["model"]["name"] == "linear"  # not auto
     ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     assert [(e["round"], e["client"]) for e in ledger] == [(r, c) for r in (1, 2, 3, 4) for c in range(4)]
