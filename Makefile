@@ -5,7 +5,8 @@
 
 PYTHON ?= python3
 PY := .venv/bin/python
-JOBS ?= 2
+# One process more than the two cores that CI has: some tests wait for other processes.
+JOBS ?= 3
 FIND_CHROMIUM = command -v chromium || command -v chromium-browser || command -v google-chrome
 export FLWR_TELEMETRY_ENABLED = 0
 

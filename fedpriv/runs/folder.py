@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
-from omegaconf._utils import get_omega_conf_dumper
+from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
@@ -115,9 +114,7 @@ class RunFolder:
             raise RunFolderError(f"{file} was made by other code ({changed}): put that back, or rerun")
 
     def write_config(self, config: Config) -> None:
-        style: Any = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}  # OmegaConf's
-        text = yaml.dump(config.to_dict(), Dumper=get_omega_conf_dumper(), **style)
-        write_atomic(self.path / "config.yaml", text)
+        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.to_dict())))
 
     @property
     def finished(self) -> bool:
