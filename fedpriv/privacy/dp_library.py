@@ -12,7 +12,6 @@ neighbouring relation of its own (tests/privacy/test_privacy_composition.py pins
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -23,10 +22,8 @@ from absl import logging as absl_logging
 from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
 from numpy.typing import NDArray
-from scipy.special import gammaln, log_ndtr
 
 from fedpriv.mechanisms.laws import Vector
 
@@ -42,38 +39,7 @@ _LARGEST_POISSON_ORDER, _LARGEST_FIXED_ORDER = 256.0, 128.0
 def poisson_gaussian_rdp(sampling_rate: float, multiplier: float, orders: Vector) -> Vector:
     """Poisson-subsampled Gaussian, add-or-remove (Mironov, Talwar and Zhang 2019). Infinite where not computed."""
     event = dp_event.PoissonSampledDpEvent(sampling_rate, dp_event.GaussianDpEvent(multiplier))
-    where = (orders >= 1.1) & (orders <= _LARGEST_POISSON_ORDER)
-    between = where & (orders != np.floor(orders)) & (0 < sampling_rate < 1)
-    divergences = _rdp(event, _ADD_OR_REMOVE, orders, where & ~between)
-    if between.any():
-        moments = _fractional_log_moments(sampling_rate, multiplier, orders[between])
-        divergences[between] = moments / (orders[between] - 1)
-    return divergences
-
-
-def _fractional_log_moments(q: float, sigma: float, orders: Vector) -> Vector:
-    """log A_alpha at orders between whole numbers, by the series of Mironov, Talwar and Zhang (2019, Section 3.3) with
-    all terms positive, at all orders at once: the library adds term by term, 35 ms for each event.
-
-    Infinite where 1,000 terms do not suffice, as in the library.
-    """
-    found = np.full(len(orders), np.inf)
-    middle, least, rate = sigma**2 * math.log(1 / q - 1) + 0.5, math.log1p(-q), math.log(q)
-    open_orders = np.arange(len(orders))
-    for terms in (100, 1000):  # most orders need few
-        alpha, i = orders[open_orders, None], np.arange(float(terms))
-        j = alpha - i
-        with np.errstate(all="ignore"):
-            choose = gammaln(alpha + 1) - gammaln(i + 1) - gammaln(j + 1)
-            below = choose + i * rate + j * least + (i * i - i) / (2 * sigma**2) + log_ndtr((middle - i) / sigma)
-            above = choose + j * rate + i * least + (j * j - j) / (2 * sigma**2) + log_ndtr((j - middle) / sigma)
-            sums = np.logaddexp.accumulate(np.logaddexp(below, above), axis=1)
-            falls = (np.diff(below) < 0) & (np.diff(above) < 0)
-            ends = falls & (np.maximum(below, above)[:, 1:] < sums[:, 1:] - 30)
-        done, place = ends.any(axis=1), ends.argmax(axis=1) + 1
-        found[open_orders[done]] = sums[done, place[done]]
-        open_orders = open_orders[~done]
-    return np.where(np.isnan(found), np.inf, found)
+    return _rdp(event, _ADD_OR_REMOVE, orders, (orders >= 1.1) & (orders <= _LARGEST_POISSON_ORDER))
 
 
 def fixed_size_gaussian_rdp(sample_size: int, population: int, multiplier: float, orders: Vector) -> Vector:
@@ -127,51 +93,17 @@ def _quiet() -> Iterator[None]:
 
 def gaussian_pld(mu: float, interval: float) -> Any:
     """All unsampled Gaussians at once: mu = sqrt(sum 1/multiplier^2)."""
-    return pld.PrivacyLossDistribution(_gaussian_pmf(1.0, 1 / mu, interval, AdjacencyType.REMOVE))
+    return pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
 
 
 @lru_cache(maxsize=256)
 def poisson_gaussian_pld(sampling_rate: float, multiplier: float, interval: float) -> Any:
-    if sampling_rate == 1:
-        return gaussian_pld(1 / multiplier, interval)
-    directions = (AdjacencyType.REMOVE, AdjacencyType.ADD)
-    return pld.PrivacyLossDistribution(*(_gaussian_pmf(sampling_rate, multiplier, interval, way) for way in directions))
-
-
-class _SampledGaussian(GaussianPrivacyLoss):
-    """The library's loss of a Poisson-sampled Gaussian, with its divergence at all points of a grid at once: the
-    library inverts the loss point by point, half a second for one distribution.
-
-    The divergence is P(x <= x_eps) - e^eps Q(x <= x_eps) where x_eps has loss eps. Any other cut gives less, so
-    rounding of x_eps costs an error of second order.
-    """
-
-    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """[n] divergences at ``epsilon`` [n]."""
-        points, q = np.asarray(epsilon, np.float64), self.sampling_prob
-        adds = self.adjacency_type == AdjacencyType.ADD
-        signed = -points if adds else points
-        least = math.log1p(-q) if q < 1 else -math.inf
-        deltas = np.zeros_like(points) if adds else -np.expm1(points)  # beyond every loss; below all of them
-        inside = signed > least
-        # log(1 + (e^signed - 1) / q), the loss without sampling
-        loss = signed[inside] - math.log(q) + np.log1p(-np.exp(least - signed[inside]))
-        cuts = (
-            self._inverse_privacy_loss_without_subsampling_add(-loss)
-            if adds
-            else self._inverse_privacy_loss_without_subsampling_remove(loss)
-        )
-        deltas[inside] = self.mu_upper_cdf(cuts) - np.exp(points[inside] + self.mu_lower_log_cdf(cuts))
-        return np.clip(deltas, 0.0, 1.0)
-
-
-def _gaussian_pmf(sampling_rate: float, multiplier: float, interval: float, adjacency: Any) -> Any:
-    """The pessimistic distribution of one direction, by connecting the dots (Doroshenko et al. 2022)."""
-    loss = _SampledGaussian(multiplier, sampling_prob=sampling_rate, adjacency_type=adjacency)
-    bounds = loss.connect_dots_bounds()
-    low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
-    deltas = loss.get_delta_for_epsilon(np.arange(low, high + 1) * interval)
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, deltas)
+    return pld.from_gaussian_mechanism(
+        multiplier,
+        sampling_prob=sampling_rate,
+        value_discretization_interval=interval,
+        neighboring_relation=_ADD_OR_REMOVE,
+    )
 
 
 def laplace_pld(multiplier: float, interval: float) -> Any:
