@@ -1,7 +1,7 @@
 """The server's part in a secure sum that runs (`strategy.secure_sum=protocol`): `Collector`'s relays as messages.
 
 KEYS and SHARES come before the models go down, CONFIRM and UNMASK after the masked vectors came up, over the same grid.
-Whoever does not answer an exchange, answers too late or with what cannot be read has dropped out; his vector is in the
+Whoever does not answer an exchange, answers too late or with what cannot be read has dropped out; its vector is in the
 sum where it came before CONFIRM, and nowhere else.
 """
 
