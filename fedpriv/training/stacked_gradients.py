@@ -21,6 +21,10 @@ class Whole:
 
     value: Tensor
 
+    def first(self, clients: int) -> Whole:
+        """Of the first clients alone."""
+        return Whole(self.value[:clients])
+
     def add_to(self, target: Tensor, alpha: float, beta: float) -> None:
         """target = beta * target + alpha * gradient."""
         if beta != 1.0:
@@ -34,6 +38,10 @@ class _Product:
 
     outputs: Tensor
     inputs: Tensor
+
+    def first(self, clients: int) -> _Product:
+        """Of the first clients alone."""
+        return _Product(self.outputs[:clients], self.inputs[:clients])
 
     def add_to(self, target: Tensor, alpha: float, beta: float) -> None:
         target.baddbmm_(self.outputs.mT, self.inputs, beta=beta, alpha=alpha)
@@ -81,7 +89,7 @@ class Chain:
             found.append(_Product(outputs, own))
             if bias:
                 found.append(Whole(outputs.sum(1)))
-        return (losses * weights).sum(1), found
+        return _weighted(losses, weights), found
 
     def clipped(
         self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, real: Tensor, bounds: Tensor
@@ -143,8 +151,8 @@ class Mapped:
 
         def loss(thetas: list[Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
             logits = torch.func.functional_call(module, dict(zip(names, thetas, strict=True)), (images,))
-            total = (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
-            return total, total.detach()
+            losses = functional.cross_entropy(logits, labels, reduction="none") * weights
+            return losses.sum(), losses.detach()
 
         self._gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
@@ -156,7 +164,7 @@ class Mapped:
     ) -> tuple[Tensor, list[Whole]]:
         """As `Chain.gradients`, of pictures [c, b, channels, height, width]."""
         found, losses = self._gradients(list(thetas), images, labels, weights)
-        return losses, [Whole(gradient) for gradient in found]
+        return losses.cumsum(1)[:, -1], [Whole(gradient) for gradient in found]
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
@@ -181,6 +189,11 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     losses = -log_shares.gather(-1, place).squeeze(-1)
     slope = log_shares.exp_()
     return losses, slope.scatter_add_(-1, place, torch.full_like(losses, -1.0).unsqueeze(-1))
+
+
+def _weighted(losses: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums [c] of losses [c, b], one after the other: padding of weight 0 changes no bit."""
+    return (losses * weights).cumsum(1)[:, -1]
 
 
 def _squares(x: Tensor) -> Tensor:

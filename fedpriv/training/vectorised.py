@@ -1,21 +1,28 @@
 """Local training of a whole cohort as one computation.
 
-Every client runs its own code until it calls its trainer and waits there (a greenlet: one thread, one client at a
-time); all waiting requests are computed together, then each client continues. Batches, order of steps and losses are
-those of `SequentialTrainer`; sums are taken in a different order, so results agree up to float32 rounding.
+A cohort of columns is handed over whole (`VectorisedTrainer.train_columns`). Any other client runs its own code until
+it calls its trainer and waits there (a greenlet: one thread, one client at a time); all waiting requests are computed
+together, then each client continues. Batches, order of steps and losses are those of `SequentialTrainer`; sums are
+taken in a different order, so results agree with its up to float32 rounding.
+
+A client's result has the same bits whoever is computed beside it: its arrays have shapes that follow from itself alone
+(`padded_width`), there are always two clients in a product at least (a single one is computed twice), and what a
+product of the batch gives does not depend on how many there are. The last is a property of the kernels, which
+tests/training/test_slices.py watches.
 
 Flatten, Linear and ReLU are computed by hand (`Chain`): batched matrix products that add a step's gradient to the
 parameters without storing it. Every other model goes through `torch.func.vmap` (`Mapped`).
 
-Shapes: c clients, b examples of a batch (the largest; the others are padded with blank pictures of weight 0),
-d parameters, i and o inputs and outputs of a layer.
+Shapes: c clients, b examples of a batch (padded with blank pictures of weight 0), d parameters, i and o inputs and
+outputs of a layer.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +45,38 @@ T = TypeVar("T")
 #: Numbers (parameters and a batch's pictures) of the clients computed at a time: fits a processor's cache, or a share
 #: of a GPU's memory.
 NUMBERS = {"cpu": 2**20, "cuda": 2**28}
+
+
+#: Reads pictures by their places (int64 [b], each at least 0) in what a cohort holds together.
+Read = Callable[[np.ndarray], LocalData]
+
+#: Fewer clients than this in one product would use another kernel.
+FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A cohort's clients after training: updates (float32 [c, d]) and mean training losses (float64 [c])."""
+
+    updates: Tensor
+    losses: Tensor
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One client's part of a computation. offset: of its pictures among all of the computation."""
+
+    place: int
+    offset: int
+    batches: list[np.ndarray]
+    width: int  # of its batches, padded
+
+
+def padded_width(widest: int, batch_size: int) -> int:
+    """Of all batches of a client whose largest has ``widest`` examples (at least 1): the next power of two, or the next
+    multiple of the batch size where that is less.
+    """
+    return min(1 << (widest - 1).bit_length(), -(-widest // batch_size) * batch_size)
 
 
 class _Lane(greenlet):
@@ -133,74 +172,128 @@ class VectorisedTrainer(SequentialTrainer):
             for (k, _), result in zip(same, self._train_all([request for _, request in same], mu), strict=True):
                 found[k] = result
         clippings = [(k, request) for k, request in enumerate(requests) if isinstance(request, _Clipping)]
-        for some in self._chunks(clippings, max((request.data.images.numel() for _, request in clippings), default=0)):
+        widest = max((request.data.images.numel() for _, request in clippings), default=0)
+        for some in self._portions(clippings, widest):
             for (k, _), clipped in zip(some, self._clip_chunk([request for _, request in some]), strict=True):
                 found[k] = clipped
         return found
 
-    def _train_all(self, requests: Sequence[_Training], mu: float) -> list[LocalResult]:
-        """Clients with the most batches first, so that those still training are always the first of their chunk."""
-        work = []
-        for k, request in enumerate(requests):
-            rows = draw_batches(self.config, len(request.data), request.rng) if len(request.data) else ()
-            work.append((k, request, [batch for batch in rows if batch.size]))
-        work.sort(key=lambda item: -len(item[2]))
-        found = [LocalResult(torch.zeros_like(request.theta), 0.0) for request in requests]
-        widest = max((len(batch) for _, _, batches in work for batch in batches), default=0)
-        for some in self._chunks(work, widest * requests[0].data.images.shape[1:].numel()):
-            if not some[0][2]:
-                break  # no client has a batch from here on
-            results = self._train_chunk([request for _, request, _ in some], [batches for _, _, batches in some], mu)
-            for (k, _, _), result in zip(some, results, strict=True):
-                found[k] = result
+    def train_columns(
+        self,
+        theta: Tensor,
+        examples: Sequence[int],
+        read: Read,
+        pixels: int,
+        rngs: Sequence[np.random.Generator],
+        proximal_mu: float = 0.0,
+    ) -> Columns:
+        """As `train` from the same ``theta`` [d] for clients with so many ``examples``, whose pictures, of so many
+        ``pixels``, lie one client after the other in what ``read`` reads.
+        """
+        found = Columns(torch.zeros(len(examples), theta.numel()), torch.zeros(len(examples), dtype=torch.float64))
+        for some in self._chunks(self._work(examples, rngs), pixels):
+            starts = theta.to(self.model.theta.device).expand(len(some), -1)
+            updates, losses = self._train_chunk(starts, some, read, proximal_mu)
+            places = torch.tensor([work.place for work in some])
+            found.updates[places], found.losses[places] = updates, losses
         return found
 
-    def _chunks(self, clients: Sequence[T], pixels: int) -> Iterator[Sequence[T]]:
-        """Groups of clients that are computed together; ``pixels``: of the largest batch."""
-        size = max(1, NUMBERS[self.model.theta.device.type] // (self.model.layout.num_parameters + pixels))
+    def _train_all(self, requests: Sequence[_Training], mu: float) -> list[LocalResult]:
+        """As `train_columns`, for clients that start from models of their own and bring their own pictures."""
+        found = [LocalResult(torch.zeros_like(request.theta), 0.0) for request in requests]
+        counts = [len(request.data) for request in requests]
+        pixels = max((request.data.images.shape[1:].numel() for request in requests), default=0)
+        for some in self._chunks(self._work(counts, [request.rng for request in requests]), pixels):
+            own = [requests[work.place] for work in some]
+            images = torch.cat([request.data.images for request in own])
+            labels = torch.cat([request.data.labels for request in own])
+            offsets = np.cumsum([0, *(len(request.data) for request in own)])
+            here = [replace(work, offset=int(offset)) for work, offset in zip(some, offsets, strict=False)]
+
+            def read(places: np.ndarray, images: Tensor = images, labels: Tensor = labels) -> LocalData:
+                index = torch.from_numpy(places).to(images.device)
+                return LocalData(images.index_select(0, index), labels.index_select(0, index))
+
+            starts = torch.stack([request.theta for request in own]).to(self.model.theta.device)
+            updates, losses = self._train_chunk(starts, here, read, mu)
+            for work, update, loss in zip(some, updates, losses.tolist(), strict=True):
+                found[work.place] = LocalResult(update, loss)
+        return found
+
+    def _work(self, counts: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[_Work]:
+        """Of clients with so many examples, without those that have no batch. Equally wide ones side by side; of them
+        those with the most batches first, so that those still training are always the first of their chunk.
+        """
+        work, offset = [], 0
+        for place, (count, rng) in enumerate(zip(counts, rngs, strict=True)):
+            batches = [rows for rows in draw_batches(self.config, count, rng) if rows.size] if count else []
+            if batches:
+                width = padded_width(max(map(len, batches)), self.config.batch_size)
+                work.append(_Work(place, offset, batches, width))
+            offset += count
+        return sorted(work, key=lambda one: (-one.width, -len(one.batches)))
+
+    def _chunks(self, work: Sequence[_Work], pixels: int) -> Iterator[Sequence[_Work]]:
+        """Clients that are computed together: of one width, and few enough for the memory close by."""
+        for width, same in itertools.groupby(work, key=lambda one: one.width):
+            yield from self._portions(list(same), width * pixels)
+
+    def _portions(self, clients: Sequence[T], pixels: int) -> Iterator[Sequence[T]]:
+        """Groups of clients that are computed together; ``pixels``: of a batch."""
+        size = max(FEWEST, NUMBERS[self.model.theta.device.type] // (self.model.layout.num_parameters + pixels))
         for start in range(0, len(clients), size):
             yield clients[start : start + size]
 
-    def _train_chunk(
-        self, requests: Sequence[_Training], batches: Sequence[Sequence[np.ndarray]], mu: float
-    ) -> list[LocalResult]:
-        """SGD of some clients; no batch in ``batches`` is empty, and the first client has the most batches."""
+    def _train_chunk(self, starts: Tensor, work: Sequence[_Work], read: Read, mu: float) -> tuple[Tensor, Tensor]:
+        """(updates float32 [c, d], mean losses float64 [c]) of SGD from ``starts`` [c, d]; the first client has the
+        most batches.
+        """
         config, device = self.config, self.model.theta.device
         self.model.module.train()
-        stacked = torch.stack([request.theta for request in requests]).to(device)
-        starts = self._split(stacked)
-        thetas = [start.clone() for start in starts]
-        velocities = [torch.zeros_like(start) for start in starts] if config.momentum else None
-        pictures, labels = self._pooled([request.data for request in requests])
-        rows, weights = _table(batches, [len(request.data) for request in requests])
-        active = [sum(len(own) > step for own in batches) for step in range(len(batches[0]))]
-        widths = [max(len(own[step]) for own in batches[:among]) for step, among in enumerate(active)]
-        rows, weights = rows.to(device), weights.to(device)
-        losses = torch.zeros(len(requests), device=device)
-        for step, (among, width) in enumerate(zip(active, widths, strict=True)):
-            index = rows[step, :among, :width].reshape(-1)
-            images = pictures.index_select(0, index).view(among, width, *pictures.shape[1:])
-            targets = labels.index_select(0, index).view(among, width)
-            now = [theta[:among] for theta in thetas]
+        counts = torch.tensor([len(one.batches) for one in work])
+        if len(work) < FEWEST:
+            starts, work = starts.expand(FEWEST, -1), [*work] * FEWEST
+        begun = self._split(starts)
+        thetas = [start.clone() for start in begun]
+        velocities = [torch.zeros_like(start) for start in begun] if config.momentum else None
+        rows, weights = _table(work)
+        losses = torch.zeros(len(work), device=device)
+        for step in range(len(rows)):
+            active = sum(len(one.batches) > step for one in work)
+            among = max(active, FEWEST)  # one more is computed, and left as it is, where a single one is still training
+            images, targets = self._batch(read, rows[step, :among])
             with torch.no_grad():
                 with self._mixed():
-                    step_losses, gradients = self.batched.gradients(now, images, targets, weights[step, :among, :width])
+                    step_losses, gradients = self.batched.gradients(
+                        [theta[:among] for theta in thetas], images, targets, weights[step, :among].to(device)
+                    )
                 for number, gradient in enumerate(gradients):
-                    theta, start = now[number], starts[number][:among]
+                    own, theta, start = gradient.first(active), thetas[number][:active], begun[number][:active]
                     if velocities is None:
                         if mu:
                             theta.lerp_(start, config.lr * mu)
-                        gradient.add_to(theta, -config.lr, 1.0)
+                        own.add_to(theta, -config.lr, 1.0)
                         continue
-                    velocity = velocities[number][:among]
-                    gradient.add_to(velocity, 1.0, config.momentum)
+                    velocity = velocities[number][:active]
+                    own.add_to(velocity, 1.0, config.momentum)
                     if mu:
                         velocity.add_(theta - start, alpha=mu)
                     theta.add_(velocity, alpha=-config.lr)
-                losses[:among] += step_losses
-        updates = (torch.cat([theta.flatten(1) for theta in thetas], dim=1) - stacked).cpu()
-        means = losses.cpu() / torch.tensor([len(own) for own in batches]).clamp(min=1)
-        return [LocalResult(update, float(mean)) for update, mean in zip(updates, means.tolist(), strict=True)]
+                losses[:active] += step_losses[:active]
+        many = len(counts)
+        updates = torch.cat([(theta - start)[:many].flatten(1) for theta, start in zip(thetas, begun, strict=True)], 1)
+        return updates.cpu(), losses[:many].cpu().double() / counts
+
+    def _batch(self, read: Read, places: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Pictures [c, b, ...] and labels [c, b] at these places (int64 [c, b], negative: blank)."""
+        device, blank = self.model.theta.device, places < 0
+        found = read(np.where(blank, 0, places).reshape(-1) if blank.any() else places.reshape(-1))
+        images = self.batched.prepared(found.images).to(device)
+        images = images.view(*places.shape, *images.shape[1:])
+        labels = found.labels.to(device).view(places.shape)
+        if blank.any():
+            images[torch.from_numpy(blank).to(device)] = 0.0
+        return images, labels
 
     def _clip_chunk(self, requests: Sequence[_Clipping]) -> list[ClippedSum]:
         """Norms from each layer's inputs and output gradients, then one more product for the weighted sums.
@@ -213,10 +306,11 @@ class VectorisedTrainer(SequentialTrainer):
         device, counts = self.model.theta.device, [len(request.data) for request in requests]
         thetas = self._split(torch.stack([request.theta for request in requests]).to(device))
         pictures, labels = self._pooled([request.data for request in requests])
-        rows, _ = _table([[np.arange(count)] for count in counts], counts)
-        size = block_for(self.config.batch_size)
-        missing = -rows.shape[2] % size
-        index = functional.pad(rows[0], (0, missing), value=len(pictures) - 1).to(device)
+        size, offsets = block_for(self.config.batch_size), np.cumsum([0, *counts])
+        index = torch.full((len(counts), -(-max(counts) // size) * size), len(pictures) - 1)
+        for client, count in enumerate(counts):
+            index[client, :count] = torch.arange(count) + int(offsets[client])
+        index = index.to(device)
         bounds = torch.tensor([request.bound for request in requests], dtype=torch.float64, device=device)
         parts = []
         with torch.no_grad():
@@ -248,20 +342,17 @@ class VectorisedTrainer(SequentialTrainer):
         return self.batched.prepared(images).to(device), labels.to(device)
 
 
-def _table(batches: Sequence[Sequence[np.ndarray]], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """rows (int64 [steps, c, b]) of the pooled pictures, padded with the blank one; weights (float32, 1/size of the
-    client's batch, 0 for padding).
+def _table(work: Sequence[_Work]) -> tuple[np.ndarray, Tensor]:
+    """rows (int64 [steps, c, b]) of the pictures, -1 where padded; weights (float32, 1/size of the client's batch, 0
+    where padded).
     """
-    offsets, steps = np.cumsum([0, *counts]), len(batches[0])
-    sizes = np.zeros((steps, len(batches)), dtype=np.int64)
-    for client, own in enumerate(batches):
-        sizes[: len(own), client] = [len(rows) for rows in own]
-    places = np.arange(sizes.max()) < sizes[:, :, None]
-    table = np.full(places.shape, offsets[-1], dtype=np.int64)
-    for client, own in enumerate(batches):
-        table[:, client][places[:, client]] = np.concatenate([*own, np.zeros(0, np.int64)]) + offsets[client]
-    weights = places / np.maximum(sizes, 1)[:, :, None].astype(np.float32)
-    return torch.from_numpy(table), torch.from_numpy(weights.astype(np.float32))
+    table = np.full((len(work[0].batches), len(work), work[0].width), -1, dtype=np.int64)
+    weights = np.zeros(table.shape, dtype=np.float32)
+    for client, own in enumerate(work):
+        for step, rows in enumerate(own.batches):
+            table[step, client, : len(rows)] = rows + own.offset
+            weights[step, client, : len(rows)] = np.float32(1) / np.float32(len(rows))
+    return table, torch.from_numpy(weights)
 
 
 # --- which models it supports --------------------------------------------------------------------------
