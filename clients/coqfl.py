@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client import key_agreement as shared_bits
-from fedpriv.client.contract import Charge, Release, StaleRequest, repeated_answer
+from fedpriv.client.contract import Charge, Release, StaleRequest, Trained, repeated_answer
 from fedpriv.client.key_agreement import KeyRefused, Session, first_of
 from fedpriv.client.memory import ClientMemory, Waiting, read_memory
 from fedpriv.client.method import Method, Traits
@@ -236,8 +236,8 @@ class CoQFLClient(OneBitClient):
                 self._streams = {layer: ranks_of(found, len(self.members), self.member)}
         return self._streams[layer][piece]
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
-        release = super().work(theta, state, request)
+    def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
+        release = super().releasing(theta, trained, state, noise)
         return replace(release, figures={**release.figures, "fallback": float(self.fallback is not None)})
 
     # --- what it costs (unit client, replace-one; observers server and server+members) --------------------

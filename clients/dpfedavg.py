@@ -22,7 +22,6 @@ from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
 from fedpriv.client.secure_sum import SummedGaussians
 from fedpriv.config.methods import DPFedAvgClientOptions
-from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
@@ -34,6 +33,7 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
     options: DPFedAvgClientOptions
+    in_columns = True
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
@@ -64,11 +64,7 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = self.clipped(update)
         value = clipped if self.form == "central" else self.plus_gaussian(clipped, noise)
-        if value.ndim > 1:
-            return Release(value)
-        return Release(
-            value, None, {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(value - clipped))}
-        )
+        return Release(value, None, self.figures(clipped, value - clipped))
 
     # --- what it costs -------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class FedAGSClient(SelectingClient):
     """
 
     options: FedAGSClientOptions
+    in_columns = True
 
     @property
     def sends_loss(self) -> bool:

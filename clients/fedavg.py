@@ -11,3 +11,5 @@ from fedpriv.client.base import Client
 
 class FedAvgClient(Client):
     """Local SGD; the update is released as it is."""
+
+    in_columns = True

@@ -28,7 +28,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.contract import Charge, Neighbours, Release, figure
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.config.methods import FedCADClientOptions
 from fedpriv.mechanisms import correlated_noise
@@ -68,6 +68,12 @@ class FedCADClient(GaussianClient):
 
     options: FedCADClientOptions
     State = CorrelatedState
+    in_columns = True
+
+    @property
+    def priced_alike(self) -> bool:
+        """Published with an adaptive Diff, the client's own path decides."""
+        return self.repaired or self.options.obsolete_factor == 0
 
     @property
     def repaired(self) -> bool:
@@ -126,7 +132,7 @@ class FedCADClient(GaussianClient):
         return Release(
             value,
             CorrelatedState(x, value, variance, next_diff, self.clip_norm),
-            self.figures(x, value - x, diff=diff, noise_variance=variance, reuse=reuse) if clipped.ndim == 1 else {},
+            self.figures(x, value - x, diff=figure(diff), noise_variance=figure(variance), reuse=figure(reuse)),
         )
 
     def _coefficients(self, state: CorrelatedState) -> correlated_noise.Coefficients:

@@ -21,6 +21,7 @@ class FedProxClient(Client):
     """
 
     options: FedProxClientOptions
+    in_columns = True
 
     @property
     def proximal_mu(self) -> float:

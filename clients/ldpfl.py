@@ -26,6 +26,7 @@ class LDPFLClient(OneBitClient):
     """
 
     options: LDPFLClientOptions
+    in_columns = True
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         leak = self.exact_leak()

@@ -23,11 +23,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, Release
+from fedpriv.client.contract import Charge, Release, Trained
 from fedpriv.client.method import Traits
-from fedpriv.common.messages import Request
 from fedpriv.config.methods import NbAFLClientOptions
-from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
+from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, Gaussian, Threat
@@ -44,6 +43,7 @@ class NbAFLClient(Client):
     """
 
     options: NbAFLClientOptions
+    in_columns = True
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     threat: ClassVar[Threat] = UPLOAD
 
@@ -86,16 +86,12 @@ class NbAFLClient(Client):
         """Noisy weights [..., d] from the trained ones."""
         clipped = clip(weights, self.clip_norm)  # [NbAFL, Alg. 1]
         value = add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)  # [NbAFL, Alg. 1]
-        if value.ndim > 1:
-            return Release(value)
-        return Release(
-            value, None, {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(value - clipped))}
-        )
+        return Release(value, None, self.figures(clipped, value - clipped))
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
+    def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         """What travels is the noisy weights minus the broadcast ones, which the server knows anyway."""
-        trained, start = self.train_locally(theta, request), finite_or_zero(theta)
-        noisy = self.release(start + trained.sent, state, self.noise(request, "release"))
+        start = finite_or_zero(theta)
+        noisy = self.release(start + trained.sent, state, noise)
         value = replace(noisy, value=noisy.value - start)
         return self.released(replace(trained, local=start + trained.sent), value)
 

@@ -16,7 +16,18 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
-from fedpriv.client.contract import BudgetSpent, Charge, Release, RunFacts, Site, Trained, repeated_answer
+from fedpriv.client.contract import (
+    BudgetSpent,
+    Charge,
+    Figure,
+    Release,
+    RunFacts,
+    Site,
+    Trained,
+    figure,
+    numbers,
+    repeated_answer,
+)
 from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.client.method import Method
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, Outgoing, Request
@@ -54,7 +65,7 @@ class Client(Method, NumPyClient):
         self._check_budget(memory, charges, request)
 
         release = self.work(self._start(received, memory, request), state, request)
-        figures = release.figures | self._tested(release.local)
+        figures = numbers(release.figures) | self.tested(release.local, site.client)
         beside = [release.statistics[name].double() for name in self.statistic_names]
         answer = Answer(request.round, request.attempt, release.value, torch.stack(beside) if beside else None)
         # A release without noise has no noise key to protect: nothing is kept of it.
@@ -63,6 +74,12 @@ class Client(Method, NumPyClient):
         entries = self._entries(memory, request, charges)
         site.store.keep(memory.after(self.dump_state(release.state), entries, remembered, kept, self.still_waiting()))
         return self._outgoing(answer, figures)
+
+    def figures(self, clipped: Tensor, noise: Tensor, **others: Figure) -> dict[str, Figure]:
+        """Diagnostics of a release [..., d] at a site; empty for an auditor's trials, where nobody reads them."""
+        if self.site is None and clipped.ndim > 1:
+            return {}
+        return {"clipped_norm": figure(l2_norm(clipped)), "noise_norm": figure(l2_norm(noise)), **others}
 
     def still_waiting(self) -> Waiting | None:
         """What further exchanges of the round need after the release; written together with it."""
@@ -73,8 +90,13 @@ class Client(Method, NumPyClient):
 
         theta is a whole model, also where only a part of it came down.
         """
-        trained = self.train_locally(theta, request)
-        return self.released(trained, self.release(trained.sent, state, self.noise(request, "release")))
+        return self.releasing(theta, self.train_locally(theta, request), state, self.noise(request, "release"))
+
+    def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
+        """The release that comes of a training from ``theta`` [d], with the figures of both; of one client, or of
+        several at once.
+        """
+        return self.released(trained, self.release(trained.sent, state, noise))
 
     # --- parts of a participation --------------------------------------------------------------------------
 
@@ -106,10 +128,11 @@ class Client(Method, NumPyClient):
         return state_to_tensors(state)
 
     @final
-    def noise(self, request: Request, purpose: str) -> NoiseSource:
-        """The one source of noise of this participation for a purpose."""
+    def noise(self, request: Request, purpose: str, client: int | None = None) -> NoiseSource:
+        """The one source of noise of this participation for a purpose. client: of whom, where several take part."""
         site = self._site()
-        return noise_source(site.rng, site.seed, site.client, request.round, request.attempt, purpose)  # type: ignore[arg-type]
+        who = site.client if client is None else client
+        return noise_source(site.rng, site.seed, who, request.round, request.attempt, purpose)  # type: ignore[arg-type]
 
     @final
     def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
@@ -163,27 +186,27 @@ class Client(Method, NumPyClient):
         assert local is not None, "`work` of a client that keeps layers returns its local model"
         return local[exchange.kept].clone()
 
-    def _tested(self, local: Tensor | None) -> dict[str, float]:
-        """Figures of the client's own model on its own test pictures, in simulation."""
+    @final
+    def tested(self, local: Tensor | None, client: int) -> dict[str, float]:
+        """Figures of a client's own model [d] on its own test pictures, in simulation."""
         site = self._site()
-        return site.test(local) if site.test is not None and local is not None else {}
+        return site.test(client, local) if site.test is not None and local is not None else {}
 
     def _entries(self, memory: ClientMemory, request: Request, charges: Sequence[Charge]) -> list[Entry]:
-        """The ledger's lines for these charges, after those of earlier releases."""
-        site = self._site()
-        return [
-            Entry(request.round, site.client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
-            for sequence, charge in enumerate(charges, memory.account.next_sequence)
-        ]
+        return ledger_entries(memory, request, charges, self._site().client)
 
     def _check_budget(self, memory: ClientMemory, charges: Sequence[Charge], request: Request) -> None:
+        self.check_budget(memory, charges, request, self._site().client)
+
+    @final
+    def check_budget(self, memory: ClientMemory, charges: Sequence[Charge], request: Request, client: int) -> None:
         """Raises `BudgetSpent` before anything is computed, or what the node's policy raises."""
         site = self._site()
         if site.guard is not None:
             site.guard(charges)
         again = memory.account.last == (request.round, request.attempt)  # a further exchange of the same participation
         if site.participations is not None and not again and memory.account.participations >= site.participations:
-            words = f"client {site.client} has taken part {memory.account.participations} times, and may no more"
+            words = f"client {client} has taken part {memory.account.participations} times, and may no more"
             raise BudgetSpent(words)
         if site.max_epsilon is None:
             return
@@ -200,18 +223,31 @@ class Client(Method, NumPyClient):
             further = [charge.realised or charge.event for charge in own]
             admitted = Budget(site.max_epsilon, site.delta).admits(spent, further)
         if not admitted:
-            raise BudgetSpent(f"client {site.client}: the next release would exceed epsilon {site.max_epsilon}")
+            raise BudgetSpent(f"client {client}: the next release would exceed epsilon {site.max_epsilon}")
 
-    def _batch_generator(self, server_round: int, attempt: int) -> np.random.Generator:
+    @final
+    def batches(self, request: Request, client: int) -> np.random.Generator:
+        """What draws a client's batches, where several take part at once."""
+        return self._batch_generator(request.round, request.attempt, client)
+
+    def _batch_generator(self, server_round: int, attempt: int, client: int | None = None) -> np.random.Generator:
         """Batches are repeatable in simulation; in secret where noise comes from the operating system."""
         site = self._site()
         if site.rng == "secure":
             from fedpriv.mechanisms.secure_noise import secure_generator  # cryptography: only where it is needed
 
             return secure_generator()
-        return generator(site.seed, site.client, server_round, attempt, "batches")
+        return generator(site.seed, site.client if client is None else client, server_round, attempt, "batches")
 
     def _site(self) -> Site:
         if self.site is None:
             raise RuntimeError("a client without a site can be planned and audited, not trained")
         return self.site
+
+
+def ledger_entries(memory: ClientMemory, request: Request, charges: Sequence[Charge], client: int) -> list[Entry]:
+    """The ledger's lines for these charges, after those of earlier releases."""
+    return [
+        Entry(request.round, client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
+        for sequence, charge in enumerate(charges, memory.account.next_sequence)
+    ]

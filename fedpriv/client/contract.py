@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,10 @@ from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
+
+
+#: For the experimenter: of one client a number, of several at once one for each [clients] or one for all.
+Figure = float | Tensor
 
 
 class BudgetSpent(FedprivError):
@@ -73,18 +77,20 @@ class Release:
 
     value: Tensor
     state: Any = None
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
     statistics: dict[str, Tensor] = field(default_factory=dict)
     local: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Trained:
-    """After local training. sent: what of the update is up for release [d_up]; local: the client's own model [d]."""
+    """After local training. sent: what of the update is up for release [..., d_up]; local: the client's own model
+    [..., d]. The leading dimension, if there is one, is of several clients.
+    """
 
     sent: Tensor
     local: Tensor
-    figures: dict[str, float]
+    figures: Mapping[str, Figure]
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Site:
     """A client's own machine, real or simulated: its data, its memory, its source of randomness.
 
     layout, initial: of the whole model, and its common parameters theta^0 [d]; needed by clients that keep layers.
-    test: figures of a model [d] on the client's own test pictures; None where it has none, and outside simulation.
+    test: figures of a client's model [d] on its own test pictures; None where nobody is tested, and outside simulation.
     """
 
     client: int
@@ -118,12 +124,18 @@ class Site:
     participations: int | None = None  # the client's own limit on releases, whatever a server asks
     layout: Layout | None = None
     initial: Tensor | None = None
-    test: Callable[[Tensor], dict[str, float]] | None = None
+    test: Callable[[int, Tensor], dict[str, float]] | None = None
     identity: Identity | None = None  # in a deployment, where clients agree on keys
     run_id: int = 0  # Flower's, which a simulation leaves at 0: its runs are to be the same on every engine
     guard: Callable[[Sequence[Charge]], None] | None = None  # the node's policy; raises where these may not leave
     options_digest: bytes = bytes(32)  # of the run's options that decide a release: members of a sum have the same
     fewest_survivors: int = 1  # of a secure sum, by the node's policy
+    together: tuple[int, ...] = ()  # the clients of the leading dimension, where several take part at once
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Who takes part here: the one client, or all that do so at once."""
+        return self.together or (self.client,)
 
 
 @dataclass(frozen=True)
@@ -137,6 +149,16 @@ class RunFacts:
     variant: str
     facts: PublicFacts | None = None
     site: Site | None = None
+
+
+def numbers(figures: Mapping[str, Figure]) -> dict[str, float]:
+    """The figures of one client."""
+    return {name: float(value) for name, value in figures.items()}
+
+
+def figure(values: Tensor) -> Figure:
+    """A figure [] of one client as a number, [clients] of several as it is."""
+    return values if values.ndim else float(values)
 
 
 def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:

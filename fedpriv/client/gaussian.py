@@ -146,11 +146,3 @@ class GaussianClient(Client):
                 for name, first, second in self.statistic.pairs(self.clip_norm)
             ),
         ]
-
-    @staticmethod
-    def figures(clipped: Tensor, noise: Tensor, **others: Tensor | float) -> dict[str, float]:
-        """Diagnostics of a single release; empty for a batch of trials, where nobody reads them."""
-        if clipped.ndim > 1:
-            return {}
-        norms = {"clipped_norm": float(l2_norm(clipped)), "noise_norm": float(l2_norm(noise))}
-        return norms | {name: float(value) for name, value in others.items()}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, Release
+from fedpriv.client.contract import Charge, Release, Trained, figure
 from fedpriv.client.method import Traits
 from fedpriv.common.messages import Request
 from fedpriv.config.methods import GradientOptions
@@ -100,17 +100,16 @@ class GradientClient(Client):
     def prepare(self, request: Request) -> None:
         self.round = max(1, request.round)
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
-        """What is up for release is g = sum of the gradients of the local steps [d]."""
-        trained = self.train_locally(theta, request)
+    def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
+        """What is up for release is g = sum of the gradients of the local steps [..., d]."""
         gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
-        self.loss = torch.tensor(trained.figures["train_loss"], dtype=torch.float64)
-        release = self.release(gradient, state, self.noise(request, "release"))
-        figures = {**trained.figures, "update_norm": float(l2_norm(gradient))}
+        self.loss = torch.as_tensor(trained.figures["train_loss"], dtype=torch.float64)
+        release = self.release(gradient, state, noise)
+        figures = {**trained.figures, "update_norm": figure(l2_norm(gradient))}
         return self.released(replace(trained, figures=figures), replace(release, value=self.encode(release.value)))
 
     def encode(self, value: Tensor) -> Tensor:
-        """What is sent of a release [d]."""
+        """What is sent of a release [..., d]."""
         return value
 
     def clipped(self, gradient: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context
+from flwr.app import ConfigRecord, Context, RecordDict
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 from torch import Tensor
@@ -85,6 +85,26 @@ class ClientMemory:
         for entry in entries:
             account.charge(entry)
         return ClientMemory(state, account, (*self.uncollected, *entries), answer, kept, waiting)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that it holds."""
+        for named in (self.state, self.waiting and self.waiting.tensors):
+            yield from (named or {}).values()
+        if self.answer is not None:
+            yield from (part for part in (self.answer.release, self.answer.statistics) if part is not None)
+        if self.kept is not None:
+            yield self.kept
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return 512 + sum(tensor.nbytes for tensor in self.tensors())
+
+    def alone(self) -> ClientMemory:
+        """The same memory, which keeps no larger tensor alive: its own are views of no cohort's."""
+        if all(tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64 for tensor in self.tensors()):
+            return self
+        return ClientMemory.from_bytes(self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """safetensors: the state's tensors beside two JSON texts; no pickle."""
@@ -160,29 +180,62 @@ class MemoryStore(Protocol):
         """Writes it as a whole, after whatever must be booked elsewhere first."""
 
 
-class StoredBytes(Protocol):
-    """A memory that may be replaced byte by byte: a simulation's."""
+class LiveContext(Context):
+    """A simulated client's context that holds its memory as it is: bytes only where it travels or is written down."""
 
-    def read(self) -> bytes | None: ...
+    memory: ClientMemory | None = None
 
-    def write(self, blob: bytes) -> None: ...
+    def __reduce__(self) -> tuple[Any, ...]:
+        blob = ContextStore(self).read()
+        return _live_context, (self.run_id, self.node_id, self.node_config, blob)
+
+
+def _live_context(run_id: int, node_id: int, node_config: dict[str, Any], blob: bytes | None) -> LiveContext:
+    """The inverse of `LiveContext.__reduce__`."""
+    context = LiveContext(run_id, node_id, node_config, RecordDict(), {})
+    if blob is not None:
+        ContextStore(context).write(blob)
+    return context
 
 
 class ContextStore:
-    """In Flower's ``Context.state``: engines that hand the context back (inprocess, ray)."""
+    """In Flower's ``Context.state``, or in a `LiveContext`: engines that hand the context back (inprocess, ray)."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
+    def load(self) -> ClientMemory | None:
+        if isinstance(self.context, LiveContext):
+            return self.context.memory
+        blob = self.read()
+        return None if blob is None else ClientMemory.from_bytes(blob)
+
     def read(self) -> bytes | None:
+        if isinstance(self.context, LiveContext):
+            return None if self.context.memory is None else self.context.memory.to_bytes()
         record = self.context.state.get(_RECORD)
         return bytes(record[_BLOB]) if isinstance(record, ConfigRecord) else None  # type: ignore[arg-type]
 
     def keep(self, memory: ClientMemory) -> None:
-        self.write(memory.to_bytes())
+        if isinstance(self.context, LiveContext):
+            self.context.memory = memory.alone()
+        else:
+            self.write(memory.to_bytes())
+
+    def put_back(self, memory: ClientMemory | None) -> None:
+        """What `load` gave, in the place of what was kept since."""
+        if memory is not None:
+            self.keep(memory)
+        elif isinstance(self.context, LiveContext):
+            self.context.memory = None
+        else:
+            self.context.state.pop(_RECORD, None)
 
     def write(self, blob: bytes) -> None:
-        self.context.state[_RECORD] = ConfigRecord({_BLOB: blob})
+        if isinstance(self.context, LiveContext):
+            self.context.memory = ClientMemory.from_bytes(blob)
+        else:
+            self.context.state[_RECORD] = ConfigRecord({_BLOB: blob})
 
 
 class FileStore:
@@ -219,18 +272,17 @@ class ClientMemories(Protocol):
         """Puts clients' memories back from a checkpoint; all others start anew."""
 
 
-def collect_entries(stores: Iterable[StoredBytes], book: Book = lambda entries: None) -> list[Entry]:
+def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: None) -> list[Entry]:
     """Takes the entries that clients wrote since the last call out of their memories, in the ledger's order.
 
     ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
     (client, sequence, attempt) tells that they are the same, and never in neither.
     """
-    blobs = [(store, blob) for store in stores if (blob := store.read()) is not None]
-    waiting = [(store, blob, found) for store, blob in blobs if (found := uncollected_entries(blob))]
-    entries = sorted((entry for *_, found in waiting for entry in found), key=lambda entry: entry.order)
+    waiting = [(store, memory) for store in stores if (memory := read_memory(store)).uncollected]
+    entries = sorted((entry for _, memory in waiting for entry in memory.uncollected), key=lambda entry: entry.order)
     book(entries)
-    for store, blob, _ in waiting:
-        store.write(without_entries(blob))
+    for store, memory in waiting:
+        store.keep(replace(memory, uncollected=()))
     return entries
 
 
@@ -240,30 +292,10 @@ def _header(blob: bytes) -> tuple[dict[str, Any], int]:
     return json.loads(blob[8:start]), start
 
 
-def uncollected_entries(blob: bytes) -> list[Entry]:
-    """`ClientMemory.uncollected` of a memory, of which nothing else is read."""
-    header, start = _header(blob)
-    first, last = header[_UNCOLLECTED]["data_offsets"]
-    return [entry_from_json(entry) for entry in json.loads(blob[start + first : start + last])]
-
-
-def without_entries(blob: bytes) -> bytes:
-    """The bytes of the same memory without uncollected entries; all tensors after them move up."""
-    header, start = _header(blob)
-    first, last = header[_UNCOLLECTED]["data_offsets"]
-    moved = first + len(_NO_ENTRIES) - last
-    header[_UNCOLLECTED] = {**header[_UNCOLLECTED], "shape": [len(_NO_ENTRIES)], "data_offsets": [first, last + moved]}
-    for place in header.values():
-        if place["data_offsets"][0] >= last:
-            place["data_offsets"] = [offset + moved for offset in place["data_offsets"]]
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    data = memoryview(blob)[start:]
-    return b"".join((len(text).to_bytes(8, "little"), text, data[:first], _NO_ENTRIES, data[last:]))
-
-
 def read_memory(store: MemoryStore) -> ClientMemory:
-    """The memory in a store; an empty one for a client that never took part."""
+    """The memory in a store, whose tensors are not to be written to; an empty one for a client that never took part."""
+    if isinstance(store, ContextStore):
+        return store.load() or ClientMemory()
     blob = store.read()
     return ClientMemory() if blob is None else ClientMemory.from_bytes(blob)
 

@@ -61,6 +61,10 @@ class Method:
     threat: ClassVar[Threat] = CLIENT_TO_SERVER
     #: Dataclass of what the method keeps between participations.
     State: ClassVar[type[Any] | None] = None
+    #: Whether several clients may take part at once: then `release` and all that it calls treat the leading dimension
+    #: as clients, each with its own noise, and give each the bits that it would have alone. A class says so for itself,
+    #: not for those derived from it; tests/contract holds it to that.
+    in_columns: ClassVar[bool] = False
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         self.options, self.run, self.variant = options, run, run.variant
@@ -137,6 +141,16 @@ class Method:
         `privacy.max_epsilon`, it is kept to exactly; otherwise, or where it is empty, a filter decides.
         """
         return []
+
+    @property
+    def one_by_one(self) -> str | None:
+        """Why clients with these options cannot take part at once, although their class is written for it."""
+        return None
+
+    @property
+    def priced_alike(self) -> bool:
+        """Whether a release costs the same whatever the values of the client's state are, as long as it has one."""
+        return self.State is None
 
     @property
     def keeps_budget(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Neighbours, Release, UnsafeNoise
+from fedpriv.client.contract import Neighbours, Release, Trained, UnsafeNoise, figure
 from fedpriv.client.method import Method, Traits
 from fedpriv.common.messages import CENTRES, RADII, Request
 from fedpriv.common.records import shown
@@ -79,10 +79,9 @@ class OneBitClient(Client):
                 raise UnsafeNoise(f"the server announces {shown(found)} for {layers} named blocks")
         self.centres, self.radii = list(centres), list(radii)  # type: ignore[arg-type]
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
-        trained = self.train_locally(theta, request)
+    def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         values = finite_or_zero(theta + trained.sent) if self.encode_weights else trained.sent
-        release = self.release(values, state, self.noise(request, "release"))
+        release = self.release(values, state, noise)
         return self.released(trained, replace(release, value=torch.from_numpy(pack(release.value))))
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
@@ -97,7 +96,8 @@ class OneBitClient(Client):
                 p = high_probability(values[..., piece], centre, radius, self.epsilon)
                 bits.append(self.quantise(p, noise.uniform(tuple(p.shape)), layer, piece))
         share = clamped / update.shape[-1]
-        return Release(torch.cat(bits, dim=-1), state, {"clamped": float(share)} if share.ndim == 0 else {})
+        told = share.ndim == 0 or self.site is not None
+        return Release(torch.cat(bits, dim=-1), state, {"clamped": figure(share)} if told else {})
 
     def probability(self, values: Tensor) -> Tensor:
         """p(w) [..., d] at the first layer's interval: for the auditor."""

@@ -13,10 +13,11 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.contract import Charge, Figure, Neighbours, Release, figure
 from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
 from fedpriv.common.packing import pack_selected, packed_bytes
@@ -49,6 +50,12 @@ class SelectingClient(GradientClient):
     def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         """Published: bool [..., d]."""
 
+    @property
+    def one_by_one(self) -> str | None:
+        return (
+            "how many coordinates are perturbed differs from client to client" if self.variant == "published" else None
+        )
+
     # --- the release ---------------------------------------------------------------------------------------
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
@@ -60,16 +67,18 @@ class SelectingClient(GradientClient):
             chosen = self.chosen(clipped, noise)
             value = torch.full_like(clipped, torch.nan)
         before = clipped[chosen]
+        if clipped.ndim > 1 and self.variant == "repaired":
+            before = before.view(*clipped.shape[:-1], -1)  # equally many of each
         after = self.with_noise(before, clipped.shape[-1], noise)
-        value[chosen] = after  # [DP-FedAGS, eq. 1]
-        if value.ndim > 1:
+        value[chosen] = after.reshape(-1)  # [DP-FedAGS, eq. 1]
+        dimension = clipped.shape[-1]
+        if self.site is None and value.ndim > 1:
             return Release(value)
-        dimension = len(value)
-        figures = {
-            "share_perturbed": len(after) / dimension,
+        figures: dict[str, Figure] = {
+            "share_perturbed": after.shape[-1] / dimension,
             "scheduled_share": self.count(dimension, self.round) / dimension,
-            "clipped_norm": float(l2_norm(clipped)),
-            "noise_norm": float(l2_norm(after - before)),
+            "clipped_norm": figure(l2_norm(clipped)),
+            "noise_norm": figure(l2_norm(after - before)),
         }
         return Release(value, None, figures)
 
@@ -82,8 +91,9 @@ class SelectingClient(GradientClient):
         if self.options.selection == "random":
             if self.site is None:  # the auditor takes the mask that shows it most
                 return (torch.arange(dimension) < count).expand(clipped.shape)
-            mask = public_mask(self.site.seed, self.site.client, self.round, dimension, count)
-            return torch.from_numpy(mask).expand(clipped.shape)
+            site, number = self.site, self.round
+            masks = [public_mask(site.seed, client, number, dimension, count) for client in site.clients]
+            return torch.from_numpy(np.stack(masks)).view(clipped.shape)
         tau = self.clip_norm / math.sqrt(count) if self.options.score_bound is None else self.options.score_bound
         # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.
         gumbel = noise.gumbel(clipped.shape, 2 * tau / self.pick_epsilon(count))
@@ -95,7 +105,9 @@ class SelectingClient(GradientClient):
         if bool(sent.all()):
             return value
         if self.options.selection == "random":
-            return value[sent]
+            return value[sent].view(*value.shape[:-1], -1)
+        if value.ndim > 1:
+            return torch.stack([self.encode(row) for row in value])
         return torch.from_numpy(pack_selected(value.numpy(), sent.numpy()))
 
     def release_bytes(self, size: int, server_round: int = 1) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release, StaleRequest, repeated_answer
+from fedpriv.client.contract import Charge, Release, StaleRequest, numbers, repeated_answer
 from fedpriv.client.gaussian import GaussianClient, joined_state, split_state
 from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory
 from fedpriv.client.method import Traits
@@ -60,7 +60,7 @@ class TwoExchangeClient(GaussianClient):
         self._check_budget(memory, (*charges, *self.charges(method)), request)
 
         trained = self.train_locally(self._start(theta, memory, request), request)
-        figures = trained.figures | self._tested(trained.local)
+        figures = numbers(trained.figures) | self.tested(trained.local, self._site().client)
         measured = self.measure(trained.sent, norms, self.noise(request, STATISTICS))
         found = [measured.statistics[name].double() for name in self.statistic_names]
         statistics = torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
@@ -99,7 +99,7 @@ class TwoExchangeClient(GaussianClient):
             memory.kept,
         )
         self._site().store.keep(after)
-        return self._outgoing(answer, waiting.figures | release.figures)
+        return self._outgoing(answer, waiting.figures | numbers(release.figures))
 
     def release_charges(self, state: Any) -> tuple[Charge, ...]:
         """What the release costs, now that it is known what was reported."""

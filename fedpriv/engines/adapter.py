@@ -104,13 +104,18 @@ def _guarded(
         simulation = node is None and config.privacy.rng == "seeded"
         return handle(config, message, context)
     except Exception as error:
-        code = next((code for kind, code in CODES.items() if isinstance(error, kind)), Refusal.FAILED)
-        words = str(error) if code != Refusal.FAILED else f"{type(error).__name__}: {error}"
+        code, words = refused_as(error)
         if code == Refusal.FAILED:
             log.debug("client %s: %s", context.node_config.get("partition-id"), traceback.format_exc())
         if node is not None:
             node.note(code, words)
         return refusal(code, message, words if simulation else None)
+
+
+def refused_as(error: Exception) -> tuple[Refusal, str]:
+    """The code for what a client raised, and its words, which leave it in simulation only."""
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), Refusal.FAILED)
+    return code, str(error) if code != Refusal.FAILED else f"{type(error).__name__}: {error}"
 
 
 def _train(config: Config, message: Message, context: Context) -> Message:

@@ -15,7 +15,7 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from fedpriv.client.memory import ContextStore, Memories
+from fedpriv.client.memory import ContextStore, LiveContext, Memories
 from fedpriv.common.files import write_atomic
 
 _FOLDERS = ".states-"  # of this process and of those that were killed
@@ -57,9 +57,9 @@ class Contexts:
         Raises OSError that names the file where the disk is full.
         """
         for client in self._asked:
-            blob = ContextStore(self._kept[client]).read()
+            memory = ContextStore(self._kept[client]).load()
             self._held -= self._sizes.pop(client, 0)
-            self._sizes[client] = len(blob or b"")
+            self._sizes[client] = 0 if memory is None else memory.num_bytes
             self._held += self._sizes[client]
         self._asked.clear()
         while self._held > self.most and len(self._kept) > 1:
@@ -73,7 +73,7 @@ class Contexts:
 
     def memories(self) -> Memories:
         """Every client's memory, read when it is asked for."""
-        kept = [client for client, context in self._kept.items() if ContextStore(context).read() is not None]
+        kept = [client for client, context in self._kept.items() if ContextStore(context).load() is not None]
         return Memories(sorted({*kept, *self._spilled}), self._read)
 
     def close(self) -> None:
@@ -103,4 +103,4 @@ class Contexts:
 def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int) -> Context:
     """A simulated client's context, with an empty state."""
     node_config: dict[str, Any] = {"partition-id": partition, "num-partitions": num_partitions}
-    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})
+    return LiveContext(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})

@@ -196,6 +196,7 @@ class _Doubling:
     """A grid on which planned replies come twice; in all else the grid that it stands for."""
 
     in_order = True
+    carries_cohorts = False
 
     def __init__(self, grid: ClientGrid, config: Config, exchanges: Sequence[str]) -> None:
         self._grid, self._config, self._exchanges = grid, config, exchanges

@@ -56,6 +56,11 @@ class LocalGrid(Grid):
 
     in_order = True
 
+    @property
+    def carries_cohorts(self) -> bool:
+        """Whether a message may be for many clients; not where somebody listens to each client's own."""
+        return False
+
     def __init__(self, config: Config, on_disturbance: Callable[[], None] = lambda: None) -> None:
         self.config, self.on_disturbance = config, on_disturbance
         self.unnamed: Counter[str] = Counter()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
+from fedpriv.common.cohort_messages import cohort_of_message
 from fedpriv.config.schema import Config
-from fedpriv.engines.cohort import side_by_side, slices
+from fedpriv.engines.cohort import answer_at_once, one_message_each, side_by_side, slices
 from fedpriv.engines.grid import LocalGrid, client_of
+from fedpriv.engines.worker import worker_for
 
 
 class InProcessGrid(LocalGrid):
@@ -23,12 +25,32 @@ class InProcessGrid(LocalGrid):
         super().__init__(config, on_disturbance)
         self.client_app = client_app
 
+    @property
+    def carries_cohorts(self) -> bool:
+        return type(self).deliver is InProcessGrid.deliver and worker_for(self.config).one_by_one is None
+
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
         """A client that has begun is not interrupted, but its reply does not count when it is late; after the deadline
         no further one begins.
         """
-        for some in slices(self.config, messages):
+        if len(messages) == 1 and (clients := cohort_of_message(messages[0])) is not None:
+            yield from self._deliver_cohort(messages[0], clients, deadline)
+            return
+        for some in slices(self.config, messages, client_of):
             yield from side_by_side(self.config, [partial(self._ask, message, deadline) for message in some])
+            self.contexts.settle()
+
+    def _deliver_cohort(self, message: Message, clients: list[int], deadline: float) -> Iterator[Message]:
+        for some in slices(self.config, clients, int):
+            if time.monotonic() > deadline:
+                return
+            contexts = {client: self.context_of(client) for client in some}
+            reply = answer_at_once(self.config, message, some, contexts)
+            if reply is None:
+                alone = one_message_each(message, some)
+                yield from side_by_side(self.config, [partial(self._ask, one, deadline) for one in alone])
+            elif time.monotonic() <= deadline:
+                yield reply
             self.contexts.settle()
 
     def _ask(self, message: Message, deadline: float) -> Message | None:

@@ -62,17 +62,20 @@ class ClientActor:
         After ``turn`` seconds no further slice begins: the answers so far go back, and the rest waits for any idle
         actor.
         """
-        from fedpriv.engines.cohort import side_by_side, slices
+        from fedpriv.engines.cohort import each_at_once, side_by_side, slices
+        from fedpriv.engines.grid import client_of
 
         began = time.monotonic()
         answers: list[Any] = []
         messages, contexts = zip(*pickle.loads(parcel), strict=True)
-        for some in slices(self.config, messages):
+        for some in slices(self.config, messages, client_of):
             pairs = list(zip(some, contexts[len(answers) :], strict=False))
             for message, _ in pairs:
                 if arrays is not None:
                     message.content["arrays"] = arrays
-            replies = side_by_side(self.config, [partial(self.app, *pair) for pair in pairs])
+            replies = each_at_once(self.config, pairs)
+            if replies is None:
+                replies = list(side_by_side(self.config, [partial(self.app, *pair) for pair in pairs]))
             answers += [(reply, context) for reply, (_, context) in zip(replies, pairs, strict=True)]
             if time.monotonic() - began > turn:
                 break

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ import torch
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class
+from fedpriv.client.cohort import Cohort, why_one_by_one
 from fedpriv.client.contract import Charge, Site
-from fedpriv.client.memory import MemoryStore
+from fedpriv.client.memory import ContextStore, MemoryStore
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.common.vectors import FloatVector
@@ -24,6 +26,7 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, inputs, load_federated
+from fedpriv.engines.contexts import empty_context
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.flat_model import FlatModel, prefers_channels_last
 from fedpriv.training.models import build_model, resolve_model
@@ -40,6 +43,9 @@ def resolve_device(name: str) -> torch.device:
         raise OptionError("engine.device", name, "this machine has no GPU that torch can use; allowed: auto, cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
+
+#: Clients whose rows are remembered.
+MOST_KNOWN = 4096
 
 #: An auxiliary split larger than this says no more about a loss that is read every round.
 MOST_FOR_LOSS = 1000
@@ -65,6 +71,7 @@ class Worker:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self._known_rows: dict[int, np.ndarray] = {}
         torch.set_num_threads(config.engine.threads_per_client)
         keep_freed_memory()
         # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
@@ -139,8 +146,11 @@ class Worker:
         return vector
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
-        """Accuracy of a model [d] on a client's own test pictures, of which there is at least one: diagnostics."""
-        data = self._normalised(self.data.test_indices(client))
+        """Accuracy of a model [d] on a client's own test pictures: diagnostics. Nothing where it has none."""
+        rows = self.data.test_indices(client)
+        if not rows.size:
+            return {}
+        data = self._normalised(rows)
         return {LOCAL_ACCURACY: self.trainer.accuracy(theta, data, self.config.evaluate.batch_size)}
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
@@ -165,13 +175,14 @@ class Worker:
         run_id: int = 0,
         guard: Callable[[Sequence[Charge]], None] | None = None,
         fewest_survivors: int = 1,
+        together: tuple[int, ...] = (),
     ) -> Client:
-        """The client half of partition ``client`` with its own memory."""
+        """The client half of partition ``client`` with its own memory; of all clients ``together`` if there are any."""
         privacy = self.config.privacy
         if self.config.dataset.name == "on_nodes":
             check_declared(self.config, client, self.data)
         # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
-        tested = self.config.evaluate.clients and privacy.rng == "seeded" and self.data.test_indices(client).size > 0
+        tested = self.config.evaluate.clients and privacy.rng == "seeded"
         site = Site(
             client=client,
             num_examples=self.data.num_examples(client),
@@ -185,14 +196,67 @@ class Worker:
             participations=self.participations,
             layout=self.model.layout,
             initial=self.initial_model,
-            test=partial(self.test_locally, client) if tested else None,
+            test=self.test_locally if tested else None,
             identity=identity,
             run_id=run_id,
             guard=guard,
             options_digest=self.options_digest,
             fewest_survivors=fewest_survivors,
+            together=together,
         )
         return self.maker.make(site, site.num_examples)
+
+    # --- several clients at once ---------------------------------------------------------------------------
+
+    @cached_property
+    def one_by_one(self) -> str | None:
+        """Why this configuration's clients take part one by one, in words; None where they do so at once."""
+        if self.config.engine.trainer != "vectorised":
+            return f"engine.trainer={self.config.engine.trainer}"
+        if self.config.engine.faults:
+            return "engine.faults are of single clients"
+        if self.config.dataset.name == "on_nodes" or self.config.strategy.secure_sum == "protocol":
+            return "its messages are of single clients"
+        return why_one_by_one(self.maker.make())
+
+    @cached_property
+    def cohort(self) -> Cohort:
+        """This configuration's clients as columns."""
+        nowhere = ContextStore(empty_context(0, 0, 0, 0))
+
+        def make(clients: tuple[int, ...]) -> Client:
+            return self.client(clients[0], nowhere, together=clients)
+
+        return Cohort(make, self.data.num_examples, self._train_all)
+
+    def _train_all(
+        self, rngs: Sequence[np.random.Generator], clients: Sequence[int], theta: torch.Tensor, mu: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(updates float32 [clients, d], mean losses float64 [clients]) of training from ``theta`` [d]."""
+        from fedpriv.training.vectorised import VectorisedTrainer
+
+        assert isinstance(self.trainer, VectorisedTrainer), "`one_by_one` says so"
+        rows = [self._rows_of(client) for client in clients]
+        together = np.concatenate(rows)
+        found = self.trainer.train_columns(
+            theta,
+            [len(own) for own in rows],
+            lambda places: self._normalised(together[places]),
+            math.prod(self.data.dataset.shape),
+            rngs,
+            mu,
+        )
+        return found.updates, found.losses
+
+    def _rows_of(self, client: int) -> np.ndarray:
+        """A client's training rows; of the newest clients they are remembered, since drawing them takes a while."""
+        rows = self._known_rows.pop(client, None)
+        if rows is None:
+            rows = self.data.train_indices(client)
+        self._known_rows[client] = rows
+        if len(self._known_rows) > MOST_KNOWN:
+            del self._known_rows[next(iter(self._known_rows))]
+        return rows
 
 
 _newest: list[tuple[Config, int, Worker]] = []  # (configuration, process, worker): at most one

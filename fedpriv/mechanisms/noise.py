@@ -74,10 +74,13 @@ def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> t
 
 def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource) -> torch.Tensor:
     """values [..., d] plus noise of standard deviation std [...], for many trials at once; without a grid where std
-    differs between them.
+    differs between them. Several clients' noises (`NoiseSource.each`) are added client by client, on their own grids.
     """
     if std.ndim == 0:
         return add_normal(values, float(std), noise)
+    if noise.each is not None:
+        rows = zip(values, std.tolist(), noise.each, strict=True)
+        return torch.stack([add_normal(row, own, source) for row, own, source in rows])
     return values + noise.normal(tuple(values.shape)) * std.to(values.dtype).unsqueeze(-1)
 
 
@@ -104,6 +107,9 @@ def onto_grid(values: torch.Tensor, step: float) -> torch.Tensor:
 
 class NoiseSource(ABC):
     """A stream of independent draws: every call continues the stream; no call repeats it."""
+
+    #: The sources of the clients of the first dimension, where draws are for several at once.
+    each: Sequence[NoiseSource] | None = None
 
     @abstractmethod
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:

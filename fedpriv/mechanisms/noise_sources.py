@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -41,6 +42,10 @@ class SeededNoise(NoiseSource):
         draws = torch.randn(as_size(shape), generator=self._generator, dtype=torch.float32)
         return draws if std == 1.0 else draws.mul_(std)
 
+    def normal_into(self, out: torch.Tensor) -> None:
+        """As `normal` of standard deviation 1, into a contiguous float32 tensor of at least one dimension."""
+        torch.randn(out.shape, generator=self._generator, out=out)
+
     def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
         """`normal` without a grid: seeded noise does not have to protect its low bits."""
         return self.normal(shape, std).double()
@@ -69,6 +74,63 @@ class SeededNoise(NoiseSource):
     def _whole_numbers(self) -> np.random.Generator:
         digest = hashlib.shake_256(self._encoded + b"binomial").digest(32)
         return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
+class CohortNoise(NoiseSource):
+    """The noise of several clients at once: row k of every draw [clients, ...] is what the k-th source would draw next.
+
+    Raises ValueError for a draw whose first dimension is another one: which part of it were whose?
+    """
+
+    def __init__(self, sources: Sequence[NoiseSource]) -> None:
+        self.each = self.sources = sources
+
+    def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
+        rows = self._rows(shape)
+        found = torch.empty(as_size(shape), dtype=torch.float32)
+        for row, source in zip(found, self.sources, strict=True):
+            if isinstance(source, SeededNoise) and row.ndim:
+                source.normal_into(row)
+            else:
+                row.copy_(source.normal(rows))
+        return found if std == 1.0 else found.mul_(std)
+
+    def uniform(self, shape: Shape) -> torch.Tensor:
+        rows = self._rows(shape)
+        return torch.stack([source.uniform(rows) for source in self.sources])
+
+    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
+        rows = self._rows(shape)
+        return torch.stack([source.fine_normal(rows, std) for source in self.sources])
+
+    def laplace(self, shape: Shape, scale: float = 1.0) -> torch.Tensor:
+        rows = self._rows(shape)
+        return torch.stack([source.laplace(rows, scale) for source in self.sources])
+
+    def gumbel(self, shape: Shape, scale: float = 1.0) -> torch.Tensor:
+        rows = self._rows(shape)
+        return torch.stack([source.gumbel(rows, scale) for source in self.sources])
+
+    def integers(self, low: int, high: int, shape: Shape) -> torch.Tensor:
+        rows = self._rows(shape)
+        return torch.stack([source.integers(low, high, rows) for source in self.sources])
+
+    def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
+        rows = self._rows(shape)
+        return torch.stack([source.binomial(trials, rows) for source in self.sources])
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        raise ValueError("words are of one client")
+
+    def permutation(self, n: int) -> torch.Tensor:
+        raise ValueError("a permutation is of one client")
+
+    def _rows(self, shape: Shape) -> tuple[int, ...]:
+        """The shape of one client's part."""
+        first, *rest = as_size(shape) or (0,)
+        if first != len(self.sources):
+            raise ValueError(f"a draw {list(as_size(shape))} for {len(self.sources)} clients")
+        return tuple(rest)
 
 
 def noise_source(rng: Literal["seeded", "secure"], *key: int | str) -> NoiseSource:

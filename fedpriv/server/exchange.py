@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from flwr.app import ArrayRecord, Message
 
+from fedpriv.common.cohort_messages import COHORT, Refused, for_cohort
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import (
     EXCHANGE,
@@ -26,13 +27,16 @@ from fedpriv.common.messages import (
     refusal_name,
     train_content,
 )
-from fedpriv.common.records import MalformedMessage, Refused, check_size, num_bytes
+from fedpriv.common.records import MalformedMessage, check_size, num_bytes
+from fedpriv.common.records import Refused as Kind
 from fedpriv.common.seeds import generator
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Population, Round
 
 #: What one exchange makes of a reply.
 Answer = TypeVar("Answer")
+#: Of a message for many clients: each client, and why it answered nothing or what gives its answer.
+ReadAll = Callable[[Message], Iterator[tuple[int, Refused | Callable[[], Answer]]]]
 
 
 class Exchange:
@@ -65,6 +69,10 @@ class Exchange:
             order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
             clients = [clients[place] for place in order]
         same = train_content(arrays, Request(number, self.population.attempt, options))
+        if grid.carries_cohorts and not own and arrays is not None and len(clients) > 1:
+            current.bytes_down += num_bytes(same) * len(clients)
+            content = for_cohort(same, clients)
+            return [Message(content, nodes[clients[0]], "train", group_id=current.label)]
         for client in clients:
             content = same
             if client in own:
@@ -80,8 +88,10 @@ class Exchange:
         messages: Iterable[Message],
         read: Callable[[Message, int], Answer],
         enough: int | None = None,
+        read_all: ReadAll[Answer] | None = None,
     ) -> Iterator[Answer]:
         """What ``read`` makes of the replies of one exchange, sorted by client; it refuses by `MalformedMessage`.
+        read_all: of a message for many clients, the same of each.
 
         A reply waits here for those of smaller clients. On our own grids none has to: they deliver in order. Where the
         first so many are ``enough``, these wait for each other; our own grids still let all others train, and their
@@ -92,9 +102,7 @@ class Exchange:
         turns, answered = deque(sorted(asked)), set[int]()
         early: dict[int, Answer] = {}
         silent = set(asked)
-        for message in messages:
-            client = grid.client_of(message.metadata.src_node_id)
-            self.hooks.on_progress()
+        for message, client, outcome in self._outcomes(current, messages, read, read_all):
             if grid.in_order:  # there a client has one reply, the right one or another
                 silent.discard(client)
             if (wrong := _why_ignored(current, message, client, asked, answered)) is not None:
@@ -102,14 +110,13 @@ class Exchange:
                 continue
             silent.discard(client)
             answered.add(client)
-            if message.has_error():
-                self._note_error(current, client, message)
+            if isinstance(outcome, Refused):
+                self._note_error(current, client, outcome)
             elif enough is not None and len(early) >= enough:
                 current.late.append(client)
             else:
                 try:
-                    check_size(message.content, current.theta.size)
-                    early[client] = read(message, client)
+                    early[client] = outcome()
                 except MalformedMessage as error:
                     current.errors[client] = f"refused: {error}"
                     current.codes[client] = MALFORMED
@@ -124,15 +131,40 @@ class Exchange:
         if silent:  # the clock, not the seed, decided who is in this round
             self.hooks.on_disturbance()
 
-    def _note_error(self, current: Round, client: int, message: Message) -> None:
-        code = message.error.code
+    def _outcomes(
+        self,
+        current: Round,
+        messages: Iterable[Message],
+        read: Callable[[Message, int], Answer],
+        read_all: ReadAll[Answer] | None,
+    ) -> Iterator[tuple[Message, int, Refused | Callable[[], Answer]]]:
+        """(the message, its client, why it answered nothing or what reads its answer), of messages for one or many."""
+        assert self.grid is not None, "messages go out before replies come"
+        for message in messages:
+            self.hooks.on_progress()
+            if read_all is not None and message.has_content() and COHORT in message.content:
+                yield from ((message, client, outcome) for client, outcome in read_all(message))
+                continue
+            client = self.grid.client_of(message.metadata.src_node_id)
+            if message.has_error():
+                yield message, client, Refused(message.error.code, reason_of(message))
+                continue
+
+            def read_it(message: Message = message, client: int = client) -> Answer:
+                check_size(message.content, current.theta.size)
+                return read(message, client)
+
+            yield message, client, read_it
+
+    def _note_error(self, current: Round, client: int, refused: Refused) -> None:
+        code = refused.code
         current.codes[client] = refusal_name(code)
         if code == Refusal.BUDGET_SPENT:
             current.stopped.append(client)
         elif code == Refusal.LATE:
             current.late.append(client)
         elif code != Refusal.LOST:
-            current.errors[client] = reason_of(message)
+            current.errors[client] = refused.reason
         if code == Refusal.WORKER_LOST:
             self.hooks.on_disturbance()
 
@@ -160,7 +192,7 @@ class Exchange:
         )
 
 
-def _why_ignored(current: Round, message: Message, client: int, asked: set[int], answered: set[int]) -> Refused | None:
+def _why_ignored(current: Round, message: Message, client: int, asked: set[int], answered: set[int]) -> Kind | None:
     """What is wrong with a reply that does not take its client's turn, so that the right one still can."""
     if message.metadata.group_id != current.label:
         return "stale"

@@ -20,12 +20,16 @@ from fedpriv.server.round import Population
 class ClientGrid(Protocol):
     """What a server half needs of a grid. The project's own grids are one; `FlowerGrid` makes any other one.
 
-    in_order: replies come in the order of the messages, one for each. unnamed: `refusal_name` of nodes that did not
+    in_order: replies come in the order of the messages, one for each. carries_cohorts: one message may be for many
+    clients (`fedpriv.common.cohort_messages`). unnamed: `refusal_name` of nodes that did not
     even say which client they are.
     """
 
     in_order: bool
     unnamed: Counter[str]
+
+    @property
+    def carries_cohorts(self) -> bool: ...
 
     def nodes(self) -> Nodes:
         """client -> node, of the clients that can be asked now."""
@@ -51,6 +55,7 @@ class FlowerGrid:
     """
 
     in_order = False
+    carries_cohorts = False
 
     def __init__(self, grid: Grid, population: Population, known: dict[int, int] | None = None) -> None:
         self.grid, self.population, self.known = grid, population, known

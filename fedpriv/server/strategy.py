@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -23,8 +24,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
+from fedpriv.common.cohort_messages import Refused, read_cohort
 from fedpriv.common.cohorts import cohort_of
 from fedpriv.common.messages import Options, Reply, read_reply
+from fedpriv.common.records import MalformedMessage
 from fedpriv.common.vectors import FloatVector, pack_vector, unpack_vector
 from fedpriv.config.methods import ServerOptions
 from fedpriv.server.exchange import Answer, Exchange
@@ -248,13 +251,16 @@ class FederatedStrategy(Strategy):
 
         def read(message: Message, client: int) -> Reply:
             examples = self.population.num_examples(client)
-            reply = read_reply(message, client, size, examples, self.statistics, self.decode)
-            self.check(reply)
-            return reply
+            return self._checked(read_reply(message, client, size, examples, self.statistics, self.decode))
+
+        def read_all(message: Message) -> Iterator[tuple[int, Refused | Callable[[], Reply]]]:
+            found = read_cohort(message, size, self.population.num_examples, self.statistics, self.decode)
+            for client, outcome in found:
+                yield client, outcome if isinstance(outcome, Refused) else partial(self._checked, outcome)
 
         current.replies = []
         enough = self.population.clients_per_round if self.population.over_selects else None
-        for reply in self.exchange.usable(current, messages, read, enough):
+        for reply in self.exchange.usable(current, messages, read, enough, read_all):
             current.replies.append(replace(reply, release=FORGOTTEN))
             yield reply
         replied = {reply.client for reply in current.replies}
@@ -263,6 +269,13 @@ class FederatedStrategy(Strategy):
             return
         if current.cohort and len(replied) < self.options.min_replies and not self.steps_when_empty:
             self.exchange.give_up(current, len(replied), self.options.min_replies)
+
+    def _checked(self, reply: Reply | MalformedMessage) -> Reply:
+        """Raises `MalformedMessage` for what the method cannot use."""
+        if isinstance(reply, MalformedMessage):
+            raise reply
+        self.check(reply)
+        return reply
 
     def _had_its_turn(self, current: Round) -> bool:
         """Whether a resumed run asks again for a round whose every client has taken part as often as its plan of

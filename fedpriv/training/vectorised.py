@@ -282,7 +282,7 @@ class VectorisedTrainer(SequentialTrainer):
                 losses[:active] += step_losses[:active]
         many = len(counts)
         updates = torch.cat([(theta - start)[:many].flatten(1) for theta, start in zip(thetas, begun, strict=True)], 1)
-        return updates.cpu(), losses[:many].cpu().double() / counts
+        return updates.cpu(), (losses[:many].cpu() / counts).double()
 
     def _batch(self, read: Read, places: np.ndarray) -> tuple[Tensor, Tensor]:
         """Pictures [c, b, ...] and labels [c, b] at these places (int64 [c, b], negative: blank)."""

@@ -13,7 +13,7 @@ import pytest
 from conftest import SMALL, Outcome, Run, page_of, result_of
 from safetensors.torch import load_file
 
-from fedpriv.client.memory import ContextStore
+from fedpriv.client.memory import ClientMemory, ContextStore
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import ResampledPartition
@@ -172,11 +172,11 @@ def contexts(most: float, folder: Path) -> Contexts:
 
 
 def blob_of(client: int) -> bytes:
-    return bytes([client]) * 1000
+    return ClientMemory({"x": torch.full((250,), float(client))}).to_bytes()
 
 
 def test_states_beyond_the_limit_are_files_and_come_back(tmp_path: Path) -> None:
-    found = contexts(3_500, tmp_path)
+    found = contexts(3.5 * (512 + 1000), tmp_path)
     for client in range(10):
         ContextStore(found[client]).write(blob_of(client))
         found.settle()
@@ -186,11 +186,12 @@ def test_states_beyond_the_limit_are_files_and_come_back(tmp_path: Path) -> None
     found.settle()
     assert sorted(found.memories()) == list(range(10))
     assert all(blob == blob_of(client) for client, blob in found.memories().items())
-    ContextStore(found[0]).write(b"newer")
+    newer = blob_of(77)
+    ContextStore(found[0]).write(newer)
     for client in range(20, 26):
         ContextStore(found[client]).write(blob_of(client))
         found.settle()
-    assert found.memories()[0] == b"newer" and ContextStore(found[0]).read() == b"newer"
+    assert found.memories()[0] == newer and ContextStore(found[0]).read() == newer
     assert ContextStore(found[50]).read() is None and 50 not in found.memories()
     found.close()
     assert list(tmp_path.iterdir()) == []

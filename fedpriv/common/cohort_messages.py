@@ -1,0 +1,138 @@
+"""One message for many clients of a simulation: what they are asked, and what they answer, as columns.
+
+Only our own grids carry such messages, from one part of a process to another, or to its workers; a real node neither
+sends nor reads them. A reply holds the releases [clients, n] as one flat array, and lists beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedpriv.common.messages import Reply, reply_content
+from fedpriv.common.records import ARRAYS, MalformedMessage, num_bytes
+from fedpriv.common.vectors import FloatVector, pack_vector, unpack_array
+
+COHORT = "cohort"  # the record that makes a message one for many
+_CLIENTS, _RELEASED, _CODES, _REASONS = "clients", "released", "codes", "reasons"
+_STATISTICS, _FIGURES = "cohort-statistics", "cohort-figures"
+
+#: (client, the array of its release) -> its release (float32 [d]).
+Decode = Callable[[int, NDArray[Any]], FloatVector]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """In the place of a client's reply: the code and the words of its error."""
+
+    code: int
+    reason: str
+
+
+def for_cohort(content: RecordDict, clients: Sequence[int]) -> RecordDict:
+    """The content of a train message to all these clients; their records are the same."""
+    return RecordDict({**content, COHORT: ConfigRecord({_CLIENTS: list(clients)})})
+
+
+def cohort_of_message(message: Message) -> list[int] | None:
+    """Whom a message is for; None where it is for one client alone."""
+    record = message.content.get(COHORT) if message.has_content() else None
+    return list(record[_CLIENTS]) if isinstance(record, ConfigRecord) else None  # type: ignore[arg-type]
+
+
+def cohort_content(
+    clients: Sequence[int],
+    released: Sequence[int],
+    releases: NDArray[Any],
+    statistics: Mapping[str, list[float]],
+    figures: Mapping[str, list[float]] | None,
+    refused: Mapping[int, Refused],
+) -> RecordDict:
+    """The content of a reply of ``clients``: releases [released, n], and for each of the ``released`` a number of every
+    statistic and figure; of the others why not. figures: None outside simulation.
+    """
+    who: dict[str, Any] = {_CLIENTS: list(clients)}
+    if released:
+        who[_RELEASED] = list(released)
+    if refused:
+        others = [client for client in clients if client in refused]
+        who |= {_CODES: [refused[client].code for client in others]}
+        who |= {_REASONS: [refused[client].reason or " " for client in others]}
+    content = RecordDict({COHORT: ConfigRecord(who)})
+    if released:
+        content[ARRAYS] = pack_vector(releases.reshape(-1))
+        content[_STATISTICS] = MetricRecord({name: list(values) for name, values in statistics.items()})
+        if figures is not None:
+            content[_FIGURES] = MetricRecord({name: list(values) for name, values in figures.items()})
+    return content
+
+
+def read_cohort(
+    message: Message,
+    size: int,
+    num_examples: Callable[[int], int],
+    statistics: Sequence[str] = (),
+    decode: Decode | None = None,
+) -> Iterator[tuple[int, Reply | Refused | MalformedMessage]]:
+    """(client, its reply, or what was wrong with it), in the order in which they were asked; as `read_reply` reads them
+    one by one.
+    """
+    content = message.content
+    who: Any = content[COHORT]
+    clients, released = list(who[_CLIENTS]), list(who.get(_RELEASED, []))
+    others = [client for client in clients if client not in set(released)]
+    told = zip(others, who.get(_CODES, []), who.get(_REASONS, []), strict=True)
+    refused = {client: Refused(code, reason) for client, code, reason in told}
+    rows = iter(_replies(content, released, size, num_examples, statistics, decode))
+    for client in clients:
+        yield client, refused[client] if client in refused else next(rows)
+
+
+def _replies(
+    content: RecordDict,
+    released: Sequence[int],
+    size: int,
+    num_examples: Callable[[int], int],
+    statistics: Sequence[str],
+    decode: Decode | None,
+) -> Iterator[Reply | MalformedMessage]:
+    if not released:
+        return
+    releases = unpack_array(content).reshape(len(released), -1)
+    beside: Any = content[_STATISTICS]
+    figures: Any = content.get(_FIGURES)
+    names = {} if figures is None else dict(figures)
+    first = {name: float(values[0]) for name, values in beside.items()}
+    weight = num_bytes(reply_content(releases[0], num_examples(released[0]), None, first))  # of each alone
+    sound = np.isfinite(releases).all(1) if decode is None else np.ones(len(released), bool)
+    for place, client in enumerate(released):
+        release = releases[place]
+        try:
+            if decode is not None:
+                release = _decoded(decode, client, release)
+            elif release.dtype != np.float32 or release.size != size:
+                words = f"{ARRAYS}: expected float32 [{size}], got {release.dtype} {list(release.shape)}"
+                raise MalformedMessage(words, "wrong_shape")
+            told = {name: float(beside[name][place]) for name in statistics}
+            if not (sound[place] and np.isfinite(list(told.values())).all()):
+                raise MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
+        except MalformedMessage as error:
+            yield error
+            continue
+        own = {name: float(values[place]) for name, values in names.items()}
+        yield Reply(client, release, num_examples(client), own, weight, told)
+
+
+def _decoded(decode: Decode, client: int, array: NDArray[Any]) -> FloatVector:
+    try:
+        release = decode(client, array)
+    except ValueError as error:
+        raise MalformedMessage(f"{ARRAYS}: {error}", "wrong_shape") from None
+    if not np.isfinite(release).all():
+        raise MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
+    return release
