@@ -149,8 +149,8 @@ def rank_bytes(dimension: int, size: int) -> int:
 
 
 def pack(bits: Tensor) -> NDArray[np.uint8]:
-    """One bit per coordinate, [d] bool -> [ceil(d/8)] bytes; the last byte is filled with zeros."""
-    return np.packbits(bits.numpy().astype(bool), bitorder="little")
+    """One bit per coordinate, [..., d] bool -> [..., ceil(d/8)] bytes; the last byte is filled with zeros."""
+    return np.packbits(bits.numpy().astype(bool), axis=-1, bitorder="little")
 
 
 def unpack(packed: NDArray[np.uint8], dimension: int) -> Tensor:

@@ -42,13 +42,21 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     worker = Worker(config)
     plan = make_plan(config, worker)
     gain = choice.gain if choice.trainer == "vectorised" else 1
-    plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}")
+    plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}{_together(worker)}")
     name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
     device = str(worker.model.theta.device.type)
     engine = config.engine.model_copy(update={"name": name, "device": device})
     config = config.model_copy(update={"engine": engine})
     torch.set_num_threads(config.engine.threads_per_client)
     return config, worker, plan
+
+
+def _together(worker: Worker) -> str:
+    """How a cohort takes part, where clients train together."""
+    if worker.config.engine.trainer != "vectorised":
+        return ""
+    reason = worker.one_by_one
+    return "; clients take part at once" if reason is None else f"; clients take part one by one: {reason}"
 
 
 def server_class(config: Config) -> type[FederatedStrategy]:

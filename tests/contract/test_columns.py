@@ -1,0 +1,275 @@
+"""Clients that take part at once give, bit for bit, what they give one by one: models, ledgers, metrics, memories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ledger_of
+from test_every_method import CASES, METHODS
+
+from fedpriv.client.cohort import Cohort, why_one_by_one
+from fedpriv.client.memory import ContextStore, read_memory
+from fedpriv.common.vectors import pack_vector
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import Config
+from fedpriv.engines.adapter import make_apps
+from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.engines.worker import Worker, adopt
+from fedpriv.mechanisms.noise_sources import CohortNoise, SeededNoise
+from fedpriv.runs.preparation import make_strategy, resolve
+from fedpriv.runs.start import resume_run, start_run
+from fedpriv.server.round import BudgetsSpent
+
+COHORT = (
+    "num_clients=14",
+    "clients_per_round=9",
+    "num_rounds=4",
+    "engine=inprocess",
+    "engine.trainer=vectorised",
+    "model=linear",
+    "operations.report=false",
+    "evaluate.every=0",
+)
+#: Methods whose clients take part at once; published ones that perturb as many coordinates as they like do not.
+AT_ONCE = ("dpfedavg", "dpfedsnlc", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl")
+ONE_BY_ONE = [("strategy=fedags", "privacy.variant=published"), ("strategy=dpfedsnlc", "privacy.variant=published")]
+COLUMNS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE and case not in ONE_BY_ONE]
+SINGLY = ("engine.trainer=sequential", "num_rounds=2")
+MODELS = {"fedonce": "softmax"}  # of those that cannot train the small network
+#: What else may move a round: budgets, statistics, uneven clients, those asked beyond need, local test sets, models.
+FURTHER = [
+    ("strategy=fedcad", "privacy.max_epsilon=400"),
+    ("strategy=fedldp", "strategy.server.clipping=quantile"),
+    ("strategy=fedcad", "strategy.server.clipping=adp"),
+    ("strategy=fedcad", "strategy.client.obsolete_factor=0.5", "privacy.variant=published"),
+    ("strategy=fedcad", "strategy.client.obsolete_factor=0.5", "strategy.client.sigma_diff=3"),
+    ("strategy=fedags", "strategy.client.selection=gumbel", "strategy.client.loss_weights=true"),
+    ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
+    ("strategy=ldpfl", "strategy.client.encode=weights"),
+    ("strategy=fedldp", "partition=dirichlet", "partition.alpha=0.3", "local.momentum=0.9"),
+    ("strategy=fedavg", "over_selection=1.4"),
+    ("strategy=fedavg", "partition.test_fraction=0.3", "evaluate.clients=true"),
+    ("strategy=fedldp", "model=mlp", "local.epochs=2", "local.batch_size=7"),
+    ("strategy=fedcad", "model=cnn", "dataset=custom", "dataset.path=test_columns.larger_pictures", "num_rounds=2"),
+    ("strategy=fedldp", "strategy.server.participation=once", "num_clients=36"),
+]
+
+
+def larger_pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Random, 16x16: for a model that goes through torch.func."""
+    rng, count = np.random.default_rng(split == "train"), 280 if split == "train" else 40
+    return rng.integers(0, 256, (count, 1, 16, 16), dtype=np.uint8), rng.integers(0, 10, count)
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From here on nobody takes part at once."""
+    return partial(monkeypatch.setattr, Worker, "one_by_one", property(lambda self: "in this test"))
+
+
+def config_of(*case: str) -> Config:
+    return compose([*COHORT, *case])
+
+
+class Told:
+    """A run without a folder: global models, ledger entries, metrics and memories."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, worker, _ = resolve(config, None)
+        adopt(self.config, worker)
+        self.rounds: list[Any] = []
+        grid = InProcessGrid(self.config, make_apps(self.config)[1])
+        self.at_once = grid.carries_cohorts
+        strategy = make_strategy(self.config, worker)
+        self.entries: list[Any] = []
+
+        def note(current: Any) -> None:
+            self.entries += [*current.entries, *grid.collect_entries(current.cohort)]
+            told = [(r.client, r.diagnostics, r.statistics, r.num_bytes) for r in current.replies]
+            self.rounds.append(
+                (
+                    current.theta.tobytes(),
+                    told,
+                    current.lost,
+                    current.stopped,
+                    current.late,
+                    current.errors,
+                    current.codes,
+                    current.bytes_up,
+                    current.bytes_down,
+                    current.figures,
+                )
+            )
+
+        try:
+            strategy.start(grid, pack_vector(worker.initial_parameters()), self.config.num_rounds, on_round=note)
+        except BudgetsSpent as spent:
+            self.rounds.append(str(spent))
+        self.memories = dict(grid.memories())
+
+
+def same(config: Config, one_by_one: Callable[[], None]) -> Told:
+    at_once = Told(config)
+    one_by_one()
+    singly = Told(config)
+    assert at_once.at_once and not singly.at_once
+    assert at_once.rounds == singly.rounds and at_once.entries == singly.entries
+    assert at_once.memories == singly.memories
+    return at_once
+
+
+@pytest.mark.parametrize("case", [*COLUMNS, *FURTHER], ids=" ".join)
+def test_a_cohort_gives_what_its_clients_give_alone(case: tuple[str, ...], one_by_one: Callable[[], None]) -> None:
+    told = same(config_of(*case), one_by_one)
+    assert len(told.rounds) > 1
+
+
+def test_a_budget_stops_some_of_a_cohort_and_not_the_others(one_by_one: Callable[[], None]) -> None:
+    """Clients that were asked more often have spent it earlier, so cohorts are mixed."""
+    once, twice = (compose_epsilon(times) for times in (1, 2))
+    assert once < twice
+    case = ("strategy=fedldp", f"privacy.max_epsilon={(once + twice) / 2}", "num_rounds=3", "num_clients=30")
+    told = same(config_of(*case), one_by_one)
+    stopped = [row[3] for row in told.rounds if not isinstance(row, str)]
+    assert any(some and len(some) < 9 for some in stopped)
+
+
+def compose_epsilon(times: int) -> float:
+    from fedpriv.privacy.composition import compose as compose_events
+
+    client = Worker(config_of("strategy=fedldp")).maker.make()
+    return compose_events(client.planned_events(times), 1e-5).epsilon
+
+
+def test_who_takes_part_at_once_is_who_says_so() -> None:
+    found = {name for name in METHODS if why_one_by_one(Worker(config_of(f"strategy={name}")).maker.make()) is None}
+    assert found == set(AT_ONCE)
+    for case in ONE_BY_ONE:
+        reason = why_one_by_one(Worker(config_of(*case)).maker.make())
+        assert reason is not None and "differs from client to client" in reason
+
+
+def test_a_method_derived_from_one_says_so_for_itself() -> None:
+    base = Worker(config_of("strategy=fedldp")).maker.make()
+    derived = type("Derived", (type(base),), {})(base.options, base.run)
+    assert "in_columns" in str(why_one_by_one(derived)) and why_one_by_one(base) is None
+
+
+def test_the_plan_says_who_takes_part_one_by_one() -> None:
+    _, _, plan = resolve(config_of("strategy=fedcad"), None)
+    assert "at once" in plan.trainer
+    _, _, plan = resolve(config_of("strategy=dpsgd"), None)
+    assert "one by one: DPSGDClient" in plan.trainer
+
+
+def test_a_run_that_is_resumed_goes_on_at_once(tmp_path: Path, one_by_one: Callable[[], None]) -> None:
+    """Interrupted after a checkpoint at once, resumed one by one: the same as neither."""
+    options = [*COHORT, "strategy=fedcad", "checkpoint.every=2"]
+    start_run(compose(options), tmp_path / "whole")
+    broken = tmp_path / "broken"
+    start_run(compose(options), broken)
+    for path in (broken / "summary.json", broken / "model.safetensors"):
+        path.unlink()
+    one_by_one()
+    resume_run(broken)
+    assert ledger_of(broken) == ledger_of(tmp_path / "whole")
+    models = [(folder / "model.safetensors").read_bytes() for folder in (broken, tmp_path / "whole")]
+    assert models[0] == models[1]
+
+
+def test_a_cohort_that_fails_is_computed_client_by_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, one_by_one: Callable[[], None]
+) -> None:
+    config = config_of("strategy=fedcad")
+
+    def half(*asked: Any) -> Any:
+        real(*asked)  # memories are written, and must be put back
+        raise MemoryError("too many clients")
+
+    real = Cohort._keep
+    monkeypatch.setattr(Cohort, "_keep", staticmethod(half))
+    told = Told(config)
+    assert told.at_once and "too many clients" in caplog.text
+    one_by_one()
+    singly = Told(config)
+    assert told.rounds == singly.rounds and told.memories == singly.memories
+
+
+def test_a_repeated_request_gets_the_same_bytes(one_by_one: Callable[[], None]) -> None:
+    """And an older one is refused, also where a message is for many."""
+    config, worker, _ = resolve(config_of("strategy=fedldp"), None)
+    adopt(config, worker)
+    grid, strategy = InProcessGrid(config, make_apps(config)[1]), make_strategy(config, worker)
+    theta = pack_vector(worker.initial_parameters())
+    answers = []
+    for number in (2, 2, 1):
+        messages = strategy.messages(grid, strategy.begin(2, theta), theta, {})
+        for message in messages:
+            message.content["config"]["round"] = number
+        answers.append(list(grid.send_and_receive(messages)))
+    assert len(answers[0]) == 1 and len(answers[1]) == 9 and len(answers[2]) == 9
+    rows = np.frombuffer(answers[0][0].content["arrays"]["vector"].data[-4 * 9 * 650 :], np.float32).reshape(9, 650)
+    singles = [np.frombuffer(one.content["arrays"]["vector"].data[-4 * 650 :], np.float32) for one in answers[1]]
+    assert np.array_equal(rows, np.stack(singles))
+    assert all(one.has_error() for one in answers[2])
+
+
+def test_no_participation_writes_to_the_memory_that_it_read() -> None:
+    """Memories are objects in a simulation: a tensor changed in place would change what a refused client keeps."""
+    for name in METHODS:
+        config, worker, _ = resolve(config_of(f"strategy={name}", f"model={MODELS.get(name, 'mlp')}", *SINGLY), None)
+        adopt(config, worker)
+        grid = InProcessGrid(config, make_apps(config)[1])
+        strategy, theta = make_strategy(config, worker), worker.initial_parameters()
+        kept: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+        def note(current: Any, grid: InProcessGrid = grid, kept: Any = kept) -> None:
+            if current.number == 1:
+                for client in current.cohort:
+                    tensors = list(read_memory(ContextStore(grid.context_of(client))).tensors())
+                    kept[client] = [(tensor, tensor.clone()) for tensor in tensors]
+
+        strategy.start(grid, pack_vector(theta), 2, on_round=note)
+        for pairs in kept.values():
+            assert all(torch.equal(tensor, before) for tensor, before in pairs), name
+
+
+# --- noise -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (16,), (17,), (650,), (3, 7)])
+def test_a_cohorts_noise_is_each_clients_own(shape: tuple[int, ...]) -> None:
+    """Row by row, call after call, whatever is drawn in between."""
+    together = CohortNoise([SeededNoise(1, client, "row") for client in range(4)])
+    alone = [SeededNoise(1, client, "row") for client in range(4)]
+    draws: list[Callable[[Any, tuple[int, ...]], torch.Tensor]] = [
+        lambda noise, size: noise.normal(size),
+        lambda noise, size: noise.uniform(size),
+        lambda noise, size: noise.normal(size, 3.7),
+        lambda noise, size: noise.gumbel(size, 0.3),
+        lambda noise, size: noise.laplace(size, 2.0),
+        lambda noise, size: noise.integers(-3, 9, size),
+        lambda noise, size: noise.binomial(40, size),
+        lambda noise, size: noise.fine_normal(size, 0.5),
+        lambda noise, size: noise.normal(size, 0.1),
+    ]
+    for draw in draws:
+        assert torch.equal(draw(together, (4, *shape)), torch.stack([draw(one, shape) for one in alone]))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5, 4), 7])
+def test_a_draw_that_is_nobodys_is_refused(shape: Any) -> None:
+    noise = CohortNoise([SeededNoise(client) for client in range(4)])
+    for draw in (noise.normal, noise.uniform, noise.laplace, noise.gumbel):
+        with pytest.raises(ValueError, match="for 4 clients"):
+            draw(shape)
+    with pytest.raises(ValueError):
+        noise.words(4)
+    with pytest.raises(ValueError):
+        noise.permutation(4)
