@@ -75,12 +75,10 @@ class Session:
 
     def _return_to(self, checkpoint: Checkpoint | None) -> None:
         """Rounds after the checkpoint are repeated bit for bit, so their lines are dropped; where they cannot
-        be repeated (secure noise, a GPU, slices that depend on how many workers there are) they are new releases: the
-        ledger keeps the old entries, noise is fresh.
+        be repeated (secure noise, a GPU) they are new releases: the ledger keeps the old entries, noise is fresh.
         """
         last, engine = checkpoint.round if checkpoint else 0, self.config.engine
-        sliced = engine.name == "ray" and engine.trainer == "vectorised"
-        repeatable = self.config.privacy.rng == "seeded" and engine.device == "cpu" and not sliced
+        repeatable = self.config.privacy.rng == "seeded" and engine.device == "cpu"
         if repeatable and not self.folder.disturbed:
             self.folder.cut_back(last)
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import SMALL, Outcome, Run, page_of, result_of
 from safetensors.torch import load_file
 

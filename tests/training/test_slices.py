@@ -1,0 +1,105 @@
+"""A client's training has the same bits whoever is computed beside it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedpriv.config.schema import LocalConfig, ModelConfig
+from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.models import build_model
+from fedpriv.training.sequential import LocalData
+from fedpriv.training.vectorised import VectorisedTrainer, padded_width
+
+SIZES = (12, 30, 7, 12, 1, 26, 12, 0, 33, 12)
+SHAPE = (1, 16, 16)
+#: Places of those who are computed together.
+SLICES = ((0,), (4,), (1, 2), (9, 0), (2, 3, 4), (5, 6, 7, 8, 9), (8, 5, 1), (7,), (0, 1, 2, 3, 4, 5, 6, 7, 8))
+
+
+def trainer_of(name: str, momentum: float = 0.0, sampler: str = "shuffle") -> VectorisedTrainer:
+    config = ModelConfig(name=name, hidden=24)  # type: ignore[arg-type,call-arg]
+    model = FlatModel(build_model(config, SHAPE, 10, 0), torch.device("cpu"))
+    local = LocalConfig(epochs=2, batch_size=10, lr=0.1, momentum=momentum, sampler=sampler)  # type: ignore[arg-type]
+    return VectorisedTrainer(model, local)
+
+
+def data() -> list[LocalData]:
+    random = torch.Generator().manual_seed(1)
+    return [
+        LocalData(torch.randn(size, *SHAPE, generator=random), torch.randint(0, 10, (size,), generator=random))
+        for size in SIZES
+    ]
+
+
+def trained(trainer: VectorisedTrainer, some: tuple[int, ...], mu: float = 0.0) -> dict[int, tuple[Tensor, float]]:
+    """By greenlets, each client on its own."""
+    theta, clients = trainer.model.theta.clone(), data()
+    tasks = [lambda k=k: trainer.train(theta, clients[k], np.random.default_rng(k), mu) for k in some]
+    return {k: (found.update, found.loss) for k, found in zip(some, trainer.together(tasks), strict=True)}
+
+
+@pytest.mark.parametrize("sampler", ["shuffle", "poisson"])
+@pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.3), (0.9, 0.3)])
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+def test_the_bits_do_not_depend_on_the_slice(name: str, momentum: float, mu: float, sampler: str) -> None:
+    trainer = trainer_of(name, momentum, sampler)
+    whole = trained(trainer, tuple(range(len(SIZES))), mu)
+    for some in SLICES:
+        for client, (update, loss) in trained(trainer, some, mu).items():
+            assert torch.equal(update, whole[client][0]), (some, client)
+            assert loss == whole[client][1] or np.isnan([loss, whole[client][1]]).all()
+    assert all(update.any() for client, (update, _) in whole.items() if SIZES[client] > 2)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+def test_columns_are_what_the_clients_compute_apart(name: str) -> None:
+    trainer, clients = trainer_of(name, 0.9), data()
+    images = torch.cat([one.images for one in clients])
+    labels = torch.cat([one.labels for one in clients])
+    rngs = [np.random.default_rng(k) for k in range(len(SIZES))]
+    found = trainer.train_columns(
+        trainer.model.theta.clone(),
+        SIZES,
+        lambda places: LocalData(images[torch.from_numpy(places)], labels[torch.from_numpy(places)]),
+        256,
+        rngs,
+    )
+    expected = trained(trainer, tuple(range(len(SIZES))))
+    for client, (update, loss) in expected.items():
+        assert torch.equal(found.updates[client], update) and float(found.losses[client]) == loss
+
+
+@pytest.mark.parametrize("inner", [(784, 10), (784, 200), (64, 10), (33, 7)])
+@pytest.mark.parametrize("batch", [2, 10, 60, 64])
+def test_a_product_of_a_batch_has_the_bits_of_any_other_number_of_them(inner: tuple[int, int], batch: int) -> None:
+    """What the rule rests on: the kernels of this library, on this processor."""
+    random, (inputs, outputs), most = torch.Generator().manual_seed(0), inner, 40
+    weights = torch.randn(most, outputs, inputs, generator=random) * 0.1
+    bias = torch.randn(most, outputs, generator=random)
+    images = torch.randn(most, batch, inputs, generator=random)
+    slopes = torch.randn(most, batch, outputs, generator=random)
+
+    def products(some: slice) -> list[Tensor]:
+        moved = weights[some].clone()
+        moved.baddbmm_(slopes[some].mT, images[some], alpha=-0.1)
+        forward = torch.baddbmm(bias[some].unsqueeze(1), images[some], weights[some].mT)
+        return [forward, moved, torch.bmm(slopes[some], weights[some])]
+
+    whole = products(slice(None))
+    for start, count in itertools.product((0, 1, 17), (2, 3, 8, 19)):
+        some = slice(start, start + count)
+        for found, expected in zip(products(some), whole, strict=True):
+            assert torch.equal(found, expected[some])
+
+
+WIDTHS = [(1, 10, 1), (3, 10, 4), (8, 10, 8), (9, 10, 10), (10, 10, 10), (14, 10, 16), (33, 10, 40)]
+
+
+@pytest.mark.parametrize(("widest", "batch_size", "width"), WIDTHS)
+def test_a_width_follows_from_the_client_alone(widest: int, batch_size: int, width: int) -> None:
+    assert padded_width(widest, batch_size) == width >= widest
