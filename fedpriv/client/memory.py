@@ -27,8 +27,9 @@ from fedpriv.privacy.ledger import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
-_NO_ENTRIES = b"[]"
 _WAITING = "waiting"
+#: `ClientMemory.arrays` that are JSON texts.
+TEXTS = (_ACCOUNT, _UNCOLLECTED, _WAITING)
 _ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
 
 
@@ -107,7 +108,15 @@ class ClientMemory:
         return ClientMemory.from_bytes(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """safetensors: the state's tensors beside two JSON texts; no pickle."""
+        """safetensors of the `arrays`; no pickle."""
+        return save(self.arrays())
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> ClientMemory:
+        return cls.from_arrays(load(blob))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything by name: tensors, and JSON texts (`TEXTS`) as uint8."""
         uncollected = json.dumps([entry_to_json(entry) for entry in self.uncollected]).encode()
         arrays = {_ACCOUNT: _as_array(self.account.to_bytes()), _UNCOLLECTED: _as_array(uncollected)}
         if self.answer is not None:
@@ -124,11 +133,11 @@ class ClientMemory:
                 arrays[f"{_WAITING}.{name}"] = np.ascontiguousarray(value.numpy())
         for name, value in (self.state or {}).items():
             arrays[f"state.{name}"] = np.asarray(value.contiguous().numpy())
-        return save(arrays)
+        return arrays
 
     @classmethod
-    def from_bytes(cls, blob: bytes) -> ClientMemory:
-        arrays = load(blob)
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> ClientMemory:
+        """The inverse of `arrays`, which it empties."""
         account = Account.from_bytes(arrays.pop(_ACCOUNT).tobytes())
         uncollected = json.loads(arrays.pop(_UNCOLLECTED).tobytes())
         answer = None

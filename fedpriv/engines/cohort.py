@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from fedpriv.client.cohort import CohortAnswer, OneByOne
+from fedpriv.client.columns import CohortAnswer, OneByOne
 from fedpriv.client.memory import ContextStore
 from fedpriv.common.cohort_messages import COHORT, Refused, cohort_content
 from fedpriv.common.messages import FIRST_NODE, read_request, refusal, reply_content

@@ -1,7 +1,7 @@
-"""The contexts of the clients that took part: in memory up to a limit, the states beyond it in files.
+"""The contexts of the clients that took part: in memory up to a limit, the states beyond it as rows of a file.
 
-The least recently asked are spilled, one file each, written as a whole, into a folder of this process inside the run's
-folder. It goes with the process; a checkpoint holds every state, wherever it lies, and a resumed run starts from that.
+The least recently asked are spilled into a folder of this process inside the run's folder. It goes with the process; a
+checkpoint holds every state, wherever it lies, and a resumed run starts from that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import Context, RecordDict
 
 from fedpriv.client.memory import ContextStore, LiveContext, Memories
-from fedpriv.common.files import write_atomic
+from fedpriv.client.state_rows import StateRows
 
 _FOLDERS = ".states-"  # of this process and of those that were killed
 
@@ -32,24 +32,27 @@ class Contexts:
         self._sizes: dict[int, int] = {}
         self._held = 0  # sum of the sizes
         self._asked: set[int] = set()  # since their sizes were taken
-        self._spilled: set[int] = set()
         self._folder: Path | None = None
+        self._rows: StateRows | None = None  # what is spilled
+        self.changed: set[int] = set()  # asked since somebody emptied it
 
     def __getitem__(self, client: int) -> Context:
         if client not in self._kept:
             self._kept[client] = self.make(client)
-            if client in self._spilled:
-                ContextStore(self._kept[client]).write(self._file(client).read_bytes())
-                self._spilled.remove(client)
+            if self._rows is not None and client in self._rows:
+                ContextStore(self._kept[client]).keep(self._rows.read(client))
         self._kept.move_to_end(client)
-        self._asked.add(client)
+        self._note(client)
         return self._kept[client]
 
     def __setitem__(self, client: int, context: Context) -> None:
-        self._spilled.discard(client)
         self._kept[client] = context
         self._kept.move_to_end(client)
+        self._note(client)
+
+    def _note(self, client: int) -> None:
         self._asked.add(client)
+        self.changed.add(client)
 
     def settle(self) -> None:
         """Spills what is above the limit. Nobody may be working with a context: it would be another one's from now on.
@@ -64,21 +67,22 @@ class Contexts:
         self._asked.clear()
         while self._held > self.most and len(self._kept) > 1:
             client, context = next(iter(self._kept.items()))
-            blob = ContextStore(context).read()
-            if blob is not None:
-                write_atomic(self._file(client), blob, durable=False)
-                self._spilled.add(client)
+            memory = ContextStore(context).load()
+            if memory is not None:
+                self._spill().write(client, memory)
             del self._kept[client]
             self._held -= self._sizes.pop(client)
 
     def memories(self) -> Memories:
         """Every client's memory, read when it is asked for."""
         kept = [client for client, context in self._kept.items() if ContextStore(context).load() is not None]
-        return Memories(sorted({*kept, *self._spilled}), self._read)
+        return Memories(sorted({*kept, *(self._rows or ())}), self._read)
 
     def close(self) -> None:
         """Removes the files, and forgets what was in them."""
-        self._spilled.clear()
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -90,14 +94,18 @@ class Contexts:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _read(self, client: int) -> bytes:
-        blob = self._file(client).read_bytes() if client in self._spilled else ContextStore(self._kept[client]).read()
-        assert blob is not None, "a client without a memory is in no list of memories"
-        return blob
+        if client in self._kept:
+            blob = ContextStore(self._kept[client]).read()
+            assert blob is not None, "a client without a memory is in no list of memories"
+            return blob
+        assert self._rows is not None, "a client that is neither here nor there is in no list of memories"
+        return self._rows.read(client).to_bytes()
 
-    def _file(self, client: int) -> Path:
-        if self._folder is None:
+    def _spill(self) -> StateRows:
+        if self._rows is None:
             self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=self.run_folder))
-        return self._folder / f"{client}.safetensors"
+            self._rows = StateRows(self._folder)
+        return self._rows
 
 
 def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int) -> Context:

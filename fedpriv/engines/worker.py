@@ -14,7 +14,7 @@ import torch
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class
-from fedpriv.client.cohort import Cohort, why_one_by_one
+from fedpriv.client.columns import Cohort, why_one_by_one
 from fedpriv.client.contract import Charge, Site
 from fedpriv.client.memory import ContextStore, MemoryStore
 from fedpriv.common.errors import OptionError

@@ -92,7 +92,7 @@ def _why_not(config: Config, worker: Worker) -> str | None:
 
 
 def _model_obstacle(config: Config, worker: Worker) -> str | None:
-    from fedpriv.training.vectorised import obstacle
+    from fedpriv.training.vectorisable import obstacle
 
     return obstacle(worker.model, worker.data.dataset.shape)
 

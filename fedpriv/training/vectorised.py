@@ -28,15 +28,13 @@ from typing import TypeVar
 import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.per_example import ClippedSum, block_for
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, draw_batches
-from fedpriv.training.stacked_gradients import TOLERANCE, Chain, Mapped, Whole
+from fedpriv.training.stacked_gradients import Chain, Mapped
 
 log = logging.getLogger("fedpriv")
 
@@ -253,7 +251,7 @@ class VectorisedTrainer(SequentialTrainer):
         counts = torch.tensor([len(one.batches) for one in work])
         if len(work) < FEWEST:
             starts, work = starts.expand(FEWEST, -1), [*work] * FEWEST
-        begun = self._split(starts)
+        begun = self.split(starts)
         thetas = [start.clone() for start in begun]
         velocities = [torch.zeros_like(start) for start in begun] if config.momentum else None
         rows, weights = _table(work)
@@ -304,7 +302,7 @@ class VectorisedTrainer(SequentialTrainer):
         batch.
         """
         device, counts = self.model.theta.device, [len(request.data) for request in requests]
-        thetas = self._split(torch.stack([request.theta for request in requests]).to(device))
+        thetas = self.split(torch.stack([request.theta for request in requests]).to(device))
         pictures, labels = self._pooled([request.data for request in requests])
         size, offsets = block_for(self.config.batch_size), np.cumsum([0, *counts])
         index = torch.full((len(counts), -(-max(counts) // size) * size), len(pictures) - 1)
@@ -325,7 +323,7 @@ class VectorisedTrainer(SequentialTrainer):
             ClippedSum(totals[k], norms[k, :count].clone(), float(losses[k]) / count) for k, count in enumerate(counts)
         ]
 
-    def _split(self, stacked: Tensor) -> list[Tensor]:
+    def split(self, stacked: Tensor) -> list[Tensor]:
         """One contiguous tensor [c, ...] per parameter from flat vectors [c, d]."""
         found, start = [], 0
         for shape in self.model.layout.shapes:
@@ -353,61 +351,3 @@ def _table(work: Sequence[_Work]) -> tuple[np.ndarray, Tensor]:
             table[step, client, : len(rows)] = rows + own.offset
             weights[step, client, : len(rows)] = np.float32(1) / np.float32(len(rows))
     return table, torch.from_numpy(weights)
-
-
-# --- which models it supports --------------------------------------------------------------------------
-
-
-def obstacle(model: FlatModel, shape: tuple[int, int, int]) -> str | None:
-    """Why this model cannot be trained for several clients at once, naming the layer; None where it can.
-
-    Tested with two models on two batches of unequal size, compared with computing them one after the other.
-    """
-    module = model.module
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU):
-            return f"layer {name} is {type(layer).__name__}, whose random numbers would not be each client's own"
-        if any(not parameter.requires_grad for parameter in layer.parameters(recurse=False)):
-            return f"layer {name} has parameters that are not trained"
-    if Chain.of(module) is not None:
-        return None
-    entered = ["the model"]  # layers entered so far: the last one is where it failed
-
-    def watch(name: str, layer: nn.Module) -> RemovableHandle:
-        return layer.register_forward_pre_hook(lambda *_: entered.append(f"layer {name} ({type(layer).__name__})"))
-
-    hooks = [watch(name, layer) for name, layer in module.named_modules() if name]
-    try:
-        if _agrees(model, shape):
-            return None
-    except Exception as error:
-        return f"{entered[-1]} fails under torch.func.vmap ({str(error).splitlines()[0]})"
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return "the model gives other gradients under torch.func.vmap, or its examples depend on each other"
-
-
-def _agrees(model: FlatModel, shape: tuple[int, int, int]) -> bool:
-    device, before = model.theta.device, model.theta.clone()
-    random = torch.Generator().manual_seed(0)
-    images = torch.randn(2, 3, *shape, generator=random)
-    images[1, 2] = 0.0  # padding
-    labels, weights = torch.zeros(2, 3, dtype=torch.int64), torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0.0]])
-    thetas = torch.stack([before.cpu(), before.cpu() * 1.1])
-    trainer = VectorisedTrainer(model, LocalConfig(epochs=1, batch_size=3, lr=1.0, momentum=0.0, sampler="shuffle"))
-    model.module.train()
-    parts = trainer._split(thetas.to(device))
-    _, gradients = trainer.batched.gradients(parts, images.to(device), labels.to(device), weights.to(device))
-    found = torch.cat([gradient.value.flatten(1) for gradient in gradients if isinstance(gradient, Whole)], dim=1)
-    try:
-        for k, size in enumerate((3, 2)):
-            model.load(thetas[k].to(device))
-            model.grad.zero_()
-            functional.cross_entropy(model(images[k, :size].to(device)), labels[k, :size].to(device)).backward()  # type: ignore[no-untyped-call]
-            if not float((found[k] - model.grad).norm()) <= TOLERANCE * float(model.grad.norm() + 1e-6):
-                return False
-    finally:
-        model.grad.zero_()
-        model.load(before)
-    return True

@@ -13,7 +13,7 @@ import torch
 from conftest import ledger_of
 from test_every_method import CASES, METHODS
 
-from fedpriv.client.cohort import Cohort, why_one_by_one
+from fedpriv.client.columns import Cohort, why_one_by_one
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose

@@ -29,7 +29,8 @@ from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import LocalData, SequentialTrainer
 from fedpriv.training.stacked_gradients import Chain, Mapped
-from fedpriv.training.vectorised import VectorisedTrainer, obstacle
+from fedpriv.training.vectorisable import obstacle
+from fedpriv.training.vectorised import VectorisedTrainer
 
 SHAPES = {"linear": (1, 6, 6), "mlp": (1, 6, 6), "cnn": (1, 16, 16)}
 SIZES = (30, 0, 5, 17, 1, 30, 8)  # of clients' data
