@@ -22,6 +22,7 @@ from typing import Any
 
 import ray
 
+from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.schema import EngineConfig
 from fedpriv.engines.keeping import keep, keeping, take_kept
@@ -37,7 +38,10 @@ class ClientActor:
     """A process that answers messages for any client of any run; it keeps the newest run's data and model."""
 
     def __init__(self) -> None:
-        import fedpriv.engines.worker  # noqa: F401  (torch and the rest, once per process)
+        with importing():  # torch and the rest, once per process, while the driver reads data and plans
+            import fedpriv.engines.adapter
+            import fedpriv.engines.agreement
+            import fedpriv.engines.cohort  # noqa: F401
 
         self.app: Any = None
         self.config: Any = None
