@@ -115,8 +115,7 @@ def _split(argument: str) -> tuple[str, str]:
 
 
 def check(overrides: Sequence[str], multirun: bool) -> Config | None:
-    """Composes every job once; the first mistake raises `OptionError`. The configuration of a single run, otherwise None.
-    """
+    """Composes every job once; the first mistake raises `OptionError`. Returns a single run's configuration."""
     from fedpriv.config.compose import check_hydra, compose, parse
 
     parsed = parse(overrides)
