@@ -15,11 +15,13 @@ help: ## this list
 
 install: .venv/installed ## everything into .venv, from requirements.txt (hashes are checked)
 
+# The last line writes the bytecode of what a run imports: where Python may not, every start would compile torch anew.
 .venv/installed: requirements.txt pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check uv
 	@$(PY) -m uv pip install --quiet --python $(PY) --require-hashes -r requirements.txt
 	@$(PY) -m uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import fedpriv.cli, fedpriv.runs.start, fedpriv.engines.ray, fedpriv.report.page"
 	@touch $@
 
 run: install ## the default job: Fed-CAD on the digits data, about half a minute

@@ -1,9 +1,10 @@
 """`make bench`: one table of ratios, each measured on alternating rounds in one run on one machine.
 
-    python -m benchmarks [rounds=21] [jobs=cnn,linear] [parts=engines,first,scaling,shares,server] [out=FOLDER]
+    python -m benchmarks [rounds=21] [jobs=cnn,linear] [parts=engines,first,start,scaling,shares,server] [out=FOLDER]
 
 engines: a bare PyTorch loop, our engines and Flower's own runtime; first: time from the start
-of a process to the end of its first round; scaling: larger cohorts, populations and models;
+of a process to the end of its first round; start: processor time of --help, of a mistake in the call and of the default
+job with one round; scaling: larger cohorts, populations and models;
 gpu (only on request): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
 shares: how a round's time divides, for several methods; server: what 1,000 replies cost the server; secure_sum (only on
 request, alone): seconds and bytes of a secure sum, into secure_sum.json.
@@ -27,13 +28,13 @@ from benchmarks.bench_secure_sum import secure_sum
 from benchmarks.bench_server import server
 from benchmarks.job import JOBS, Job
 from benchmarks.shares import PARTS, shares
-from benchmarks.speed import RESULTS, engines, first_rounds, on_device, scaling
+from benchmarks.speed import RESULTS, engines, first_rounds, on_device, scaling, starts
 from benchmarks.statistics import Figure, machine, shown
 
 OPTIONS = {
     "rounds": "21",
     "jobs": "cnn,linear",
-    "parts": "engines,first,scaling,shares,server",
+    "parts": "engines,first,start,scaling,shares,server",
     "out": str(RESULTS),
     "size": "",
 }
@@ -71,6 +72,9 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
     if "first" in parts:
         print("--- first round", flush=True)
         yield "seconds per first round, from a fresh process", first_rounds(JOBS["cnn"], 1 if small else 3)
+    if "start" in parts:
+        print("--- start", flush=True)
+        yield "processor seconds per command, from a fresh process", starts(1 if small else 5)
     if "gpu" in parts:
         print("--- GPU", flush=True)
         yield "seconds per round on a GPU, 50 clients", on_device(Job("cnn", 100, 50, 600), rounds, "cuda")

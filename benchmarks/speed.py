@@ -5,6 +5,7 @@ Every ratio is the median over pairs of neighbouring rounds, with the 95% interv
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,42 @@ def first_rounds(job: Job, times: int) -> dict[str, Figure]:
     for name, values in seconds.items():
         print(f"  {name}: {shown(median_interval(values))} s to the end of the first round", flush=True)
     return {f"{name} / Flower's runtime": ratio(seconds, name, "flower") for name in list(contenders)[:-1]}
+
+
+#: Command lines whose start is measured; the last is the default job, up to the end of its first round.
+STARTS = {
+    "--help": ["--help"],
+    "a wrong choice": ["strategy=nonsense"],
+    "a wrong value": ["num_rounds=-1"],
+    "the default job, one round": ["num_rounds=1", "operations.report=false"],
+}
+
+
+def _processor_seconds(command: list[str]) -> float:
+    """User and system time of a process and of those that it waited for; other load on the machine adds little."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = [f"hydra.run.dir={folder}/run"] if "num_rounds=1" in command else []
+        process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 2):
+            raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
+    return used.ru_utime + used.ru_stime
+
+
+def starts(times: int) -> dict[str, Figure]:
+    """Processor seconds of whole commands, divided by those of ``import torch`` alone."""
+    commands = {name: [sys.executable, "-m", "fedpriv", *options] for name, options in STARTS.items()}
+    commands["import torch"] = [sys.executable, "-c", "import torch"]
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for turn in range(times + 1):
+        for name, command in commands.items():
+            taken = _processor_seconds(command)
+            if turn:  # the first turn writes bytecode
+                seconds[name].append(taken)
+    for name, values in seconds.items():
+        print(f"  {name}: {shown(median_interval(values))} processor seconds", flush=True)
+    return {f"{name} / import torch": ratio(seconds, name, "import torch") for name in STARTS}
 
 
 EXTRA = ("partition=resampled", "partition.examples_per_client=60", "engine.trainer=vectorised")

@@ -2,7 +2,10 @@
 
 import sys
 
-from fedpriv.cli import main
+from fedpriv.common.command_line import importing
+
+with importing():
+    from fedpriv.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.common.command_line import DISK_FULL, DONE, SIGNALLED, guarded, how_it_stopped, outcome, shown
+from fedpriv.common.command_line import DISK_FULL, DONE, SIGNALLED, guarded, how_it_stopped, importing, outcome, shown
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.config.compose import CONF, compose, group_choices
@@ -101,8 +101,12 @@ def _dispatch(arguments: list[str]) -> int:
         raise OptionError("plan", commands["plan"], "allowed: true, false")
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
-    check(overrides, multirun)
-    return _plan(overrides) if plan == "true" else _run_hydra(arguments, multirun)
+    config = check(overrides, multirun)
+    if plan == "true":
+        return _plan(overrides)
+    if config is not None:
+        _start_ray_early(config)
+    return _run_hydra(arguments, multirun)
 
 
 def _split(argument: str) -> tuple[str, str]:
@@ -110,8 +114,8 @@ def _split(argument: str) -> tuple[str, str]:
     return key, value
 
 
-def check(overrides: Sequence[str], multirun: bool) -> None:
-    """Composes every job once; the first mistake raises `OptionError`."""
+def check(overrides: Sequence[str], multirun: bool) -> Config | None:
+    """Composes every job once; the first mistake raises `OptionError`. Returns a single run's configuration."""
     from fedpriv.config.compose import check_hydra, compose, parse
 
     parsed = parse(overrides)
@@ -124,8 +128,7 @@ def check(overrides: Sequence[str], multirun: bool) -> None:
     check_hydra([o.input_line or "" for o in parsed if _is_hydras(o.key_or_group)])
     parsed = [o for o in parsed if not _is_hydras(o.key_or_group)]
     if not multirun:
-        compose([o.input_line or "" for o in parsed])
-        return
+        return compose([o.input_line or "" for o in parsed])
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None) or [[[]]]
@@ -134,6 +137,15 @@ def check(overrides: Sequence[str], multirun: bool) -> None:
         if number < CHECKED_JOBS or not seen.issuperset(job):
             compose([str(override) for override in job])
         seen.update(job)
+    return None
+
+
+def _start_ray_early(config: Config) -> None:
+    """With ``engine=ray`` its workers start while this process imports torch, reads data and plans."""
+    if config.engine.name == "ray":
+        from fedpriv.engines.ray_pool import prestart
+
+        prestart(config.engine, config.clients_per_round)
 
 
 def _is_hydras(key: str) -> bool:
@@ -188,12 +200,10 @@ def job(_: Any) -> None:
 
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
-        if config.engine.name == "ray":  # its workers start while this process imports torch
-            from fedpriv.engines.ray_pool import prestart
-
-            prestart(config.engine, config.clients_per_round)
-        from fedpriv.runs.start import start_run
-
+        if sweep:
+            _start_ray_early(config)
+        with importing():
+            from fedpriv.runs.start import start_run
         if sweep:
             print(f"--- {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):

@@ -14,11 +14,6 @@ from fedpriv.common.seeds import draw_cohort, generator
 Participation = Literal["sampled", "once", "balanced"]
 
 
-def passes_needed(num_rounds: int, num_clients: int, size: int) -> int:
-    """The fewest participations of a client with which cohorts of ``size`` fill every round."""
-    return -(-num_rounds * size // num_clients)
-
-
 def balanced_cohort(seed: int, server_round: int, num_clients: int, size: int) -> list[int]:
     """Sorted ids of the clients asked in a round where all are asked equally often.
 

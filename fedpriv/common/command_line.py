@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
@@ -49,6 +51,22 @@ def outcome(work: Callable[[], int]) -> tuple[int, str]:
         if error.errno in WRONG_PATH and error.filename:
             return MISTAKE, f"{error.filename}: {error.strerror}"
         raise
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Context in which much is imported: the garbage collector would look again and again through objects that all
+    stay, here and at each of its later passes.
+    """
+    collects, before = gc.isenabled(), len(sys.modules)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if len(sys.modules) > before:
+            gc.freeze()
+        if collects:
+            gc.enable()
 
 
 def how_it_stopped(interruption: KeyboardInterrupt) -> str:

@@ -248,6 +248,8 @@ def _resolved(tree: DictConfig, overrides: list[str]) -> dict[str, Any]:
 
 def check_hydra(overrides: Sequence[str]) -> None:
     """Checks options of Hydra itself (``hydra.run.dir=...``, ``hydra/launcher=...``); raises `OptionError`."""
+    if not overrides:  # a composition takes a tenth of a second
+        return
     try:
         with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
             hydra_compose("config", overrides=list(overrides), return_hydra_config=True)

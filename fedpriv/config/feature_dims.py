@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 
-from fedpriv.common.cohorts import passes_needed
 from fedpriv.common.errors import OptionError
+from fedpriv.config.participation import passes_needed
 from fedpriv.config.schema import KNOWN_SETS, Config
 
 #: Fewest and most dimensions; digits of 8 x 8 pixels have 192 features.

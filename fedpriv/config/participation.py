@@ -9,7 +9,6 @@ are public, so no guarantee counts on who is asked; Poisson sampling, whose guar
 
 from __future__ import annotations
 
-from fedpriv.common.cohorts import cohort_of, passes_needed
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import Config
 
@@ -29,8 +28,15 @@ def participation_limit(config: Config) -> int | None:
     return int(given) if given is not None else _needed(config)
 
 
+def passes_needed(num_rounds: int, num_clients: int, size: int) -> int:
+    """The fewest participations of a client with which cohorts of ``size`` fill every round."""
+    return -(-num_rounds * size // num_clients)
+
+
 def cohort(config: Config, server_round: int) -> list[int]:
     """Sorted ids of the clients that are asked in a round."""
+    from fedpriv.common.cohorts import cohort_of  # numpy, which a check of options need not wait for
+
     sampling = config.strategy.server.get("client_sampling", "fixed")
     place = (config.seed, server_round, config.num_clients, config.clients_asked)
     return cohort_of(*place, sampling, participation_of(config))

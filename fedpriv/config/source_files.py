@@ -27,6 +27,9 @@ ALWAYS = ("fedpriv.runs.start", "fedpriv.app", "fedpriv.engines.ray_pool")
 #: Modules that make tables, pages and pictures of runs, follow them or start them, and decide nothing of a result.
 READERS = ("fedpriv.report", "fedpriv.cli")
 
+#: Where a statement holds further statements; imports are in no expression.
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
 #: At most so many files are named in an error.
 NAMED = 5
 
@@ -91,12 +94,14 @@ def _imported(content: bytes, module: str, is_package: bool) -> Iterator[str]:
             yield from (f"{origin}.{name.name}" for name in node.names)
         elif isinstance(node, ast.If) and _is_type_checking(node.test):
             waiting += node.orelse
-        elif isinstance(node, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case):
-            waiting += ast.iter_child_nodes(node)
+        else:
+            waiting += (inner for field in BLOCKS for inner in getattr(node, field, ()))
 
 
 def _is_type_checking(test: ast.expr) -> bool:
-    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    if isinstance(test, ast.Attribute) and isinstance(test.value, ast.Name):
+        return (test.value.id, test.attr) == ("typing", "TYPE_CHECKING")
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def _file(module: str) -> Path | None:

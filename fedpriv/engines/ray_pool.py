@@ -15,13 +15,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.schema import EngineConfig
 from fedpriv.engines.keeping import keep, keeping, take_kept
@@ -37,7 +39,10 @@ class ClientActor:
     """A process that answers messages for any client of any run; it keeps the newest run's data and model."""
 
     def __init__(self) -> None:
-        import fedpriv.engines.worker  # noqa: F401  (torch and the rest, once per process)
+        with importing():  # torch and the rest, once per process, while the driver reads data and plans
+            import fedpriv.engines.adapter
+            import fedpriv.engines.agreement
+            import fedpriv.engines.cohort  # noqa: F401
 
         self.app: Any = None
         self.config: Any = None
@@ -241,11 +246,10 @@ def _start_ray(engine: EngineConfig) -> None:
         "include_dashboard": False,
         "log_to_driver": False,
         "logging_level": logging.CRITICAL,
-        "runtime_env": {"env_vars": {"PYTHONPATH": path}},
     }
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future behaviour; silences a tip
     if engine.address:
-        options["address"] = engine.address
+        options |= {"address": engine.address, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
     else:  # "local": without an address Ray joins, or waits for, whatever cluster was last started on this machine
         cores = max(os.cpu_count() or 1, (engine.workers or 1) * engine.threads_per_client)
         options |= {"address": "local", "num_cpus": cores}
@@ -253,7 +257,8 @@ def _start_ray(engine: EngineConfig) -> None:
         try:
             if engine.address:
                 _refuse_dead_address(engine.address)
-            ray.init(**options)
+            with nullcontext() if engine.address else _inherited(PYTHONPATH=path):
+                ray.init(**options)
             return
         except ConnectionError as error:
             if engine.address:
@@ -266,6 +271,23 @@ def _start_ray(engine: EngineConfig) -> None:
             reason = next(iter(str(failure).splitlines()), "") or type(failure).__name__
             words = f"engine=ray: Ray did not start, tried {TRIES} times ({reason}); engine=inprocess works without Ray"
             raise RunFailed(words) from failure
+
+
+@contextmanager
+def _inherited(**variables: str) -> Iterator[None]:
+    """Variables that processes started meanwhile inherit, and theirs. A worker that inherits its path is started with
+    Ray; one that gets it from a ``runtime_env`` waits for the agent that makes such an environment.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _refuse_dead_address(address: str) -> None:

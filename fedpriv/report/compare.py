@@ -12,8 +12,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from scipy.special import stdtrit
-
 from fedpriv.common.printing import cell
 from fedpriv.report.reading import RunFolder
 from fedpriv.report.words import number, other_threats, pick, reasons, threat_key
@@ -109,6 +107,8 @@ def spread(values: Iterable[float | None]) -> Spread:
         return Spread(0, None)
     if n == 1 or not all(map(math.isfinite, known)):
         return Spread(n, mean(known))
+    from scipy.special import stdtrit  # half a second to import, for which the end of a single run need not wait
+
     std = stdev(known)
     return Spread(n, mean(known), std, float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n))
 

@@ -211,6 +211,20 @@ class Session:
         if not last and (due or stop.requested):
             self._save_checkpoint(current)
             stop.check()
+        self._draw_labels()
+
+    def _draw_labels(self) -> None:
+        """Who holds what, once, after a first round: importing matplotlib would delay it by as much as a model's
+        training takes.
+        """
+        path = self.folder.path / "labels.png"
+        if not self.config.operations.report or path.exists():
+            return
+        if self.config.dataset.name == "on_nodes":  # whose labels no server knows
+            return
+        from fedpriv.report.label_plot import draw_label_distribution
+
+        draw_label_distribution(self.worker.data, path)
 
     def _evaluate(self, theta: FloatVector) -> Score:
         return self.evaluate(self.worker.whole_model(theta))
@@ -252,6 +266,7 @@ class Session:
             return
         from fedpriv.report.page import write_report  # matplotlib and jinja2: only now
 
+        self._draw_labels()
         write_report(self.folder.path)
 
     def _summary(self, score: Score) -> dict[str, Any]:

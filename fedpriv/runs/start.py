@@ -51,10 +51,6 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
     if chosen_here and config.engine.name == "ray":
         config, remark = _with_ray_or_without(config)
     folder.begin(config, remark)
-    if config.operations.report and config.dataset.name != "on_nodes":  # whose labels no server knows
-        from fedpriv.report.label_plot import draw_label_distribution  # matplotlib: a second that `plan` need not wait
-
-        draw_label_distribution(worker.data, folder.path / "labels.png")
     return Session(config, folder, worker, plan, began, monitor)
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.common.cohorts import balanced_cohort, cohort_of, passes_needed
+from fedpriv.common.cohorts import balanced_cohort, cohort_of
 from fedpriv.common.seeds import draw_cohort
+from fedpriv.config.participation import passes_needed
 
 
 @settings(max_examples=200, deadline=None)

@@ -24,7 +24,7 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
                 "rounds=2",
                 "size=test",
                 "jobs=linear",
-                "parts=engines,scaling,shares,server,secure_sum",
+                "parts=engines,start,scaling,shares,server,secure_sum",
             ]
         )
         == 0
@@ -40,6 +40,9 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
     rows = results["secure sum, 6 clients, 300 parameters, 18 bits, up to 20% dropouts"]
     assert rows["client: the packed vector, bytes"] == [1152] * 3
     assert {"client: masks, s (20% dropouts)", "server: whole round, s (0% dropouts)"} <= set(rows)
+    starts = results["processor seconds per command, from a fresh process"]
+    for refusal in ("a wrong choice", "a wrong value"):
+        assert starts[f"{refusal} / import torch"][0] < starts["the default job, one round / import torch"][0]
     for strategy in ("fedavg", "fedcad"):
         found = results[f"share of a round, {strategy}"]
         assert tuple(found) == PARTS

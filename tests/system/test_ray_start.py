@@ -120,10 +120,12 @@ class FakeRay:
     def __init__(self, failures: int, error: type[Exception] = Exception) -> None:
         self.failures, self.error = failures, error
         self.asked: list[dict[str, Any]] = []
+        self.paths: list[str | None] = []
         self.stopped = 0
 
     def init(self, **options: Any) -> None:
         self.asked.append(options)
+        self.paths.append(os.environ.get("PYTHONPATH"))
         if len(self.asked) <= self.failures:
             raise self.error(f"{SLOW}\nSee the logs.")
 
@@ -167,6 +169,24 @@ def test_a_cluster_that_refuses_is_not_asked_twice(monkeypatch: pytest.MonkeyPat
     with pytest.raises(OptionError, match=r"engine\.address=127\.0\.0\.1:9: no Ray cluster answers"):
         started(address="127.0.0.1:9")
     assert [options["address"] for options in fake.asked] == ["127.0.0.1:9"] and "num_cpus" not in fake.asked[0]
+
+
+@pytest.mark.parametrize("before", [None, "/somewhere"])
+def test_workers_inherit_the_path_and_need_no_environment_made_for_them(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which only a cluster's agents can make, for machines that inherit nothing."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if before is not None:
+        monkeypatch.setenv("PYTHONPATH", before)
+    fake = FakeRay(1).put_in_place(monkeypatch)
+    monkeypatch.setattr(ray_pool, "_refuse_dead_address", lambda address: None)
+    started()
+    assert all("runtime_env" not in options for options in fake.asked)
+    assert [str(path).split(os.pathsep)[0] for path in fake.paths] == [ray_pool.ROOT] * 2
+    started(address="127.0.0.1:9")
+    made = fake.asked[-1]["runtime_env"]["env_vars"]["PYTHONPATH"]
+    assert made.split(os.pathsep)[0] == ray_pool.ROOT and fake.paths[-1] == os.environ.get("PYTHONPATH") == before
 
 
 def test_the_command_line_says_that_ray_did_not_start(
