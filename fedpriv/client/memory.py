@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -163,13 +164,31 @@ def _as_array(text: bytes) -> NDArray[np.generic]:
 
 
 class Memories(Mapping[int, bytes]):
-    """Client -> memory, each read when it is asked for: together they may be larger than this machine's memory."""
+    """Client -> memory, each read when it is asked for: together they may be larger than this machine's memory.
 
-    def __init__(self, clients: Sequence[int], read: Callable[[int], bytes]) -> None:
-        self._clients, self._read = dict.fromkeys(clients), read
+    clients: or what lists them, where that is not always wanted. changes: see `changes`.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int] | Callable[[], Sequence[int]],
+        read: Callable[[int], bytes],
+        changes: Callable[[int], tuple[int, list[int]]] | None = None,
+    ) -> None:
+        self._list, self._read, self._changes = clients, read, changes
+
+    @cached_property
+    def _clients(self) -> dict[int, None]:
+        return dict.fromkeys(self._list() if callable(self._list) else self._list)
+
+    def changes(self, since: int) -> tuple[int, list[int]] | None:
+        """(what the clock shows now, the clients whose memory may have changed after it showed ``since``), which lists
+        nobody else; None where nobody knows.
+        """
+        return None if self._changes is None else self._changes(since)
 
     def __getitem__(self, client: int) -> bytes:
-        if client not in self._clients:
+        if self._changes is None and client not in self._clients:
             raise KeyError(client)
         return self._read(client)
 
@@ -320,7 +339,8 @@ def between_rounds(memories: Mapping[int, bytes]) -> Memories:
             return blob
         return replace(ClientMemory.from_bytes(blob), waiting=None).to_bytes()
 
-    return Memories(list(memories), read)
+    changes = memories.changes if isinstance(memories, Memories) and memories.changes(0) is not None else None
+    return Memories(lambda: list(memories), read, changes)  # type: ignore[arg-type]
 
 
 def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> Memories:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from fedpriv.common.files import open_regular, write_atomic
 
@@ -18,9 +19,19 @@ MODEL_FILES = ("model.safetensors", "classes.json")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/\n]+)\n")
 
 
-def write_sums(folder: Path, names: Sequence[str]) -> None:
-    """Writes the digests of these files as they are on the disk now. Raises OSError."""
-    write_atomic(folder / SUMS, "".join(f"{_digest(folder / name)}  {name}\n" for name in names))
+def write_sums(folder: Path, names: Sequence[str], known: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Writes the digests of these files as they are on the disk now, or as they are ``known``. Raises OSError."""
+    lines = (f"{known.get(name) or _digest(folder / name)}  {name}\n" for name in names)
+    write_atomic(folder / SUMS, "".join(lines))
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Name -> digest, as a folder's SHA256SUMS has them; empty where it has none that can be read."""
+    try:
+        lines = [_LINE.fullmatch(line) for line in (folder / SUMS).read_text("ascii").splitlines(keepends=True)]
+    except (OSError, ValueError):
+        return {}
+    return {line[2]: line[1] for line in lines if line}
 
 
 def damage(folder: Path, names: Sequence[str]) -> str | None:

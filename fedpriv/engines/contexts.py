@@ -6,6 +6,7 @@ checkpoint holds every state, wherever it lies, and a resumed run starts from th
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from collections import OrderedDict
@@ -34,7 +35,8 @@ class Contexts:
         self._asked: set[int] = set()  # since their sizes were taken
         self._folder: Path | None = None
         self._rows: StateRows | None = None  # what is spilled
-        self.changed: set[int] = set()  # asked since somebody emptied it
+        self._clock = 0
+        self._stamps: OrderedDict[int, int] = OrderedDict()  # client -> when it was last asked, the newest last
 
     def __getitem__(self, client: int) -> Context:
         if client not in self._kept:
@@ -52,7 +54,9 @@ class Contexts:
 
     def _note(self, client: int) -> None:
         self._asked.add(client)
-        self.changed.add(client)
+        self._clock += 1
+        self._stamps[client] = self._clock
+        self._stamps.move_to_end(client)
 
     def settle(self) -> None:
         """Spills what is above the limit. Nobody may be working with a context: it would be another one's from now on.
@@ -74,9 +78,22 @@ class Contexts:
             self._held -= self._sizes.pop(client)
 
     def memories(self) -> Memories:
-        """Every client's memory, read when it is asked for."""
-        kept = [client for client, context in self._kept.items() if ContextStore(context).load() is not None]
-        return Memories(sorted({*kept, *(self._rows or ())}), self._read)
+        """Every client's memory, read when it is asked for. Raises KeyError for a client that has none."""
+
+        def everybody() -> list[int]:
+            kept = [client for client, context in self._kept.items() if ContextStore(context).load() is not None]
+            return sorted({*kept, *(self._rows or ())})
+
+        return Memories(everybody, self._read, self._changes)
+
+    def _changes(self, since: int) -> tuple[int, list[int]]:
+        newest = itertools.takewhile(lambda item: item[1] > since, reversed(self._stamps.items()))
+        return self._clock, sorted(client for client, _ in newest if self._has(client))
+
+    def _has(self, client: int) -> bool:
+        if client in self._kept:
+            return ContextStore(self._kept[client]).load() is not None
+        return self._rows is not None and client in self._rows
 
     def close(self) -> None:
         """Removes the files, and forgets what was in them."""
@@ -94,12 +111,12 @@ class Contexts:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _read(self, client: int) -> bytes:
-        if client in self._kept:
-            blob = ContextStore(self._kept[client]).read()
-            assert blob is not None, "a client without a memory is in no list of memories"
-            return blob
-        assert self._rows is not None, "a client that is neither here nor there is in no list of memories"
-        return self._rows.read(client).to_bytes()
+        blob = ContextStore(self._kept[client]).read() if client in self._kept else None
+        if blob is None and self._rows is not None and client not in self._kept:
+            blob = self._rows.read(client).to_bytes()
+        if blob is None:
+            raise KeyError(client)
+        return blob
 
     def _spill(self) -> StateRows:
         if self._rows is None:

@@ -7,11 +7,9 @@ checkpoint, together with the clients' memories, and repeats the rounds after it
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import OmegaConf
-from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from fedpriv.client.memory import Memories
-from fedpriv.common.checksums import MODEL_FILES, damage, write_sums
+from fedpriv.common.checksums import MODEL_FILES, damage, read_sums, write_sums
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import JsonLines, write_atomic
 from fedpriv.common.vectors import FloatVector
@@ -34,6 +30,7 @@ from fedpriv.config.source_files import difference, source_files
 from fedpriv.data import Dataset
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
+from fedpriv.runs.client_files import NEWEST, Written, earlier_files, read_clients, write_clients
 from fedpriv.training.flat_model import Layout
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
@@ -63,6 +60,7 @@ class RunFolder:
         self.path = path.absolute()
         self.metrics = JsonLines(self.path / "metrics.jsonl")
         self.ledger = LedgerFile(self.path / "ledger.jsonl", fsync=False)
+        self._written: Written | None = None  # the last checkpoint of this process
         self.damaged: list[str] = []  # checkpoints that `load_checkpoint` passed over, in words
 
     # --- start -------------------------------------------------------------------------------------------
@@ -133,7 +131,7 @@ class RunFolder:
         temporary.mkdir(parents=True)
         try:
             write_atomic(temporary / "model.safetensors", save({"theta": torch.from_numpy(checkpoint.theta)}))
-            write_blobs(temporary / "clients.safetensors", checkpoint.memories)
+            written = write_clients(temporary, checkpoint.memories, self._written)
             rest = {
                 "round": checkpoint.round,
                 "strategy": checkpoint.strategy,
@@ -141,14 +139,23 @@ class RunFolder:
                 **self._basis(config),
             }
             write_atomic(temporary / "checkpoint.json", json.dumps(rest, indent=1))
-            write_sums(temporary, CHECKPOINT_FILES)
+            names = (*CHECKPOINT_FILES, *earlier_files(temporary))
+            write_sums(temporary, names, {} if self._written is None else self._sums(self._written))
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
+        written.folder = final
+        self._written = written
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
+
+    @staticmethod
+    def _sums(last: Written) -> dict[str, str]:
+        """Digests of the files that the next checkpoint takes over, under their names there."""
+        known = read_sums(last.folder)
+        return {**{name: known.get(name, "") for name in last.files}, last.own_name: known.get(NEWEST, "")}
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
@@ -167,7 +174,7 @@ class RunFolder:
             self._check_start(config)
             return None
         for path in reversed(self.checkpoints()):
-            if (wrong := damage(path, CHECKPOINT_FILES)) is None:
+            if (wrong := damage(path, (*CHECKPOINT_FILES, *earlier_files(path)))) is None:
                 return self._read_checkpoint(path, config)
             self.damaged.append(f"{path.name} is damaged ({wrong})")
         raise RunFolderError(f"{self.path / 'checkpoints'}: no checkpoint is whole: {'; '.join(self.damaged)}")
@@ -176,7 +183,7 @@ class RunFolder:
         try:
             rest = json.loads((path / "checkpoint.json").read_text())
             theta = load_file(path / "model.safetensors")["theta"].numpy()
-            memories = read_blobs(path / "clients.safetensors")
+            memories = read_clients(path)
         except Exception as error:
             raise RunFolderError(f"{path}: the checkpoint cannot be read ({error})") from None
         self._check_basis(rest, path, config)
@@ -264,41 +271,3 @@ class RunFolder:
 def _named(theta: FloatVector, layout: Layout) -> bytes:
     flat = torch.from_numpy(np.ascontiguousarray(theta))
     return save({name: view.clone() for name, view in layout.split(flat)})
-
-
-def write_blobs(path: Path, blobs: Mapping[int, bytes]) -> None:
-    """A safetensors file of byte strings, of which one at a time is in memory.
-
-    The header needs all sizes, so the strings go into a file of their own first. Raises OSError that names ``path``
-    where the disk is full.
-    """
-    places, end = {}, 0
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as body, path.open("wb") as file:
-            for client, blob in blobs.items():
-                body.write(blob)
-                places[str(client)] = {"dtype": "U8", "shape": [len(blob)], "data_offsets": [end, end + len(blob)]}
-                end += len(blob)
-            header = json.dumps(places).encode()
-            header += b" " * (-len(header) % 8)
-            file.write(len(header).to_bytes(8, "little") + header)
-            body.seek(0)
-            shutil.copyfileobj(body, file, 2**20)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-
-
-def read_blobs(path: Path) -> Memories:
-    """What `write_blobs` wrote, each read when it is asked for."""
-    with safe_open(path, "numpy") as file:
-        clients = sorted(int(name) for name in file.keys() if name != "none")  # noqa: SIM118
-
-    def read(client: int) -> bytes:
-        with safe_open(path, "numpy") as file:
-            blob: bytes = file.get_tensor(str(client)).tobytes()
-        return blob
-
-    return Memories(clients, read)

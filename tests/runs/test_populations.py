@@ -30,7 +30,8 @@ from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 from fedpriv.privacy.histories import make_history
 from fedpriv.runs.accounts import Accounts
-from fedpriv.runs.folder import RunFolder, read_blobs, write_blobs
+from fedpriv.runs.client_files import read_blobs, write_blobs
+from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
