@@ -171,12 +171,12 @@ def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[R
                 threat = ", ".join(str(entry[name]) for name in ("unit", "adjacency", "observer"))
                 kind = str(entry["mechanism"]), str(entry.get("reason", "")), threat
                 count = int(entry.get("count", 1))
-                clients = [int(one) for one in entry["clients"]] if "clients" in entry else [int(entry["client"])]
+                named = [int(client) for client in entry["clients"]] if "clients" in entry else [int(entry["client"])]
             except (ValueError, TypeError, KeyError):
                 torn += 1
                 continue
             releases = per_client[kind]
-            for client in clients:
+            for client in named:
                 releases[client] += count
             for name, value in entry.items():
                 if name not in NOT_PARAMETERS and (known := number(value)) is not None:
