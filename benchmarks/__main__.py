@@ -4,10 +4,12 @@
 
 engines: a bare PyTorch loop, our engines and Flower's own runtime; first: time from the start
 of a process to the end of its first round; start: processor time of --help, of a mistake in the call and of the default
-job with one round; scaling: larger cohorts, populations and models;
+job with one round; scaling: larger cohorts, populations and models; private: five methods of many small clients beside
+the bare loop; population (only on request): whole runs with up to a million clients, and with rounds_of=2000 the late
+rounds of a long run;
 gpu (only on request): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
 shares: how a round's time divides, for several methods; server: what 1,000 replies cost the server; secure_sum (only on
-request, alone): seconds and bytes of a secure sum, into secure_sum.json.
+request, alone): seconds and bytes of a secure sum, into secure_sum.json; population alone goes into population.json.
 size=test shrinks everything, to check that it works. Writes speed.json and speed.png into ``out`` (benchmarks/results).
 """
 
@@ -27,6 +29,7 @@ import torch
 from benchmarks.bench_secure_sum import secure_sum
 from benchmarks.bench_server import server
 from benchmarks.job import JOBS, Job
+from benchmarks.population import population
 from benchmarks.shares import PARTS, shares
 from benchmarks.speed import RESULTS, engines, first_rounds, on_device, scaling, starts
 from benchmarks.statistics import Figure, machine, shown
@@ -37,6 +40,7 @@ OPTIONS = {
     "parts": "engines,first,start,scaling,shares,server",
     "out": str(RESULTS),
     "size": "",
+    "rounds_of": "0",
 }
 #: Methods whose shares are measured, with their options: no distillation, which would make privacy's share look small.
 STRATEGIES: dict[str, tuple[str, ...]] = {
@@ -69,6 +73,9 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
     if "scaling" in parts:
         print("--- scaling", flush=True)
         yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())
+    if "population" in parts:
+        print("--- population", flush=True)
+        yield from population(rounds, rounds_of=int(options["rounds_of"]), small=small)
     if "first" in parts:
         print("--- first round", flush=True)
         yield "seconds per first round, from a fresh process", first_rounds(JOBS["cnn"], 1 if small else 3)
@@ -139,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     if "gpu" in options["parts"].split(",") and not torch.cuda.is_available():
         print("parts=gpu: this machine has no GPU that torch can use", file=sys.stderr)
         return 2
-    name = "secure_sum" if options["parts"] == "secure_sum" else "speed"
+    name = options["parts"] if options["parts"] in ("secure_sum", "population") else "speed"
     before = machine(rounds=int(options["rounds"]), threads=1)
     out, table = Path(options["out"]), Table()
     out.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,10 @@ def _first_round_of_flower(job: Job) -> float:
     return taken
 
 
-def _first_round_of(job: Job, engine: str, workers: int) -> float:
-    """Runs the command line until the first line of its metrics is written."""
+def first_round_of(job: Job, engine: str, workers: int, extra: Collection[str] = ()) -> float:
+    """Seconds in which the command line writes the first line of its metrics."""
     with tempfile.TemporaryDirectory() as folder:
-        options = [*own_options(job, engine, workers, ()), "num_rounds=1", "evaluate.every=0"]
+        options = [*own_options(job, engine, workers, extra), "num_rounds=1", "evaluate.every=0"]
         began, metrics = time.perf_counter(), Path(folder, "run", "metrics.jsonl")
         command = [sys.executable, "-m", "fedpriv", *options, f"hydra.run.dir={metrics.parent}"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -131,8 +131,8 @@ def _first_round_of(job: Job, engine: str, workers: int) -> float:
 def first_rounds(job: Job, times: int) -> dict[str, Figure]:
     """Seconds from the start of a process to the end of its first round, divided by Flower's."""
     contenders: dict[str, Callable[[], float]] = {
-        "inprocess": lambda: _first_round_of(job, "inprocess", 1),
-        "ray, 2 workers": lambda: _first_round_of(job, "ray", 2),
+        "inprocess": lambda: first_round_of(job, "inprocess", 1),
+        "ray, 2 workers": lambda: first_round_of(job, "ray", 2),
         "flower": lambda: _first_round_of_flower(job),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contenders}

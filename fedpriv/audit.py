@@ -30,7 +30,7 @@ from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import Audit
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planning import planned_events, schedule, with_target
+from fedpriv.runs.planning import most_participations, planned_events, with_target
 
 #: Names of the audited code in the summary.
 RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
@@ -119,7 +119,7 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
     from fedpriv.report.page import write_report
 
     found = audit_training(config, confidence=options.confidence, seed=options.seed)
-    planned = planned_events(make_client(config), max(schedule(config)))
+    planned = planned_events(make_client(config), most_participations(config))
     verified = compose_events(planned, config.privacy.delta).epsilon
     print(f"canaries in a real run, {threat_in_words(config)}:\n{found}; verified epsilon <= {_shown(verified)}")
     trials = min(options.trials, MOST_FITS)

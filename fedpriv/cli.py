@@ -305,7 +305,7 @@ def _plan(overrides: Sequence[str]) -> int:
         "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
         **_public_features(config),
         "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
-        f"a client takes part {min(plan.participations)} to {max(plan.participations)} times",
+        f"a client takes part {plan.participations[0]} to {plan.participations[1]} times",
         "parameters": _parameters(worker),
         "claimed epsilon": claimed,
         "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "

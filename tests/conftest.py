@@ -175,7 +175,11 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def ledger_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    """One mapping for each entry of a run's ledger."""
+    from fedpriv.privacy.event_json import entry_to_json
+    from fedpriv.privacy.ledger import LedgerFile
+
+    return [entry_to_json(entry) for entry in LedgerFile(folder / "ledger.jsonl", fsync=False).read().entries]
 
 
 def result_of(folder: Path) -> dict[str, Any]:

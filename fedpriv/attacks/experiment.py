@@ -104,7 +104,7 @@ class Experiment:
     def _participants(self) -> set[int]:
         """Clients that released anything; for a method without a ledger, those in any cohort."""
         released = {entry.client for entry in self.folder.ledger.read().entries if entry.client >= 0}
-        return released or {client for client, times in enumerate(schedule(self.config)) if times}
+        return released or set(np.flatnonzero(schedule(self.config)).tolist())
 
     # --- the run's own models ----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.event_costs import one_coordinate as single_coordinate
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planning import schedule
+from fedpriv.runs.planning import most_participations
 
 #: Coordinates of the audited release. Where a method has one noise scale for all of them, the update is spread evenly,
 #: so that a single coordinate without noise distinguishes the worlds.
@@ -170,7 +170,7 @@ def audit_config(
     ``participations``; and a single release.
     """
     client = make_client(config)
-    most = participations or released or client.observed_rounds(max(schedule(config)))
+    most = participations or released or client.observed_rounds(most_participations(config))
     delta = config.privacy.delta
     common: dict[str, Any] = {"delta": delta, "trials": trials, "confidence": confidence, "seed": seed}
     names = {most: "whole run" if participations is None else f"{most} releases", 1: "one release"}

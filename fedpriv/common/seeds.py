@@ -30,12 +30,12 @@ def draw_cohort(seed: int, server_round: int, num_clients: int, size: int, sampl
     return sorted(int(client) for client in rng.choice(num_clients, size, replace=False, shuffle=False))
 
 
-def participations(seed: int, num_rounds: int, num_clients: int, size: int, sampling: str) -> list[int]:
-    """How often each client is asked in the whole run: public, and known before it starts."""
-    counts = np.zeros(num_clients, dtype=int)
+def participations(seed: int, num_rounds: int, num_clients: int, size: int, sampling: str) -> NDArray[np.int64]:
+    """How often each client is asked in the whole run (int64 [N]): public, and known before it starts."""
+    counts = np.zeros(num_clients, dtype=np.int64)
     for server_round in range(1, num_rounds + 1):
         counts[draw_cohort(seed, server_round, num_clients, size, sampling)] += 1
-    return counts.tolist()
+    return counts
 
 
 def public_mask(seed: int, client: int, server_round: int, dimension: int, count: int) -> NDArray[np.bool_]:

@@ -91,8 +91,9 @@ def compose_clients(
     bounds = first_bounds(list(clients), delta)
     if not refined:
         worst = max(bounds.values(), key=lambda bound: bound.epsilon)
-        places = [bound.epsilon for history, bound in bounds.items() for _ in range(clients[history])]
-        return Population(worst.epsilon, statistics.median(places), worst.accountant, worst.reasons, len(clients))
+        epsilons = {history: bound.epsilon for history, bound in bounds.items()}
+        median = statistics.fmean(epsilons[history] for history in _in_the_middle(clients, epsilons))
+        return Population(worst.epsilon, median, worst.accountant, worst.reasons, len(clients))
     maximum = _largest(bounds, delta)
     return Population(
         maximum.epsilon, _median(clients, bounds, delta), maximum.accountant, maximum.reasons, len(clients)
@@ -118,10 +119,16 @@ def _largest(bounds: Mapping[History, Composed], delta: float) -> Composed:
 
 def _median(clients: Counter[History], bounds: Mapping[History, Composed], delta: float) -> float:
     """Median over clients; the one or two histories in the middle are refined."""
-    ranked = sorted(bounds, key=lambda history: bounds[history].epsilon)
-    places = [history for history in ranked for _ in range(clients[history])]
-    middle = {places[(len(places) - 1) // 2], places[len(places) // 2]}
+    middle = set(_in_the_middle(clients, {history: bound.epsilon for history, bound in bounds.items()}))
     return statistics.fmean(refine(history, bounds[history], delta).epsilon for history in middle)
+
+
+def _in_the_middle(clients: Counter[History], epsilons: Mapping[History, float]) -> tuple[History, History]:
+    """The histories of the two clients in the middle (of an odd number: one client's, twice), by epsilon."""
+    ranked = sorted(epsilons, key=epsilons.__getitem__)
+    upto = np.cumsum([clients[history] for history in ranked])
+    low, high = np.searchsorted(upto, [(upto[-1] - 1) // 2, upto[-1] // 2], side="right").tolist()
+    return ranked[low], ranked[high]
 
 
 # --- filters -----------------------------------------------------------------------------------------------------

@@ -46,14 +46,31 @@ def _event(threat: Threat | None, items: tuple[tuple[str, type, Any], ...]) -> E
 _ENTRY_KEYS = ("round", "client", "sequence", "attempt")
 
 
-def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """One flat object; ``realised`` is nested and shares the entry's threat."""
-    flat = {key: getattr(entry, key) for key in _ENTRY_KEYS} | event_to_json(entry.event)
-    if entry.realised is not None:
-        flat["realised"] = event_to_json(entry.realised, with_threat=False)
-    if entry.adaptive:
+def charge_to_json(event: Event, realised: Event | None, adaptive: bool) -> dict[str, Any]:
+    """What one release is charged with, as one flat object; ``realised`` is nested and shares the event's threat."""
+    flat = event_to_json(event)
+    if realised is not None:
+        flat["realised"] = event_to_json(realised, with_threat=False)
+    if adaptive:
         flat["adaptive"] = True
     return flat
+
+
+def charge_from_json(flat: Mapping[str, Any]) -> tuple[Event, Event | None, bool]:
+    """Inverse of `charge_to_json`. Raises ValueError on anything malformed, unknown keys included."""
+    rest = dict(flat)
+    realised, adaptive = rest.pop("realised", None), rest.pop("adaptive", False)
+    event = event_from_json(rest)
+    try:
+        return event, None if realised is None else event_from_json(realised, event.threat), adaptive
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"not what was realised: {realised!r}: {error!r}") from None
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """One flat object: the entry's place in the ledger, and `charge_to_json`."""
+    place = {key: getattr(entry, key) for key in _ENTRY_KEYS}
+    return place | charge_to_json(entry.event, entry.realised, entry.adaptive)
 
 
 def entry_from_json(flat: Mapping[str, Any]) -> Entry:
@@ -61,9 +78,7 @@ def entry_from_json(flat: Mapping[str, Any]) -> Entry:
     try:
         rest = dict(flat)
         place = {key: rest.pop(key) for key in _ENTRY_KEYS}
-        realised, adaptive = rest.pop("realised", None), rest.pop("adaptive", False)
-        event = event_from_json(rest)
-        spent = None if realised is None else event_from_json(realised, event.threat)
+        event, realised, adaptive = charge_from_json(rest)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a ledger entry: {flat!r}: {error!r}") from None
-    return Entry(**place, event=event, realised=spent, adaptive=adaptive)
+    return Entry(**place, event=event, realised=realised, adaptive=adaptive)

@@ -1,15 +1,15 @@
 """The ledger on disk, and one client's account of it.
 
-A ledger is a file of lines, one JSON object per entry, only ever appended to. An entry is written before the
-message leaves, with one write call. A process killed in between leaves at most a torn last line: an unreadable line
-counts as spent, and the next append starts on a new line.
+A ledger is a file of lines, only ever appended to: one JSON object for each entry or, in a simulation, for the equal
+charges of one round (`ledger_lines`). An entry is written before the message leaves, with one write call. A process
+killed in between leaves at most a torn last line: an unreadable line counts as spent, and the next append starts on a
+new line.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.files import fsync_folder
-from fedpriv.privacy.event_json import entry_from_json, entry_to_json, event_from_json, event_to_json
+from fedpriv.privacy.event_json import event_from_json, event_to_json
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
-
-UNKNOWN_CLIENT = -1
-TORN = "a ledger line is torn: what it recorded counts as spent and cannot be read"
+from fedpriv.privacy.ledger_lines import TORN as TORN
+from fedpriv.privacy.ledger_lines import UNKNOWN_CLIENT as UNKNOWN_CLIENT
+from fedpriv.privacy.ledger_lines import in_order, read_line, to_lines, torn_entries
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,13 @@ class LedgerFile:
         self.fsync = fsync
         self._torn_price = [torn_counts_as] if torn_counts_as else None
 
-    def append(self, entries: Iterable[Entry]) -> None:
-        """Appends entries, sorted by (round, client, sequence, attempt), with one write call. Raises OSError."""
-        lines = "".join(_line(entry) for entry in sorted(entries, key=lambda entry: entry.order))
+    def append(self, entries: Iterable[Entry], together: bool = False) -> None:
+        """Appends entries, sorted by (round, client, sequence, attempt), with one write call. Raises OSError.
+
+        together: equal charges of one round share a line. Only in a simulation: a crash may tear such a line, which
+        then counts as a release without a bound of everybody whom it may have named.
+        """
+        lines = to_lines(entries, together)
         if not lines:
             return
         created = not self.path.exists()
@@ -79,13 +83,14 @@ class LedgerFile:
 
         A torn line without ``torn_counts_as`` makes epsilon infinite under every threat of the ledger.
         """
-        lines = [(line, _read_line(line)) for line in self._lines()]
-        threats = dict.fromkeys(entry.event.threat for _, entry in lines if entry) or [CLIENT_TO_SERVER]
+        lines = self._lines()
+        read = [read_line(line) for line in lines]
+        threats = dict.fromkeys(line.entries[0].event.threat for line in read if line) or [CLIENT_TO_SERVER]
         lost = [NoBound(threat=threat, reason=TORN) for threat in threats]
         entries: list[Entry] = []
-        for line, entry in lines:
-            entries += [entry] if entry else [_torn_entry(line, event) for event in self._torn_price or lost]
-        return LedgerContent(tuple(entries), tuple(number for number, line in enumerate(lines, 1) if line[1] is None))
+        for place, found in in_order(read):
+            entries += found or torn_entries(lines[place], self._torn_price or lost)
+        return LedgerContent(tuple(entries), tuple(number for number, line in enumerate(read, 1) if line is None))
 
     def cut_back(self, last_round: int) -> int:
         """Drops everything after ``last_round``, for a run that replays rounds from a checkpoint; atomic.
@@ -94,13 +99,13 @@ class LedgerFile:
         Returns the number of lines dropped.
         """
         lines = self._lines()
-        read = [_read_line(line) for line in lines]
-        kept_rounds = [index for index, entry in enumerate(read) if entry is not None and entry.round <= last_round]
+        rounds = [found.round if (found := read_line(line)) else None for line in lines]
+        kept_rounds = [index for index, number in enumerate(rounds) if number is not None and number <= last_round]
         end = kept_rounds[-1] + 1 if kept_rounds else 0
         kept = [
             line
-            for line, entry in zip(lines[:end], read[:end], strict=True)
-            if entry is None or entry.round <= last_round
+            for line, number in zip(lines[:end], rounds[:end], strict=True)
+            if number is None or number <= last_round
         ]
         dropped = len(lines) - len(kept)
         if dropped:
@@ -119,29 +124,6 @@ class LedgerFile:
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
         fsync_folder(self.path.parent)
-
-
-def _torn_entry(line: bytes, event: Event) -> Entry:
-    """The entry that a torn line counts as, with its round and client where those can still be read."""
-
-    def number(key: bytes) -> int | None:
-        found = re.search(rb'"' + key + rb'":(\d+),', line)  # the comma proves that the number is whole
-        return int(found[1]) if found else None
-
-    client = number(b"client")
-    return Entry(number(b"round") or 0, UNKNOWN_CLIENT if client is None else client, 0, 0, event)
-
-
-def _line(entry: Entry) -> str:
-    return json.dumps(entry_to_json(entry), separators=(",", ":"), allow_nan=False) + "\n"
-
-
-def _read_line(line: bytes) -> Entry | None:
-    """The entry, or None if the line is torn: no proper prefix of a JSON object is one."""
-    try:
-        return entry_from_json(json.loads(line))
-    except ValueError:
-        return None
 
 
 # --- one client's account --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from fedpriv.report.words import number
 MARKS = ("config.yaml", "metrics.jsonl", "summary.json", ".hydra")
 
 #: Keys of a ledger line that are not parameters of its mechanism.
-NOT_PARAMETERS = {"round", "client", "sequence", "attempt", "count"}
+NOT_PARAMETERS = {"round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "count"}
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,14 @@ def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[R
                 entry = json.loads(line)
                 threat = ", ".join(str(entry[name]) for name in ("unit", "adjacency", "observer"))
                 kind = str(entry["mechanism"]), str(entry.get("reason", "")), threat
-                per_client[kind][int(entry["client"])] += int(entry.get("count", 1))
+                count = int(entry.get("count", 1))
+                named = [int(client) for client in entry["clients"]] if "clients" in entry else [int(entry["client"])]
             except (ValueError, TypeError, KeyError):
                 torn += 1
                 continue
+            releases = per_client[kind]
+            for client in named:
+                releases[client] += count
             for name, value in entry.items():
                 if name not in NOT_PARAMETERS and (known := number(value)) is not None:
                     low, high = parameters[kind].get(name, (known, known))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from fedpriv.client.build import make_client
 from fedpriv.config.schema import Config
-from fedpriv.privacy.composition import Budget, Verified, compose_clients, threats, verify
+from fedpriv.privacy.composition import Budget, Verified, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
-from fedpriv.privacy.histories import History, make_history
+from fedpriv.privacy.running_totals import RunningTotals
 from fedpriv.runs.folder import RunFolder
 
 
@@ -24,11 +24,9 @@ class Accounts:
     def __init__(self, config: Config, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
         self.threat, self.seconds = make_client(config).threat, 0.0
-        self._events: dict[int, list[Event]] = defaultdict(list)  # of the method's own threat, by client
-        self._totals: dict[int, History] = {}
-        # Clients with the same releases are one account: a round's price does not grow with all who ever took part.
-        self._sharing: Counter[History] = Counter()
-        self._distinct: dict[History, tuple[Event, ...]] = {}
+        self.deployed = config.dataset.name == "on_nodes"
+        self._running = RunningTotals(config.privacy.delta)  # under the method's own threat
+        self._of_all: list[Event] = []  # what a trusted server released about every client
         self._verdict: Verified | None = None  # on the ledger as it is; None: not known, or no longer
 
     @contextmanager
@@ -44,7 +42,7 @@ class Accounts:
 
     def book(self, entries: list[Entry]) -> None:
         """Appends entries to the ledger."""
-        self.folder.append_entries(entries)
+        self.folder.append_entries(entries, together=not self.deployed)
         self._remember(entries)
 
     def book_what_is_new(self, entries: list[Entry]) -> None:
@@ -64,16 +62,8 @@ class Accounts:
         entries = [entry for entry in entries if entry.event.threat == self.threat]
         if entries:
             self._verdict = None
-        for entry in entries:
-            self._events[entry.client].append(entry.event)
-        for client in {entry.client for entry in entries}:
-            if (before := self._totals.get(client)) is not None:
-                self._sharing[before] -= 1
-                if not self._sharing[before]:
-                    del self._sharing[before], self._distinct[before]
-            self._totals[client] = now = make_history(self._events[client])
-            self._sharing[now] += 1
-            self._distinct.setdefault(now, tuple(self._events[client]))
+        self._running.add((entry.client, entry.event) for entry in entries)
+        self._of_all += [entry.event for entry in entries if entry.client == EVERY_CLIENT]
 
     # --- what it comes to --------------------------------------------------------------------------------
 
@@ -83,16 +73,14 @@ class Accounts:
         if privacy.max_epsilon is None:
             return True
         budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).budget_plan()))
-        return budget.admits(self._events[EVERY_CLIENT], [event])
+        return budget.admits(self._of_all, [event])
 
     def epsilon_so_far(self) -> float:
         """Without PLD, which would cost up to half a second a round for sampled Gaussians: an upper bound. The last
         line of metrics.jsonl has verified_epsilon in its place.
         """
         with self.timed():
-            accounts = dict(enumerate(self._distinct.values()))
-            delta = self.config.privacy.delta
-            return compose_clients(accounts, delta, refined=False).maximum if accounts else 0.0
+            return self._running.maximum()
 
     def verified(self) -> Verified:
         """The verdict on the ledger as it is, under the method's own threat."""

@@ -12,35 +12,59 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import safe_open
 
 from fedpriv.client.memory import Memories
+from fedpriv.common.checksums import read_sums
 
 NEWEST = "clients.safetensors"
 #: So many times the bytes of all clients may lie in the files together.
 MOST_TIMES = 3
 
 
-@dataclass
 class Written:
-    """What the last checkpoint of this process holds. clock: of `Memories.changes`; places: client -> (file, bytes of
-    its memory), where it is newest; files: name -> bytes of earlier files that are some client's newest.
+    """What the last checkpoint of this process holds.
+
+    clock: of `Memories.changes`; places: client -> (number of the checkpoint whose file is its newest, bytes of its
+    memory); files: number of a checkpoint -> bytes of its file, as long as it is somebody's newest; live: bytes of all
+    memories.
     """
 
-    folder: Path
-    clock: int
-    places: dict[int, tuple[str, int]]
-    files: dict[str, int]
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock, self.live = folder, 0, 0
+        self.places: dict[int, tuple[str, int]] = {}
+        self.files: dict[str, int] = {}
+        self._clients: Counter[str] = Counter()
+
+    def name(self, number: str) -> str:
+        """Of a file in this checkpoint's folder."""
+        return NEWEST if number == self.number else f"clients-{number}.safetensors"
 
     @property
-    def own_name(self) -> str:
-        """What the next checkpoint calls this one's newest file."""
-        return f"clients-{self.folder.name.removeprefix('round-')}.safetensors"
+    def number(self) -> str:
+        return self.folder.name.removeprefix("round-")
+
+    def take(self, number: str, sizes: Mapping[int, int], clock: int) -> None:
+        """A further file, of the checkpoint ``number``, with memories of these sizes."""
+        for client, size in sizes.items():
+            before, old = self.places.get(client, ("", 0))
+            self.places[client] = number, size
+            self.live += size - old
+            self._clients.update({number: 1, before: -1})
+        self.files[number] = sum(sizes.values())
+        self.files = {known: size for known, size in self.files.items() if self._clients[known] > 0 or known == number}
+        self.clock = clock
+
+
+def digests(last: Written) -> dict[str, str]:
+    """Of the files of a checkpoint, under the names that they have in later ones; no file is read for it."""
+    known = read_sums(last.folder)
+    found = {number: known.get(last.name(number)) for number in last.files}
+    return {f"clients-{number}.safetensors": digest for number, digest in found.items() if digest is not None}
 
 
 def earlier_files(folder: Path) -> list[str]:
@@ -48,35 +72,36 @@ def earlier_files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("clients-*.safetensors"))
 
 
-def write_clients(folder: Path, memories: Mapping[int, bytes], last: Written | None) -> Written:
-    """Writes the files of a checkpoint's folder. last: what this process wrote before, None where that is unknown.
+def write_clients(folder: Path, number: str, memories: Mapping[int, bytes], last: Written | None) -> Written:
+    """Writes the files of the checkpoint ``number`` into a folder. last: what this process wrote before, which is
+    changed to what it is now; None where that is unknown.
 
     Raises OSError that names the file where the disk is full.
     """
     changes = memories.changes(last.clock if last else 0) if isinstance(memories, Memories) else None
     if last is None or changes is None or not last.folder.is_dir():
-        return _everything(folder, memories, changes[0] if changes else 0)
+        return _everything(folder, number, memories, changes[0] if changes else 0)
     clock, changed = changes
     sizes = write_blobs(folder / NEWEST, {client: memories[client] for client in changed})
-    own = last.own_name
-    places = {client: (own if name == NEWEST else name, size) for client, (name, size) in last.places.items()}
-    places |= {client: (NEWEST, size) for client, size in sizes.items()}
-    needed = {name for name, _ in places.values()}
-    files = {name: size for name, size in {**last.files, own: _size(last.folder / NEWEST)}.items() if name in needed}
-    if sum(files.values()) + sum(sizes.values()) > MOST_TIMES * sum(size for _, size in places.values()):
-        return _everything(folder, memories, clock)
-    for name in files:
-        source = last.folder / (name if name in last.files else NEWEST)
+    if sum(last.files.values()) + sum(sizes.values()) > MOST_TIMES * max(last.live, sum(sizes.values())):
+        return _everything(folder, number, memories, clock)
+    before = {known: last.folder / last.name(known) for known in last.files}
+    last.take(number, sizes, clock)
+    last.folder = folder.parent / f"round-{number}"
+    for known in last.files:
+        if known == number:
+            continue
         try:
-            os.link(source, folder / name)
+            os.link(before[known], folder / last.name(known))
         except OSError:  # a file system without links
-            shutil.copyfile(source, folder / name)
-    return Written(folder, clock, places, files)
+            shutil.copyfile(before[known], folder / last.name(known))
+    return last
 
 
-def _everything(folder: Path, memories: Mapping[int, bytes], clock: int) -> Written:
-    sizes = write_blobs(folder / NEWEST, memories)
-    return Written(folder, clock, {client: (NEWEST, size) for client, size in sizes.items()}, {})
+def _everything(folder: Path, number: str, memories: Mapping[int, bytes], clock: int) -> Written:
+    written = Written(folder.parent / f"round-{number}")
+    written.take(number, write_blobs(folder / NEWEST, memories), clock)
+    return written
 
 
 def read_clients(folder: Path) -> Memories:
@@ -126,9 +151,3 @@ def read_blobs(path: Path) -> Memories:
         return blob
 
     return Memories(clients, read)
-
-
-def _size(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_size
-    return 0

@@ -20,7 +20,7 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save
 
-from fedpriv.common.checksums import MODEL_FILES, damage, read_sums, write_sums
+from fedpriv.common.checksums import MODEL_FILES, damage, write_sums
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import JsonLines, write_atomic
 from fedpriv.common.vectors import FloatVector
@@ -30,7 +30,7 @@ from fedpriv.config.source_files import difference, source_files
 from fedpriv.data import Dataset
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
-from fedpriv.runs.client_files import NEWEST, Written, earlier_files, read_clients, write_clients
+from fedpriv.runs.client_files import Written, digests, earlier_files, read_clients, write_clients
 from fedpriv.training.flat_model import Layout
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
@@ -120,8 +120,9 @@ class RunFolder:
 
     # --- rounds ------------------------------------------------------------------------------------------
 
-    def append_entries(self, entries: Iterable[Entry]) -> None:
-        self.ledger.append(list(entries))
+    def append_entries(self, entries: Iterable[Entry], together: bool) -> None:
+        """together: a simulation's, where equal charges of one round share a line of the ledger."""
+        self.ledger.append(list(entries), together)
 
     def save_checkpoint(self, checkpoint: Checkpoint, config: Config, keep: int) -> None:
         """Writes a checkpoint beside its place and moves it there as a whole; older ones beyond ``keep`` go."""
@@ -131,7 +132,8 @@ class RunFolder:
         temporary.mkdir(parents=True)
         try:
             write_atomic(temporary / "model.safetensors", save({"theta": torch.from_numpy(checkpoint.theta)}))
-            written = write_clients(temporary, checkpoint.memories, self._written)
+            known = {} if self._written is None else digests(self._written)
+            written = write_clients(temporary, f"{checkpoint.round:06d}", checkpoint.memories, self._written)
             rest = {
                 "round": checkpoint.round,
                 "strategy": checkpoint.strategy,
@@ -140,22 +142,16 @@ class RunFolder:
             }
             write_atomic(temporary / "checkpoint.json", json.dumps(rest, indent=1))
             names = (*CHECKPOINT_FILES, *earlier_files(temporary))
-            write_sums(temporary, names, {} if self._written is None else self._sums(self._written))
+            write_sums(temporary, names, {name: known[name] for name in earlier_files(temporary) if name in known})
         except BaseException:
+            self._written = None  # the next one holds everything
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-        written.folder = final
         self._written = written
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
-
-    @staticmethod
-    def _sums(last: Written) -> dict[str, str]:
-        """Digests of the files that the next checkpoint takes over, under their names there."""
-        known = read_sums(last.folder)
-        return {**{name: known.get(name, "") for name in last.files}, last.own_name: known.get(NEWEST, "")}
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""

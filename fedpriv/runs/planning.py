@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedpriv.client.base import Client
@@ -31,10 +32,11 @@ from fedpriv.privacy.events import Event, Threat
 @dataclass(frozen=True)
 class Plan:
     """The whole run in figures. ``bytes_up``/``bytes_down``: payload of all messages; ``seconds``: local training on
-    one worker, measured on one batch of random pictures.
+    one worker, measured on one batch of random pictures. ``participations``: how often a client takes part, at least
+    and at most.
     """
 
-    participations: list[int]
+    participations: tuple[int, int]
     threat: Threat
     claim: Claim | None
     verified_epsilon: float
@@ -47,12 +49,19 @@ class Plan:
     trainer: str = ""  # why it is this one, in words
 
 
-def schedule(config: Config) -> list[int]:
-    """How often each client is asked; where a plan of participation sets a limit, that: a run is priced at it."""
+def schedule(config: Config) -> NDArray[np.int64]:
+    """How often each client is asked (int64 [N], read-only); where a plan of participation sets a limit, that: a run is
+    priced at it.
+    """
     if (limit := participation_limit(config)) is not None:
-        return [limit] * config.num_clients
+        return np.broadcast_to(np.int64(limit), config.num_clients)
     sampling = config.strategy.server.get("client_sampling", "fixed")
     return participations(config.seed, config.num_rounds, config.num_clients, config.clients_asked, sampling)
+
+
+def most_participations(config: Config) -> int:
+    """How often the client that is asked most often takes part."""
+    return int(schedule(config).max())
 
 
 def make_plan(config: Config, worker: Worker) -> Plan:
@@ -68,10 +77,11 @@ def make_plan(config: Config, worker: Worker) -> Plan:
     if limit is not None and (maximum > limit) and client.keeps_budget:
         maximum, median, accountant = limit, min(median, limit), "filter"
         reasons = ("clients stop before privacy.max_epsilon is exceeded",)
+    fewest, most = int(counts.min()), int(counts.max())
     return Plan(
-        counts,
+        (fewest, most),
         client.threat,
-        client.claim(max(counts), config.privacy.delta),
+        client.claim(most, config.privacy.delta),
         maximum,
         median,
         accountant,
@@ -100,7 +110,7 @@ def cohort_sizes(config: Config) -> list[int]:
     return [len(draw_cohort(config.seed, number, config.num_clients, size, "poisson")) for number in numbers]
 
 
-def planned_histories(config: Config, counts: list[int]) -> tuple[dict[int, list[Event]], dict[int, int]]:
+def planned_histories(config: Config, counts: NDArray[np.int64]) -> tuple[dict[int, list[Event]], dict[int, int]]:
     """(kind -> the guarantee's events of the whole run, kind -> number of clients). Of one kind are clients that are
     asked equally often (and, where it matters, hold equally many pictures).
     """
@@ -109,11 +119,12 @@ def planned_histories(config: Config, counts: list[int]) -> tuple[dict[int, list
     return dict(enumerate(histories)), dict(enumerate(clients))
 
 
-def _kinds(config: Config, counts: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
+def _kinds(config: Config, counts: NDArray[np.int64]) -> tuple[list[tuple[int, int]], list[int]]:
     """([(how often asked, number of pictures)], [number of clients])."""
-    sizes = example_counts(config) if client_class(config).traits.needs_facts else np.broadcast_to(0, len(counts))
-    kinds, clients = np.unique(np.stack([counts, sizes]), axis=1, return_counts=True)
-    return [(count, size) for count, size in kinds.T.tolist()], clients.tolist()
+    sizes = example_counts(config) if client_class(config).traits.needs_facts else np.zeros(1, np.int64)
+    base = int(sizes.max()) + 1  # (count, size) as one number sorts in the same order, and many times as fast
+    kinds, clients = np.unique(counts * base + sizes, return_counts=True)
+    return [divmod(kind, base) for kind in kinds.tolist()], clients.tolist()
 
 
 @dataclass(frozen=True)
@@ -191,7 +202,7 @@ def with_target(config: Config) -> Config:
     known = {"noise_multiplier", "epsilon"} & config.client_options().keys()
     if not known:
         raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise to choose")
-    client, times = make_client(config), max(schedule(config))
+    client, times = make_client(config), most_participations(config)
     threat = target_threat(config, client)
     most = client.observed_rounds(times) if threat == client.threat else times
     chosen = client_class(config).chosen_for(

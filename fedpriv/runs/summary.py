@@ -30,7 +30,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     """
     privacy, client, found = config.privacy, make_client(config), accounts.verified()
     with accounts.timed():
-        claim = client.claim(max(plan.participations), privacy.delta)
+        claim = client.claim(plan.participations[1], privacy.delta)
     added = {} if config.strategy.secure_sum == "assumed" else {"secure_sum": config.strategy.secure_sum}
     return {
         **vars(client.threat),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, Outcome, Run, result_of
+from conftest import SMALL, Outcome, Run, ledger_of, result_of
 
 import fedpriv
 from fedpriv.cli import FLAGS
@@ -210,9 +210,8 @@ def test_some_clients_stop_and_the_others_go_on(run: Run):
     assert sum(row["stopped"] for row in rows) > 0 and all(row["participants"] >= 1 for row in rows)
     assert summary_of(folder)["privacy"]["verified_epsilon"] <= 600
     releases: dict[int, int] = {}
-    for line in (folder / "ledger.jsonl").read_text().splitlines():
-        client = json.loads(line)["client"]
-        releases[client] = releases.get(client, 0) + 1
+    for entry in ledger_of(folder):
+        releases[entry["client"]] = releases.get(entry["client"], 0) + 1
     assert max(releases.values()) == 2
 
 

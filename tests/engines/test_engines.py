@@ -179,8 +179,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def rounds_in_ledger(folder: Path, client: int) -> list[int]:
-    entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return [entry["round"] for entry in entries if entry["client"] == client]
+    return [entry["round"] for entry in ledger_of(folder) if entry["client"] == client]
 
 
 def test_a_client_that_raises_is_one_error_reply(run: Run):

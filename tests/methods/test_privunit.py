@@ -10,7 +10,7 @@ import making
 import numpy as np
 import pytest
 import torch
-from conftest import Run
+from conftest import Run, ledger_of
 
 from clients.privunit import PrivUnitClient
 from fedpriv.client.build import make_client
@@ -52,7 +52,7 @@ def test_a_run_learns_and_books_what_it_sends(mechanism: str, sent: int, run: Ru
     found = summary(folder)
     client = make_client(compose(["strategy=privunit", LINEAR, *both]))
     assert client.release_bytes(D) == sent
-    lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    lines = ledger_of(folder)
     assert len(lines) == 12
     epsilon = 8.0 if mechanism == "sketch" else 100.0
     assert {line["mechanism"] for line in lines} == {"gaussian" if mechanism == "gaussian" else "unit_cap"}

@@ -28,11 +28,8 @@ from fedpriv.engines.contexts import Contexts, empty_context
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
-from fedpriv.privacy.histories import make_history
-from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.client_files import read_blobs, write_blobs
-from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planning import make_plan
+from fedpriv.runs.planning import make_plan, schedule
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
 
@@ -104,21 +101,6 @@ def test_methods_that_protect_a_picture_are_refused(run: Run, method: str, tmp_p
 # --- a run -----------------------------------------------------------------------------------------------
 
 
-def test_clients_that_have_released_the_same_are_one_account(tmp_path: Path) -> None:
-    """Whoever joins, and however often, each distinct history is there exactly as long as somebody has it."""
-    accounts = Accounts(compose(["strategy=fedldp"]), RunFolder(tmp_path))
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        clients = rng.choice(8, 3, replace=False)
-        noise = float(rng.choice((1.0, 2.0)))
-        event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=noise)
-        accounts.book([Entry(number, int(client), 0, 0, event) for client in clients])
-        expected = {make_history(events) for events in accounts._events.values()}
-        assert set(accounts._distinct) == expected == set(accounts._sharing)
-        assert all(make_history(events) == history for history, events in accounts._distinct.items())
-        assert sum(accounts._sharing.values()) == len(accounts._events)
-
-
 def test_a_hundred_thousand_clients_cost_no_more_than_a_thousand(run: Run) -> None:
     """A few numbers a client (how often it is asked), for a moment; a Python object each would be a hundred bytes."""
     run(*RESAMPLED)  # imports and fills caches
@@ -140,7 +122,7 @@ def test_a_plan_counts_clients_that_are_never_asked() -> None:
     config = compose([*SMALL, *RESAMPLED, "num_clients=50000"])
     plan = make_plan(config, Worker(config))
     assert plan.verified_median == 0.0 < plan.verified_epsilon
-    assert sum(plan.participations) == 12
+    assert plan.participations == (0, 1) and schedule(config).sum() == 12
     assert any("clients draw from the same pictures" in reason for reason in plan.reasons)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import SMALL, Outcome, Run, result_of
+from conftest import SMALL, Outcome, Run, ledger_of, result_of
 
 from fedpriv.cli import main
 from fedpriv.client import base as client
@@ -301,8 +301,7 @@ def test_secure_noise_is_never_taken_back(tmp_path: Path, monkeypatch: pytest.Mo
     before = (folder / "ledger.jsonl").read_text()
     summary = resume_run(folder)
     assert (folder / "ledger.jsonl").read_text().startswith(before)
-    entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    assert {e["attempt"] for e in entries if e["round"] in (4, 5)} == {0, ATTEMPTS_PER_START}
+    assert {e["attempt"] for e in ledger_of(folder) if e["round"] in (4, 5)} == {0, ATTEMPTS_PER_START}
     assert summary["privacy"]["verified_epsilon"] <= limit
     assert summary["privacy"]["spent_so_far"] <= limit
 

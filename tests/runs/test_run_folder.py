@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Run, result_of
+from conftest import Run, ledger_of, result_of
 from omegaconf import OmegaConf
 
 from fedpriv.cli import running
@@ -108,8 +108,7 @@ def test_a_run_leaves_what_the_design_lists(run: Run):
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert (folder / "config.yaml").read_text() == OmegaConf.to_yaml(OmegaConf.create(config))
     assert config["engine"]["name"] == "inprocess" and config["model"]["name"] == "linear"  # not auto
-    ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    assert [(e["round"], e["client"]) for e in ledger] == [(r, c) for r in (1, 2, 3, 4) for c in range(4)]
+    assert [(e["round"], e["client"]) for e in ledger_of(folder)] == [(r, c) for r in (1, 2, 3, 4) for c in range(4)]
 
 
 def test_the_summary_is_what_scripts_read(run: Run):
@@ -183,20 +182,20 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path):
 def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    # In a file: 8 kB for what a resumed run is checked against, 160 bytes for a release in the ledger, 35 kB for a
+    # In a file: 8 kB for what a resumed run is checked against, 540 bytes for a round in metrics.jsonl, 35 kB for a
     # checkpoint, 23 kB for the picture of who holds what, which comes first, 39 kB and more for a plot of the report.
     options = ("num_rounds=24", "checkpoint.every=20", "operations.report=true")
     whole = run(*options)
     expected = result_of(whole)
     least = max((whole / name).stat().st_size for name in (START, "config.yaml")) + 200  # which holds the folder's name
-    ledger = (whole / "ledger.jsonl").stat().st_size
+    metrics = (whole / "metrics.jsonl").stat().st_size
     checkpoint = max(path.stat().st_size for path in (whole / "checkpoints").rglob("*.safetensors"))
     report = min(path.stat().st_size for path in whole.glob("*.png") if path.name != "labels.png")
-    assert ledger + 2000 < checkpoint < report - 1000
+    assert least + 1000 < metrics < metrics + 2000 < checkpoint < report - 1000
     for room, file in (
         (least, "labels.png"),
-        (min(least + 1, ledger - 1), "ledger.jsonl"),
-        (max(least, ledger) + 2000, "clients.safetensors"),
+        (least + 1000, "metrics.jsonl"),
+        (metrics + 2000, "clients.safetensors"),
         ((checkpoint + report) // 2, ".png"),
     ):
         folder = tmp_path / f"full{room}"

@@ -11,8 +11,10 @@ import torch
 
 from benchmarks.__main__ import main
 from benchmarks.job import Job
+from benchmarks.population import late_rounds
+from benchmarks.population import main as population_main
 from benchmarks.shares import PARTS, Stopwatch
-from benchmarks.speed import _first_round_of, on_device
+from benchmarks.speed import first_round_of, on_device
 from benchmarks.statistics import median_interval
 
 
@@ -53,9 +55,29 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
     assert (tmp_path / "speed.png").stat().st_size > 1000
 
 
+def test_the_table_of_populations_and_late_rounds(tmp_path: Path) -> None:
+    assert main([f"out={tmp_path}", "rounds=2", "size=test", "parts=population", "rounds_of=60"]) == 0
+    results = json.loads((tmp_path / "population.json").read_text())
+    ratios = {"40 clients / 20 clients"}
+    for heading in ("seconds per round", "a run's processor seconds per round", "a run's peak memory"):
+        assert results[f"{heading} by population, fedavg"].keys() == ratios
+    assert results["a run's peak memory in MiB, fedavg"]["40 clients"][0] > 100
+    first = results["from a process's start to the end of its first round in s, fedavg"]
+    assert set(first) == {"20 clients", "40 clients"} and all(low > 1 for _, low, _ in first.values())
+    late = results["late rounds / early rounds of a run of 60, fedavg"]
+    assert set(late) == {"a whole round", "its end"} and all(low > 0 for _, low, _ in late.values())
+
+
+def test_too_few_rounds_have_no_late_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="rounds_of=39: must be at least 40"):
+        late_rounds(39, "fedavg")
+    assert population_main(["rounds_off=1"]) == 2
+    assert "rounds_off: no such option; allowed: rounds" in capsys.readouterr().err
+
+
 def test_the_first_round_of_the_command_line_is_timed() -> None:
     began = time.perf_counter()
-    assert 1 < _first_round_of(Job("linear", 4, 2, 60), "inprocess", 1) < time.perf_counter() - began
+    assert 1 < first_round_of(Job("linear", 4, 2, 60), "inprocess", 1) < time.perf_counter() - began
 
 
 def test_the_gpu_part_compares_trainers_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,101 @@
+"""Releases added one by one come to the same bits as all of them composed at once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from fedpriv.privacy.composition import compose_clients
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    Event,
+    Gaussian,
+    NoBound,
+    PoissonGaussian,
+    RandomisedResponse,
+    Threat,
+)
+from fedpriv.privacy.histories import make_history
+from fedpriv.privacy.running_totals import RunningTotals
+
+EXAMPLE = Threat("example", "add-or-remove-one", "server")
+
+
+def gaussian(multiplier: float, count: int = 1) -> Event:
+    return Gaussian(threat=EXAMPLE, multiplier=multiplier, count=count)
+
+
+def sampled(multiplier: float) -> Event:
+    return PoissonGaussian(threat=EXAMPLE, multiplier=multiplier, sampling_rate=0.1)
+
+
+KINDS = some.one_of(
+    some.builds(gaussian, some.floats(0.5, 8), some.integers(1, 3)),
+    some.sampled_from([gaussian(1.0), gaussian(1.0 / 3), gaussian(1e-9), gaussian(1e9)]),
+)
+OTHERS = some.sampled_from([sampled(1.0), sampled(2.0), RandomisedResponse(threat=EXAMPLE, epsilon=0.5)])
+
+
+def rounds_of(kinds: some.SearchStrategy[Event]) -> some.SearchStrategy[list[list[tuple[int, Event]]]]:
+    return some.lists(some.lists(some.tuples(some.integers(-2, 5), kinds), max_size=12), max_size=30)
+
+
+def check(rounds: list[list[tuple[int, Event]]]) -> RunningTotals:
+    running, whole = RunningTotals(1e-5), dict[int, list[Event]]()
+    for releases in rounds:
+        running.add(releases)
+        for client, event in releases:
+            whole.setdefault(client, []).append(event)
+        expected = compose_clients(whole, 1e-5, refined=False).maximum if whole else 0.0
+        assert running.maximum() == expected
+    return running
+
+
+@settings(deadline=None)
+@given(rounds=rounds_of(KINDS))
+def test_gaussians_of_many_kinds(rounds):
+    check(rounds)
+
+
+@settings(deadline=None)
+@given(rounds=rounds_of(some.one_of(KINDS, OTHERS)))
+def test_gaussians_and_others(rounds):
+    running = check(rounds)
+    others = {}
+    for releases in rounds:
+        for client, event in releases:
+            others.setdefault(client, []).append(event)
+    mixed = [make_history(own) for own in others.values() if not all(isinstance(event, Gaussian) for event in own)]
+    assert sorted(running._others.values()) == sorted(mixed.count(history) for history in set(mixed))
+
+
+def test_a_client_with_many_kinds_takes_one_more_of_another_kind():
+    check([[(0, gaussian(1.0 + number)), (1, gaussian(2.0))] for number in range(20)] + [[(0, sampled(1.0))]] * 2)
+
+
+def test_a_release_without_a_bound_is_infinite_for_good():
+    running = check([[(0, gaussian(1.0)), (1, sampled(1.0))], [(0, NoBound(threat=EXAMPLE, reason="none"))]])
+    running.add([(3, gaussian(1.0))])
+    assert running.maximum() == math.inf
+
+
+def test_nothing_released_is_nothing_spent():
+    assert RunningTotals(1e-5).maximum() == 0.0
+
+
+def test_a_round_late_in_a_run_of_changing_noise_looks_at_no_earlier_one(monkeypatch: pytest.MonkeyPatch):
+    from fedpriv.privacy import running_totals
+
+    seen = []
+    real = running_totals.gaussian_multiplier
+    monkeypatch.setattr(running_totals, "gaussian_multiplier", lambda event: seen.append(event) or real(event))
+    running, looked = RunningTotals(1e-5), []
+    for number in range(200):
+        seen.clear()
+        running.add([(client, Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0 + number / 7)) for client in range(10)])
+        running.maximum()
+        looked.append(len(seen))
+    assert looked[20] == looked[199] <= 50

@@ -1,0 +1,108 @@
+"""What a run books, and that rounds late in a run cost what early ones do."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SMALL, ledger_of
+
+from fedpriv.common.files import JsonLines
+from fedpriv.common.seeds import draw_cohort, participations
+from fedpriv.config.compose import compose
+from fedpriv.privacy.composition import compose_clients
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, Gaussian
+from fedpriv.privacy.ledger import LedgerFile
+from fedpriv.runs.accounts import Accounts
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import planned_histories, schedule
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import start_run
+
+ON_NODES = (
+    "strategy=fedldp",
+    "dataset=on_nodes",
+    "dataset.classes=[a,b]",
+    "dataset.examples=[20,20,20,20]",
+    "dataset.size=8",
+    "dataset.channels=1",
+    "model=linear",
+    "privacy.rng=secure",
+    "num_clients=4",
+    "clients_per_round=4",
+)
+
+
+@pytest.mark.parametrize(("options", "lines"), [(("strategy=fedldp",), 1), (ON_NODES, 4)], ids=["simulation", "nodes"])
+def test_clients_share_a_line_in_a_simulation_alone(options: tuple[str, ...], lines: int, tmp_path: Path):
+    accounts = Accounts(compose(options), RunFolder(tmp_path))
+    accounts.book([Entry(1, client, 0, 0, Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)) for client in range(4)])
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == lines
+    assert [entry["client"] for entry in ledger_of(tmp_path)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("strategy", ["fedcad", "dpsgd"])
+def test_no_round_but_the_last_reads_what_the_run_has_written(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever is read or looked at again in every round makes a run's cost grow with the square of its rounds."""
+    ending, read, looked = [0], list[int](), Counter[int]()
+    real = Session._end_round
+
+    def end_round(session: Session, current: Any) -> None:
+        ending[0] = current.number
+        try:
+            real(session, current)
+        finally:
+            ending[0] = 0
+
+    def watched(method: Any) -> Any:
+        return lambda *given: (read.append(ending[0]) if ending[0] else None, method(*given))[1]
+
+    def hashed(event: Event) -> int:
+        looked[ending[0]] += 1
+        return hash((event.mechanism, event.threat))
+
+    monkeypatch.setattr(Session, "_end_round", end_round)
+    monkeypatch.setattr(LedgerFile, "read", watched(LedgerFile.read))
+    monkeypatch.setattr(JsonLines, "read", watched(JsonLines.read))
+    monkeypatch.setattr(Gaussian, "__hash__", hashed)
+    size = ("num_rounds=40", "operations.report=false", "evaluate.every=0", "model=linear", "local.batch_size=20")
+    start_run(compose([*SMALL, f"strategy={strategy}", *size]), tmp_path / "run")
+    assert set(read) == {40}
+    early, late = (median(looked[number] for number in numbers) for numbers in (range(5, 10), range(35, 40)))
+    assert late <= 1.1 * early
+
+
+def test_a_plan_counts_clients_by_how_often_they_are_asked_and_what_they_hold():
+    config = compose(
+        ["strategy=dpsgd", "num_clients=30", "clients_per_round=10", "num_rounds=9", "partition=dirichlet"]
+    )
+    counts = schedule(config)
+    cohorts = [draw_cohort(config.seed, number, 30, 10, "fixed") for number in range(1, 10)]
+    assert counts.tolist() == [sum(client in cohort for cohort in cohorts) for client in range(30)]
+    assert counts.tolist() == participations(config.seed, 9, 30, 10, "fixed").tolist()
+    histories, times = planned_histories(config, counts)
+    assert sum(times.values()) == 30 and 3 < len(histories) <= 30
+    assert all(isinstance(number, int) for number in times.values())
+    json.dumps([event.count for events in histories.values() for event in events])  # whole numbers, not numpy's
+
+
+def test_the_median_over_clients_is_that_of_a_list_of_all_of_them():
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        kinds = int(rng.integers(1, 6))
+        histories = {
+            k: [Gaussian(threat=CLIENT_TO_SERVER, multiplier=float(rng.uniform(0.5, 9)))] for k in range(kinds)
+        }
+        times = {k: int(rng.integers(1, 5)) for k in range(kinds)}
+        spread = {number: histories[k] for number, k in enumerate(k for k in times for _ in range(times[k]))}
+        for refined in (True, False):
+            alone = [compose_clients({0: own}, 1e-5, refined=refined).maximum for own in spread.values()]
+            found = compose_clients(histories, 1e-5, refined=refined, times=times)
+            assert found.median == median(alone) and found.maximum == max(alone)
