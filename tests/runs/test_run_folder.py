@@ -8,22 +8,29 @@ import multiprocessing
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from conftest import Run, ledger_of, result_of
 from omegaconf import OmegaConf
 
 from fedpriv.cli import running
+from fedpriv.client.memory import ClientMemory, ContextStore, Memories, between_rounds
+from fedpriv.common.checksums import damage
 from fedpriv.common.command_line import FAILED, MISTAKE, guarded
 from fedpriv.common.errors import DataError, RunFailed, RunFolderError
 from fedpriv.common.files import JsonLines, locked, write_atomic
 from fedpriv.config.compose import compose
+from fedpriv.engines.contexts import Contexts, empty_context
 from fedpriv.report.__main__ import main
-from fedpriv.runs.folder import START
+from fedpriv.runs.client_files import earlier_files
+from fedpriv.runs.folder import CHECKPOINT_FILES, START, Checkpoint, RunFolder
 from fedpriv.runs.start import resume_run, start_run
 
 
@@ -245,3 +252,84 @@ def test_what_nobody_but_a_developer_can_mend_is_raised(tmp_path: Path):
         guarded(work)
     assert guarded(lambda: (_ for _ in ()).throw(RunFailed("no"))) == FAILED
     assert guarded(lambda: (_ for _ in ()).throw(DataError("no"))) == MISTAKE
+
+
+# --- checkpoints that write what changed ----------------------------------------------------------------------
+
+
+def memories_of(found: Contexts) -> Memories:
+    return between_rounds(found.memories())
+
+
+def taken_part(found: Contexts, clients: Iterable[int], number: int) -> None:
+    for client in clients:
+        ContextStore(found[client]).keep(ClientMemory({"x": torch.full((500,), float(number))}))
+    found.settle()
+
+
+def checkpoint_of(number: int, memories: Memories) -> Checkpoint:
+    return Checkpoint(number, np.zeros(3, np.float32), {}, memories, {})
+
+
+@pytest.mark.parametrize("most", [1e9, 5e3])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_checkpoint_writes_who_took_part_and_keeps_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: float, links: bool
+) -> None:
+    """Also where memories lie on the disk, and on a file system without links; every kept checkpoint reads whole."""
+    if not links:
+        monkeypatch.setattr("os.link", Mock(side_effect=OSError("no links here")))
+    config, folder = compose([]), RunFolder(tmp_path)
+    found = Contexts(lambda client: empty_context(1, client + 2, client, 100), most, str(tmp_path))
+    rng, expected, written = np.random.default_rng(0), dict[int, float](), []
+    for number in range(1, 31):
+        cohort = rng.choice(60, 6, replace=False).tolist() if number > 1 else list(range(40))
+        taken_part(found, cohort, number)
+        expected |= dict.fromkeys(cohort, float(number))
+        folder.save_checkpoint(checkpoint_of(number, memories_of(found)), config, keep=2)
+        written.append((folder.checkpoints()[-1] / "clients.safetensors").stat().st_size)
+        for path, known in zip(folder.checkpoints()[-1:], [expected], strict=True):
+            read = RunFolder(tmp_path)._read_checkpoint(path, config).memories
+            states = {client: float(ClientMemory.from_bytes(blob).state["x"][0]) for client, blob in read.items()}
+            assert states == known and damage(path, (*CHECKPOINT_FILES, *earlier_files(path))) is None
+    assert sorted(written)[15] < written[0] / 4  # six clients' states, not forty's
+    assert sum(file.stat().st_size for file in folder.checkpoints()[-1].glob("clients*")) < 3.2 * 60 * 2500
+    assert len(folder.checkpoints()) == 2
+    found.close()
+
+
+def test_a_changed_byte_of_an_earlier_file_is_found(tmp_path: Path) -> None:
+    config, folder = compose([]), RunFolder(tmp_path)
+    found = Contexts(lambda client: empty_context(1, client + 2, client, 100), 1e9, None)
+    for number, cohort in ((1, (0, 1, 2)), (2, (1,))):
+        taken_part(found, cohort, number)
+        folder.save_checkpoint(checkpoint_of(number, memories_of(found)), config, keep=1)
+    (newest,) = folder.checkpoints()
+    (earlier,) = [newest / name for name in earlier_files(newest)]
+    assert earlier.name == "clients-000001.safetensors"
+    content = bytearray(earlier.read_bytes())
+    content[-9] ^= 0x40
+    earlier.write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"clients-000001\.safetensors"):
+        RunFolder(tmp_path).load_checkpoint(config)
+    earlier.unlink()
+    with pytest.raises(RunFolderError, match="does not list"):
+        RunFolder(tmp_path).load_checkpoint(config)
+
+
+def test_after_a_checkpoint_that_failed_the_next_holds_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, folder = compose([]), RunFolder(tmp_path)
+    found = Contexts(lambda client: empty_context(1, client + 2, client, 100), 1e9, None)
+    taken_part(found, range(5), 1)
+    folder.save_checkpoint(checkpoint_of(1, memories_of(found)), config, keep=2)
+    taken_part(found, (3,), 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpriv.runs.folder.write_sums", Mock(side_effect=OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            folder.save_checkpoint(checkpoint_of(2, memories_of(found)), config, keep=2)
+    folder.save_checkpoint(checkpoint_of(3, memories_of(found)), config, keep=2)
+    checkpoint = RunFolder(tmp_path).load_checkpoint(config)
+    assert checkpoint is not None and checkpoint.round == 3 and sorted(checkpoint.memories) == list(range(5))
+    assert earlier_files(folder.checkpoints()[-1]) == []
