@@ -1,6 +1,7 @@
 """`make bench`: one table of ratios, each measured on alternating rounds in one run on one machine.
 
-    python -m benchmarks [rounds=21] [jobs=cnn,linear] [parts=engines,first,start,scaling,shares,server] [out=FOLDER]
+    python -m benchmarks [rounds=21] [jobs=cnn,linear] [out=FOLDER]
+        [parts=engines,first,start,scaling,private,shares,server]
 
 engines: a bare PyTorch loop, our engines and Flower's own runtime; first: time from the start
 of a process to the end of its first round; start: processor time of --help, of a mistake in the call and of the default
@@ -31,13 +32,14 @@ from benchmarks.bench_server import server
 from benchmarks.job import JOBS, Job
 from benchmarks.population import population
 from benchmarks.shares import PARTS, shares
+from benchmarks.small_clients import beside_a_bare_loop, both_trainers
 from benchmarks.speed import RESULTS, engines, first_rounds, on_device, scaling, starts
 from benchmarks.statistics import Figure, machine, shown
 
 OPTIONS = {
     "rounds": "21",
     "jobs": "cnn,linear",
-    "parts": "engines,first,start,scaling,shares,server",
+    "parts": "engines,first,start,scaling,private,shares,server",
     "out": str(RESULTS),
     "size": "",
     "rounds_of": "0",
@@ -73,6 +75,10 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
     if "scaling" in parts:
         print("--- scaling", flush=True)
         yield from ((f"seconds per round by {name}", rows) for name, rows in scaling(rounds, small).items())
+    if "private" in parts:
+        print("--- private", flush=True)
+        rows = beside_a_bare_loop(rounds, small) | both_trainers(rounds, small)
+        yield "seconds per round, 100 of 1,000 clients", rows
     if "population" in parts:
         print("--- population", flush=True)
         yield from population(rounds, rounds_of=int(options["rounds_of"]), small=small)

@@ -32,6 +32,7 @@ class Clients:
     """A grid on which all clients reply at once. waits: seconds spent on that and on making the replies."""
 
     in_order = True
+    carries_cohorts = False
 
     def __init__(self, clients: int, releases: list[FloatVector]) -> None:
         self.clients, self.releases, self.waits, self.unnamed = NodeOfClient(clients), releases, 0.0, Counter[str]()
