@@ -18,7 +18,7 @@ from record_fuzz import OVERSIZED, array, config_value, damaged
 from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.client.masked_sum import _simulated
-from fedpriv.client.memory import ClientMemory
+from fedpriv.client.memory import ClientMemory, ContextStore
 from fedpriv.common.identities import Identity
 from fedpriv.common.messages import (
     ATTEMPT,
@@ -112,7 +112,7 @@ class Method:
     def context(self, memory: bytes | None) -> Context:
         context = empty_context(1, 2, 0, CLIENTS)
         if memory is not None:
-            context.state["memory"] = ConfigRecord({"blob": memory})
+            ContextStore(context).write(memory)
         return context
 
     def answer(self, content: RecordDict, context: Context) -> Message:
@@ -146,7 +146,7 @@ def prepare(overrides: tuple[str, ...]) -> Method:
             continue
         arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.traits.trains_in else None
         method.answer(request(arrays, 1, 0, **sound, **{EXCHANGE: exchange}), context)
-        method.starts.append(bytes(context.state["memory"]["blob"]))  # type: ignore[index,arg-type]
+        method.starts.append(ContextStore(context).read())
     return method
 
 
@@ -156,7 +156,7 @@ def prepare_sum(method: Method) -> Method:
 
     def ask(arrays: ArrayRecord | None, **options: Any) -> tuple[Member, Message]:
         reply = method.answer(request(arrays, 1, 0, **{KEY_ATTEMPT: 0}, **options), context)
-        method.starts.append(bytes(context.state["memory"]["blob"]))  # type: ignore[index,arg-type]
+        method.starts.append(ContextStore(context).read())
         waiting = ClientMemory.from_bytes(method.starts[-1]).waiting  # type: ignore[arg-type]
         assert waiting is not None
         return Member.from_bytes(waiting.tensors["sum"].numpy().tobytes()), reply

@@ -182,7 +182,8 @@ class Worker:
         if self.config.dataset.name == "on_nodes":
             check_declared(self.config, client, self.data)
         # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
-        tested = self.config.evaluate.clients and privacy.rng == "seeded"
+        kept = self.config.partition.test_fraction > 0
+        tested = self.config.evaluate.clients and privacy.rng == "seeded" and kept
         site = Site(
             client=client,
             num_examples=self.data.num_examples(client),
