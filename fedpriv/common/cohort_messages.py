@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import Reply, reply_content
 from fedpriv.common.records import ARRAYS, MalformedMessage, num_bytes
-from fedpriv.common.vectors import FloatVector, pack_vector, unpack_array
+from fedpriv.common.vectors import FloatVector, pack_vector, view_array
 
 COHORT = "cohort"  # the record that makes a message one for many
 _CLIENTS, _RELEASED, _CODES, _REASONS = "clients", "released", "codes", "reasons"
@@ -103,7 +103,7 @@ def _replies(
 ) -> Iterator[Reply | MalformedMessage]:
     if not released:
         return
-    releases = unpack_array(content).reshape(len(released), -1)
+    releases = view_array(content).reshape(len(released), -1)
     beside: Any = content[_STATISTICS]
     figures: Any = content.get(_FIGURES)
     names = {} if figures is None else dict(figures)
@@ -111,7 +111,7 @@ def _replies(
     weight = num_bytes(reply_content(releases[0], num_examples(released[0]), None, first))  # of each alone
     sound = np.isfinite(releases).all(1) if decode is None else np.ones(len(released), bool)
     for place, client in enumerate(released):
-        release = releases[place]
+        release = releases[place].copy()
         try:
             if decode is not None:
                 release = _decoded(decode, client, release)

@@ -51,6 +51,13 @@ def unpack_vector(record: RecordDict | ArrayRecord, size: int | None = None) -> 
     return vector.copy()
 
 
+def view_array(record: RecordDict | ArrayRecord) -> NDArray[Any]:
+    """The one array of a message as it lies there: float32 [n] or uint8 [n], not to be written to. Raises
+    `MalformedMessage`.
+    """
+    return _array(record)
+
+
 def unpack_array(record: RecordDict | ArrayRecord, most_bytes: int | None = None) -> NDArray[Any]:
     """The one array of a message, float32 [n] or uint8 [n], of ``most_bytes`` at most. Raises `MalformedMessage`."""
     array = _array(record)

@@ -346,8 +346,10 @@ def _table(work: Sequence[_Work]) -> tuple[np.ndarray, Tensor]:
     """
     table = np.full((len(work[0].batches), len(work), work[0].width), -1, dtype=np.int64)
     weights = np.zeros(table.shape, dtype=np.float32)
+    places = np.arange(work[0].width)
     for client, own in enumerate(work):
-        for step, rows in enumerate(own.batches):
-            table[step, client, : len(rows)] = rows + own.offset
-            weights[step, client, : len(rows)] = np.float32(1) / np.float32(len(rows))
+        sizes = np.array([len(rows) for rows in own.batches])[:, None]
+        taken = places < sizes
+        table[: len(sizes), client][taken] = np.concatenate(own.batches) + own.offset
+        weights[: len(sizes), client] = taken / sizes.astype(np.float32)
     return table, torch.from_numpy(weights)
