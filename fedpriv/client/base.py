@@ -28,8 +28,9 @@ from fedpriv.client.contract import (
     numbers,
     repeated_answer,
 )
-from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory, state_to_tensors, tensors_to_state
+from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory
 from fedpriv.client.method import Method
+from fedpriv.client.states import state_to_tensors, tensors_to_state
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.clip_statistics import ClipStatistic, Measured, clip_statistic
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, UnsafeClipNorm
-from fedpriv.client.memory import WithNorms
+from fedpriv.client.states import WithNorms
 from fedpriv.common.messages import CLIP_NORM, Request
 from fedpriv.common.records import shown
 from fedpriv.config.methods import ClippingClientOptions

@@ -1,7 +1,8 @@
 """The adapter between messages and clients.
 
-The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
-catches every exception, attaches diagnostics in simulation only, and lets planned faults happen there.
+The same two apps run on every engine. The adapter is the only code through which anything leaves a real client (in a
+simulation also `fedpriv.engines.cohort`, for many at once): it catches every exception, attaches diagnostics in
+simulation only, and lets planned faults happen there.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from clients.fedcad import CorrelatedState, FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
 from fedpriv.client.contract import BudgetSpent, StaleRequest
-from fedpriv.client.memory import FileStore, read_memory, state_to_tensors, tensors_to_state
+from fedpriv.client.memory import FileStore, read_memory
+from fedpriv.client.states import state_to_tensors, tensors_to_state
 from fedpriv.common.messages import Reply
 from fedpriv.common.seeds import draw_cohort
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
