@@ -19,9 +19,8 @@ from fedpriv.client.memory import (
     Waiting,
     collect_entries,
     read_memory,
-    state_to_tensors,
-    tensors_to_state,
 )
+from fedpriv.client.states import state_to_tensors, tensors_to_state
 from fedpriv.config.compose import compose
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
