@@ -304,7 +304,7 @@ def test_canary_examples_find_noise_that_was_forgotten(monkeypatch: pytest.Monke
 
 
 def test_a_training_audit_goes_into_the_runs_summary_and_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run("strategy=dpsgd")
+    folder = run("strategy=dpsgd", "num_rounds=1")
     assert main([f"run={folder}", "level=training", "trials=1000"]) == 0
     found = json.loads((folder / "summary.json").read_text())["privacy"]["training_audit"]
     assert 0 <= found["audited_epsilon"] <= found["verified_epsilon"] and found["canaries"] > 100
