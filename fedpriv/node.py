@@ -21,6 +21,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,8 +128,8 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
     Raises `OptionError`, `LedgerRefused`.
     """
     from fedpriv.deployment.data_ledger import DataLedger
-    from fedpriv.deployment.gate import read_counts
     from fedpriv.deployment.policy import read_policy
+    from fedpriv.deployment.refusals import read_counts
     from fedpriv.report.live.prometheus import NodeSnapshot
 
     policy = read_policy(policy_file)
@@ -146,8 +147,8 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 
 def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.data_ledger import DataLedger
-    from fedpriv.deployment.gate import Node
     from fedpriv.deployment.policy import read_policy
+    from fedpriv.deployment.refusals import note_refusal
     from fedpriv.deployment.supernode import guard_bundles, run_supernode
 
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
@@ -156,8 +157,7 @@ def _run(options: dict[str, str]) -> None:
     policy = read_policy(file)
     with DataLedger(data, Path(policy.counter)).held(thorough=True) as ledger:
         ledger.settle(policy)  # refusals happen now, not in the first round
-    node = Node(client, file, data)
-    guard_bundles(lambda: read_policy(file).bundles, node.note)
+    guard_bundles(lambda: read_policy(file).bundles, partial(note_refusal, data))
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
     for name, place in (("identity-key", keys / "identity.key"), ("peer-keys", keys / "peers.json")):
         config |= {name: str(place)} if place.exists() else {}

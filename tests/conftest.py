@@ -195,11 +195,15 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One for all processes of the session: what one has decoded or divided, the others read."""
+def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One for all processes of the session: what one has decoded, divided or composed, the others read."""
+    import session_cache
+
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ["FEDPRIV_CACHE"] = str(shared / "cache")
+    with session_cache.shared(shared / "answers"):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,7 +26,7 @@ from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SIGMA, Request
 from fedpriv.common.records import shown
-from fedpriv.config.methods import DecayingClientOptions, ExampleLevelClientOptions
+from fedpriv.config.methods import CLIP_RANGE, DecayingClientOptions, ExampleLevelClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
@@ -36,9 +36,6 @@ from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
 
 EXAMPLE_TO_SERVER = Threat("example", "add-or-remove-one", "server")
-
-#: An adaptive Theta stays within this factor of its start.
-CLIP_RANGE = 1e3
 
 RAW_MEDIAN = "Theta is the median of the batch's own norms, without noise: it has no useful sensitivity"
 

@@ -203,9 +203,19 @@ def _is_plain_value(override: Override) -> bool:
 
 def _sources() -> tuple[Any, ...]:
     """Everything else that a composition depends on: the files, and the host's own variables."""
-    files = ((path, path.stat()) for path in CONF.rglob("*.yaml"))
     host = sorted(item for item in os.environ.items() if item[0].startswith("FEDPRIV_"))
-    return (*((path, stat.st_mtime_ns, stat.st_size) for path, stat in files), *host)
+    return (*_files_below(CONF), *host)
+
+
+def _files_below(folder: str | Path) -> Iterator[tuple[str, int, int]]:
+    """(path, time of change, size) of all YAML files."""
+    with os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_dir():
+                yield from _files_below(entry.path)
+            elif entry.name.endswith(".yaml"):
+                stat = entry.stat()
+                yield entry.path, stat.st_mtime_ns, stat.st_size
 
 
 class _Chosen(NamedTuple):

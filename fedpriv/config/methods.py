@@ -31,6 +31,8 @@ from fedpriv.config.unit_methods import (
 SMALLEST, SMALLEST_SCORE = 1e-6, 1e-12
 
 
+#: An adaptive Theta stays within this factor of its start.
+CLIP_RANGE = 1e3
 #: Options that say how much noise a method adds: what `privacy.target_epsilon` chooses, or makes ineffective.
 NOISE_OPTIONS = ("noise_multiplier", "epsilon", "trials", "private_share")
 

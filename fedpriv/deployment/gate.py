@@ -7,8 +7,6 @@ and the data folder; every request must pass both or is answered with a refusal 
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,20 +22,16 @@ from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
-from fedpriv.common.records import shown_text
 from fedpriv.config.schema import Config
 from fedpriv.data.features import model_input
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
+from fedpriv.deployment.refusals import note_refusal
 from fedpriv.privacy.events import Entry
 from fedpriv.training.models import build_model, resolve_model
 
-log = logging.getLogger("fedpriv")
-
 POLICY, DATA = "policy", "data"  # keys of node-config
-REFUSALS = "refusals.json"  # beside the ledger
 MOST_STATES = 32  # runs whose state is kept
-MOST_REASON = 2000  # characters of a refusal in the local log
 
 
 @dataclass(frozen=True)
@@ -82,21 +76,8 @@ class Node:
         return config.model_copy(update={"dataset": dataset, "privacy": privacy, "run_dir": None})
 
     def note(self, code: Refusal, reason: str) -> None:
-        """For the operator: writes the reason into the local log and counts the code in a file."""
-        log.warning("refused, %s: %s", code.name.lower(), shown_text(reason, MOST_REASON))
-        with suppress(OSError, ValueError):  # a full disk must not prevent a refusal from being sent
-            counts = read_counts(self.data)
-            counts[code.name.lower()] = counts.get(code.name.lower(), 0) + 1
-            write_atomic(self.data / PRIVATE / REFUSALS, json.dumps(counts) + "\n", durable=False, mode=0o600)
-
-
-def read_counts(data: Path) -> dict[str, int]:
-    """How often this node refused, by code. For display: a file torn by a crash counts as empty."""
-    try:
-        found = json.loads((data / PRIVATE / REFUSALS).read_text())
-        return {str(code): int(number) for code, number in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
+        """For the operator: see `note_refusal`."""
+        note_refusal(self.data, code, reason)
 
 
 def model_size(config: Config) -> int:

@@ -12,23 +12,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError, field_validator
 
-from fedpriv.client.base import Client
-from fedpriv.client.example_level import CLIP_RANGE
 from fedpriv.common.errors import LedgerRefused, OptionError
 from fedpriv.common.files import read_regular
 from fedpriv.config.compose import CONF, group_choices
 from fedpriv.config.explain import first_option_error
-from fedpriv.config.methods import METHODS
+from fedpriv.config.methods import CLIP_RANGE, METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier
 from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
+
+if TYPE_CHECKING:
+    from fedpriv.client.base import Client
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 NOT_COVERED = "this release promises nothing under the policy's threat model"

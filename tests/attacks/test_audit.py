@@ -282,21 +282,21 @@ def test_canaries_that_a_trusted_server_hears_are_refused() -> None:
         audit_training(canary_config("strategy=dpfedavg", *central), confidence=0.999, seed=0)
 
 
-def example_canaries(sigma: float) -> Any:
+def example_canaries(sigma: float, rounds: int) -> Any:
     """Six clients with some 200 pictures each; a tenth of them are canaries."""
-    size = ("num_clients=6", "clients_per_round=6", "num_rounds=40", "local.batch_size=40")
+    size = ("num_clients=6", "clients_per_round=6", f"num_rounds={rounds}", "local.batch_size=40")
     return compose(["strategy=dpsgd", *size, "local.lr=0.5", f"strategy.client.noise_multiplier={sigma}"])
 
 
 def test_canary_examples_in_a_real_run() -> None:
-    config = example_canaries(0.3)
+    config = example_canaries(0.3, 40)
     found = audit_training(config, confidence=0.999, seed=0)
     assert found.canaries > 100 and found.epsilon_lower > 0.1
     assert found.epsilon_lower <= make_plan(config, Worker(config)).verified_epsilon
 
 
 def test_canary_examples_find_noise_that_was_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = example_canaries(8.0)
+    config = example_canaries(30.0, 10)
     verified = make_plan(config, Worker(config)).verified_epsilon
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower <= verified
     monkeypatch.setattr("fedpriv.client.example_level.add_normal_finely", lambda value, sigma, noise: value)
@@ -304,7 +304,7 @@ def test_canary_examples_find_noise_that_was_forgotten(monkeypatch: pytest.Monke
 
 
 def test_a_training_audit_goes_into_the_runs_summary_and_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run("strategy=dpsgd")
+    folder = run("strategy=dpsgd", "num_rounds=1")
     assert main([f"run={folder}", "level=training", "trials=1000"]) == 0
     found = json.loads((folder / "summary.json").read_text())["privacy"]["training_audit"]
     assert 0 <= found["audited_epsilon"] <= found["verified_epsilon"] and found["canaries"] > 100

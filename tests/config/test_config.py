@@ -10,10 +10,14 @@ import pytest
 
 from fedpriv.cli import both_schemas
 from fedpriv.common.errors import OptionError
+from fedpriv.config import compose as composing
 from fedpriv.config.compose import CONF, compose, compose_remote, from_dict, group_choices, option_names
 from fedpriv.config.help import help_text
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import FaultPlan
+
+#: As the program has it; while tests run, the session's cache is in its place.
+OWN_MEMORY = composing._chosen
 
 STRATEGIES = group_choices(CONF / "strategy")
 # (overrides, the option, what the message must say)
@@ -347,7 +351,8 @@ def test_a_composition_is_kept_until_what_it_depends_on_changes(monkeypatch: pyt
     made: list[list[str]] = []
     real = module._hydra_tree
     monkeypatch.setattr(module, "_hydra_tree", lambda overrides: made.append(overrides) or real(overrides))
-    module._chosen.cache_clear()
+    monkeypatch.setattr(module, "_chosen", OWN_MEMORY)
+    OWN_MEMORY.cache_clear()
     first = module._compose_raw(["seed=987"])
     first["seed"] = "spoilt"
     assert module._compose_raw(["seed=987"])["seed"] == 987 and len(made) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,3 +118,17 @@ def test_flower_still_calls_the_function_that_is_hooked() -> None:
     assert "_pull_and_store_message(\n" in source and "get_fab=get_fab" in source and "receive=receive" in source
     body = inspect.getsource(flower._pull_and_store_message)
     assert body.count("get_fab(") == 1 and body.index("get_fab(") < body.index("state.store_fab(")
+
+
+def test_a_nodes_own_process_needs_no_torch() -> None:
+    """Nor do its other commands: 90 MB in place of 700, and a third of the time."""
+    modules = [
+        "data.on_nodes",
+        "deployment.data_ledger",
+        "deployment.refusals",
+        "deployment.supernode",
+        "deployment.executor",
+    ]
+    imports = "; ".join(f"import fedpriv.{name}" for name in ("node", *modules))
+    command = [sys.executable, "-c", f"{imports}; import sys; sys.exit('torch' in sys.modules)"]
+    assert subprocess.run(command).returncode == 0

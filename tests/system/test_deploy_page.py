@@ -32,6 +32,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from processes import children, executors, state, threads, wait_until
 
 from deploy.rehearsal import BIN, copy_of, free_ports, patiently
 
@@ -194,9 +195,8 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
     reader.wait_until(lambda: reader.healthy("localhost", Path(authority)), "the SuperLink does not answer")
     register = reader.next("flwr supernode register")
     told = [reader.type(of_node(reader, register, number)) for number in COUNTS]
-    listed = reader.next("flwr supernode list")
-    reader.type(listed)
-    known = {node["node-id"] for node in json.loads(reader.type(f"{listed} --format json"))["nodes"]}
+    listed = reader.type(f"{reader.next('flwr supernode list')} --format json")
+    known = {node["node-id"] for node in json.loads(listed)["nodes"]}
     (first,) = (number for number in re.findall(r"\d{6,}", told[0]))
     assert first in known and len(known) == 3
 
@@ -230,6 +230,7 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
     reader.begin("command-run", reader.next("flwr run . clinic --stream"))
     rounds = folder / "metrics.jsonl"
     reader.wait_until(lambda: rounds.exists() and len(rounds.read_text().splitlines()) >= 2, "no second round")
+    a_killed_node_takes_its_client_with_it(reader.running["node-1"].pid)
     (row,) = json.loads(reader.type(f"{reader.inline('flwr list clinic')} --format json"))["runs"]
     assert row["status"].startswith("running"), row
     printed = reader.type(reader.inline("flwr log").replace("RUN_ID", str(row["run-id"])))
@@ -247,6 +248,16 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
     reader.type(commands_of(PAGE)[0])
     reader.type(reader.next("flwr supernode register"))
     assert all(command.startswith(("docker ", "sudo chown ")) for command in reader.pending), reader.pending
+
+
+def a_killed_node_takes_its_client_with_it(shell: int) -> None:
+    """In the middle of a message. shell: has started the node, or has become it."""
+    node = wait_until(lambda: next((pid for pid in (shell, *children(shell)) if executors(pid)), None))
+    (warm,) = executors(node)
+    (client,) = wait_until(lambda: [child for child in children(warm) if threads(child) > 1])
+    os.kill(client, signal.SIGSTOP)
+    os.kill(node, signal.SIGKILL)
+    wait_until(lambda: state(warm) in ("", "Z") and state(client) in ("", "Z"))
 
 
 def test_the_containers_server_is_healthy_and_starts_runs(reader: Reader) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -13,7 +10,7 @@ import pytest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
-from processes import children, state, threads, wait_until
+from processes import executors, wait_until
 
 from deploy.demo import check
 from deploy.rehearsal import Rehearsal, copy_of, patiently
@@ -113,28 +110,6 @@ def test_a_changed_policy_holds_for_the_next_message_of_the_same_warm_process(ma
     assert [releases(machines, number) for number in range(2)] == booked
 
 
-def executors(node: int) -> list[int]:
-    """A node's warm process; others of its children, of libraries that look at the machine, last milliseconds."""
-    return [child for child in children(node) if b"executor" in command(child)]
-
-
-def command(pid: int) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
 def releases(machines: Rehearsal, number: int) -> int:
     with machines.ledger(number).held() as ledger:
         return len(ledger.releases())
-
-
-def test_a_killed_node_takes_its_client_with_it(machines: Rehearsal) -> None:
-    """In the middle of a message; what was booked before it left stays booked."""
-    node = machines.process("node-1")
-    (warm,) = wait_until(lambda: executors(node))
-    machines.submit(machines.overrides(machines.folder / "killed"))
-    (client,) = wait_until(lambda: [child for child in children(warm) if threads(child) > 1])
-    os.kill(client, signal.SIGSTOP)
-    os.kill(node, signal.SIGKILL)
-    wait_until(lambda: state(warm) in ("", "Z") and state(client) in ("", "Z"))
