@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from fedpriv.common.errors import RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.privacy import ledger
 from fedpriv.runs import folder as run_folder
+from fedpriv.runs.client_files import earlier_files
 from fedpriv.runs.session import ATTEMPTS_PER_START, Session
 from fedpriv.runs.start import config_for_rerun, resume_run, start_run
 from fedpriv.server.round import Round
@@ -210,9 +212,14 @@ def test_every_byte_of_a_checkpoint_counts(interrupted: Path):
     for file in files:
         whole = file.read_bytes()
         change_a_byte(file, int(rng.integers(len(whole))))
-        assert folder.load_checkpoint(config).round == 2 and file.name in folder.damaged[0], file.name
+        if file.name.startswith("clients-"):  # of round 2, whose checkpoint has the same file
+            with pytest.raises(RunFolderError, match=re.escape(file.name)):
+                folder.load_checkpoint(config)
+        else:
+            assert folder.load_checkpoint(config).round == 2 and file.name in folder.damaged[0], file.name
         file.write_bytes(whole)
-    assert damage(newest, run_folder.CHECKPOINT_FILES) is None
+    names = (*run_folder.CHECKPOINT_FILES, *earlier_files(newest))
+    assert damage(newest, names) is None and earlier_files(newest) == ["clients-000002.safetensors"]
 
 
 @pytest.mark.parametrize("lost", ["model.safetensors", "clients.safetensors", "checkpoint.json", "SHA256SUMS"])
