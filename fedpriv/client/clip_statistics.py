@@ -133,7 +133,11 @@ class ExactChange(ClipStatistic):
     def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
         earlier = norm.new_zeros((*norm.shape, 0)) if norms is None else norms
         filled = push(earlier, norm, self.window)
-        return Measured({CLIP_CHANGE: window_change(filled, clip_norm, self.window)}, filled)
+        if noise.each is None:
+            change = window_change(filled, clip_norm, self.window)
+        else:  # a deviation along a row of a table is added up in another order than one alone
+            change = torch.stack([window_change(own, clip_norm, self.window) for own in filled])
+        return Measured({CLIP_CHANGE: change}, filled)
 
     def events(self, threat: Threat) -> list[Event]:
         return [NoBound(threat=threat, reason=EXACT_CHANGE)]

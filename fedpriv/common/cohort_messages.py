@@ -21,6 +21,7 @@ from fedpriv.common.vectors import FloatVector, pack_vector, view_array
 COHORT = "cohort"  # the record that makes a message one for many
 _CLIENTS, _RELEASED, _CODES, _REASONS = "clients", "released", "codes", "reasons"
 _STATISTICS, _FIGURES = "cohort-statistics", "cohort-figures"
+_FIGURES_OF = "cohort-figures-of"  # the places of those who have a figure, where some have none
 
 #: (client, the array of its release) -> its release (float32 [d]).
 Decode = Callable[[int, NDArray[Any]], FloatVector]
@@ -50,11 +51,11 @@ def cohort_content(
     released: Sequence[int],
     releases: NDArray[Any],
     statistics: Mapping[str, list[float]],
-    figures: Mapping[str, list[float]] | None,
+    figures: Sequence[Mapping[str, float]] | None,
     refused: Mapping[int, Refused],
 ) -> RecordDict:
     """The content of a reply of ``clients``: releases [released, n], and for each of the ``released`` a number of every
-    statistic and figure; of the others why not. figures: None outside simulation.
+    statistic, and its own figures by name; of the others why not. figures: None outside simulation.
     """
     who: dict[str, Any] = {_CLIENTS: list(clients)}
     if released:
@@ -68,7 +69,11 @@ def cohort_content(
         content[ARRAYS] = pack_vector(releases.reshape(-1))
         content[_STATISTICS] = MetricRecord({name: list(values) for name, values in statistics.items()})
         if figures is not None:
-            content[_FIGURES] = MetricRecord({name: list(values) for name, values in figures.items()})
+            names = dict.fromkeys(name for own in figures for name in own)
+            content[_FIGURES] = MetricRecord({name: [own[name] for own in figures if name in own] for name in names})
+            of = {name: [place for place, own in enumerate(figures) if name in own] for name in names}
+            if some := {name: places for name, places in of.items() if len(places) < len(figures)}:
+                content[_FIGURES_OF] = ConfigRecord(some)  # type: ignore[arg-type]
     return content
 
 
@@ -105,8 +110,7 @@ def _replies(
         return
     releases = view_array(content).reshape(len(released), -1)
     beside: Any = content[_STATISTICS]
-    figures: Any = content.get(_FIGURES)
-    names = {} if figures is None else dict(figures)
+    figures = _figures(content, len(released))
     first = {name: float(values[0]) for name, values in beside.items()}
     weight = num_bytes(reply_content(releases[0], num_examples(released[0]), None, first))  # of each alone
     sound = np.isfinite(releases).all(1) if decode is None else np.ones(len(released), bool)
@@ -124,8 +128,18 @@ def _replies(
         except MalformedMessage as error:
             yield error
             continue
-        own = {name: float(values[place]) for name, values in names.items()}
-        yield Reply(client, release, num_examples(client), own, weight, told)
+        yield Reply(client, release, num_examples(client), figures[place], weight, told)
+
+
+def _figures(content: RecordDict, released: int) -> list[dict[str, float]]:
+    """Of each of those who released; all are empty outside simulation."""
+    found: list[dict[str, float]] = [{} for _ in range(released)]
+    named: Any = content.get(_FIGURES, {})
+    of: Any = content.get(_FIGURES_OF, {})
+    for name, values in named.items():
+        for place, value in zip(of.get(name, range(released)), values, strict=True):
+            found[place][name] = float(value)
+    return found
 
 
 def _decoded(decode: Decode, client: int, array: NDArray[Any]) -> FloatVector:

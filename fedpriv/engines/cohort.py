@@ -133,5 +133,4 @@ def _content(config: Config, clients: Sequence[int], found: CohortAnswer) -> Rec
         refused[client] = Refused(int(code), words if simulation else code.name.lower())
     releases = torch.stack(found.releases).numpy() if found.releases else torch.zeros(0, 0).numpy()
     statistics = {name: [row[place] for row in found.statistics] for place, name in enumerate(found.names)}
-    figures = {name: [row[name] for row in found.figures] for name in (found.figures[0] if found.figures else ())}
-    return cohort_content(clients, found.clients, releases, statistics, figures if simulation else None, refused)
+    return cohort_content(clients, found.clients, releases, statistics, found.figures if simulation else None, refused)

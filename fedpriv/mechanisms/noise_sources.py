@@ -87,12 +87,11 @@ class CohortNoise(NoiseSource):
 
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
         rows = self._rows(shape)
+        if not rows or not all(isinstance(source, SeededNoise) for source in self.sources):
+            return torch.stack([source.normal(rows, std) for source in self.sources])  # secure noise has std's own grid
         found = torch.empty(as_size(shape), dtype=torch.float32)
         for row, source in zip(found, self.sources, strict=True):
-            if isinstance(source, SeededNoise) and row.ndim:
-                source.normal_into(row)
-            else:
-                row.copy_(source.normal(rows))
+            source.normal_into(row)  # type: ignore[attr-defined]
         return found if std == 1.0 else found.mul_(std)
 
     def uniform(self, shape: Shape) -> torch.Tensor:

@@ -6,9 +6,9 @@ together, then each client continues. Batches, order of steps and losses are tho
 taken in a different order, so results agree with its up to float32 rounding.
 
 A client's result has the same bits whoever is computed beside it: its arrays have shapes that follow from itself alone
-(`padded_width`), there are always two clients in a product at least (a single one is computed twice), and what a
-product of the batch gives does not depend on how many there are. The last is a property of the kernels, which
-tests/training/test_slices.py watches.
+(`padded_width`), there are always two clients in a product at least (a single one is computed twice), it is computed
+in one thread (several would divide it by how many clients there are), and then what a product of the batch gives does
+not depend on how many there are. The last is a property of the kernels, which tests/training/test_slices.py watches.
 
 Flatten, Linear and ReLU are computed by hand (`Chain`): batched matrix products that add a step's gradient to the
 parameters without storing it. Every other model goes through `torch.func.vmap` (`Mapped`).
@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -75,6 +76,19 @@ def padded_width(widest: int, batch_size: int) -> int:
     multiple of the batch size where that is less.
     """
     return min(1 << (widest - 1).bit_length(), -(-widest // batch_size) * batch_size)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread; afterwards in as many as before."""
+    before = torch.get_num_threads()
+    if before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before > 1:
+            torch.set_num_threads(before)
 
 
 class _Lane(greenlet):
@@ -242,6 +256,7 @@ class VectorisedTrainer(SequentialTrainer):
         for start in range(0, len(clients), size):
             yield clients[start : start + size]
 
+    @one_thread()
     def _train_chunk(self, starts: Tensor, work: Sequence[_Work], read: Read, mu: float) -> tuple[Tensor, Tensor]:
         """(updates float32 [c, d], mean losses float64 [c]) of SGD from ``starts`` [c, d]; the first client has the
         most batches.
@@ -293,6 +308,7 @@ class VectorisedTrainer(SequentialTrainer):
             images[torch.from_numpy(blank).to(device)] = 0.0
         return images, labels
 
+    @one_thread()
     def _clip_chunk(self, requests: Sequence[_Clipping]) -> list[ClippedSum]:
         """Norms from each layer's inputs and output gradients, then one more product for the weighted sums.
 
