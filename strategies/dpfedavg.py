@@ -35,6 +35,7 @@ class DPFedAvg(GradientServer):
     """
 
     options: DPFedAvgServerOptions
+    in_columns = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

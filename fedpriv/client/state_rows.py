@@ -77,9 +77,8 @@ class _RowFile:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def write(self, client: int, text: bytes, arrays: dict[str, NDArray[Any]]) -> None:
-        row = self.rows.get(client)
-        if row is None:
-            row = self._free.pop() if self._free else len(self.rows)
+        known = client in self.rows
+        row = self.rows[client] if known else self._free[-1] if self._free else len(self.rows)
         parts = [len(text).to_bytes(4, "little"), text.ljust(self.room, b"\0")]
         parts += [value.tobytes() for value in arrays.values()]
         content = b"".join(parts)
@@ -90,6 +89,8 @@ class _RowFile:
         except OSError as error:
             error.filename = str(self.path)
             raise
+        if not known and self._free:
+            self._free.pop()
         self.rows[client] = row
 
     def read(self, client: int) -> ClientMemory:

@@ -55,6 +55,9 @@ class FederatedStrategy(Strategy):
     public_weights: bool = False
     #: Whether the round's step is taken without any reply as well: where outsiders must not learn who was drawn.
     steps_when_empty: bool = False
+    #: Whether its own `configure_train` and `aggregate_train` look at no message: then one may be for many clients. A
+    #: class says so for itself, not for those derived from it.
+    in_columns: ClassVar[bool] = False
     #: Whether the guarantee rests on who is drawn: then, under ``rng=secure``, not even the seed tells it.
     secret_cohorts: bool = False
 
@@ -158,7 +161,13 @@ class FederatedStrategy(Strategy):
         own: Mapping[int, Options] = MappingProxyType({}),
     ) -> list[Message]:
         """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client."""
-        return self.exchange.messages(self.current, grid, clients, arrays, options, own)
+        return self.exchange.messages(self.current, grid, clients, arrays, options, own, self._together())
+
+    def _together(self) -> bool:
+        """Whether those who wrote the methods through which messages go know of messages for many."""
+        names = ("configure_train", "messages", "aggregate_train")
+        writers = {next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in names}
+        return all(kind is FederatedStrategy or vars(kind).get("in_columns", False) for kind in writers)
 
     def ask(
         self, grid: ClientGrid, messages: Sequence[Message], read: Callable[[Message, int], Answer]

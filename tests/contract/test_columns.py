@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ledger_of
+from flwr.app import ConfigRecord, Message
 from test_every_method import CASES, METHODS
 
 from fedpriv.client.columns import Cohort, why_one_by_one
@@ -21,10 +22,13 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
+from fedpriv.mechanisms.noise import grid_step
 from fedpriv.mechanisms.noise_sources import CohortNoise, SeededNoise
+from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.round import BudgetsSpent
+from fedpriv.server.strategy import FederatedStrategy
 
 COHORT = (
     "num_clients=14",
@@ -42,6 +46,8 @@ ONE_BY_ONE = [("strategy=fedags", "privacy.variant=published"), ("strategy=dpfed
 COLUMNS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE and case not in ONE_BY_ONE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
 MODELS = {"fedonce": "softmax"}  # of those that cannot train the small network
+UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
+LONG = ("num_clients=10", "num_rounds=6")
 #: What else may move a round: budgets, statistics, uneven clients, those asked beyond need, local test sets, models.
 FURTHER = [
     ("strategy=fedcad", "privacy.max_epsilon=400"),
@@ -55,6 +61,9 @@ FURTHER = [
     ("strategy=fedldp", "partition=dirichlet", "partition.alpha=0.3", "local.momentum=0.9"),
     ("strategy=fedavg", "over_selection=1.4"),
     ("strategy=fedavg", "partition.test_fraction=0.3", "evaluate.clients=true"),
+    ("strategy=nbafl", *UNEVEN, "partition.test_fraction=0.03", "evaluate.clients=true"),  # some have no test pictures
+    ("strategy=fedavg", *UNEVEN, "partition.test_fraction=0.03", "evaluate.clients=true", "local.lr=1e30"),
+    ("strategy=fedldp", *LONG, "strategy.server.clipping=adp", "privacy.variant=published"),  # a full window of norms
     ("strategy=fedldp", "model=mlp", "local.epochs=2", "local.batch_size=7"),
     ("strategy=fedcad", "model=cnn", "dataset=custom", "dataset.path=test_columns.larger_pictures", "num_rounds=2"),
     ("strategy=fedldp", "strategy.server.participation=once", "num_clients=36"),
@@ -161,6 +170,27 @@ def test_a_method_derived_from_one_says_so_for_itself() -> None:
     assert "in_columns" in str(why_one_by_one(derived)) and why_one_by_one(base) is None
 
 
+class EverySecond(FederatedStrategy):
+    """A server half that asks every second client of a cohort, by its messages."""
+
+    def configure_train(self, *asked: Any) -> list[Message]:  # type: ignore[override]
+        return list(super().configure_train(*asked))[::2]
+
+
+def test_a_server_half_that_may_look_at_messages_has_one_for_each_client(one_by_one: Callable[[], None]) -> None:
+    told = same(config_of("strategy=fedavg", "strategy.server._target_=test_columns.EverySecond"), one_by_one)
+    assert all(len(row[1]) == 5 for row in told.rounds)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedcad", "dpfedavg"])
+def test_a_server_half_that_says_so_has_one_message_for_all(strategy: str) -> None:
+    config, worker, _ = resolve(config_of(f"strategy={strategy}"), None)
+    adopt(config, worker)
+    grid, half = InProcessGrid(config, make_apps(config)[1]), make_strategy(config, worker)
+    messages = half.configure_train(1, pack_vector(worker.initial_parameters()), ConfigRecord(), grid)
+    assert len(list(messages)) == 1 and len(half.current.cohort) > 1
+
+
 def test_the_plan_says_who_takes_part_one_by_one() -> None:
     _, _, plan = resolve(config_of("strategy=fedcad"), None)
     assert "at once" in plan.trainer
@@ -261,6 +291,14 @@ def test_a_cohorts_noise_is_each_clients_own(shape: tuple[int, ...]) -> None:
     ]
     for draw in draws:
         assert torch.equal(draw(together, (4, *shape)), torch.stack([draw(one, shape) for one in alone]))
+
+
+@pytest.mark.parametrize("shape", [(), (400,)])
+def test_a_cohorts_secure_noise_is_on_the_grid_of_its_deviation(shape: tuple[int, ...]) -> None:
+    """Off it, the low bits of a release would tell which values are possible."""
+    together, std = CohortNoise([SecureNoise() for _ in range(40)]), 0.3
+    steps = together.normal((40, *shape), std).double() / grid_step(std)
+    assert steps.shape == (40, *shape) and torch.equal(steps, steps.round()) and float(steps.std()) > 2**18
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (5, 4), 7])

@@ -273,3 +273,18 @@ def test_a_full_disk_names_the_file_of_states(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match=r"0\.rows"):
         rows.write(1, ClientMemory({"x": torch.zeros(5)}))
     assert 1 not in rows
+
+
+def test_a_row_that_could_not_be_written_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = StateRows(tmp_path)
+    memories = {client: ClientMemory({"x": torch.full((5,), float(client))}) for client in range(5)}
+    for client in (0, 1):
+        rows.write(client, memories[client])
+    rows.forget(0)
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(os, "pwrite", lambda *asked: 10)
+        rows.write(2, memories[2])
+    for client in (3, 4):
+        rows.write(client, memories[client])
+    assert set(rows) == {1, 3, 4}
+    assert all(rows.read(client).to_bytes() == memories[client].to_bytes() for client in rows)

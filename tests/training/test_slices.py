@@ -56,6 +56,20 @@ def test_the_bits_do_not_depend_on_the_slice(name: str, momentum: float, mu: flo
     assert all(update.any() for client, (update, _) in whole.items() if SIZES[client] > 2)
 
 
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_the_bits_do_not_depend_on_the_slice_with_several_threads(name: str) -> None:
+    """They would divide a product by how many clients there are."""
+    trainer, before = trainer_of(name), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole = trained(trainer, tuple(range(len(SIZES))))
+        for some in SLICES:
+            assert all(torch.equal(update, whole[client][0]) for client, (update, _) in trained(trainer, some).items())
+        assert torch.get_num_threads() == 2  # as many as before, for what comes next
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
 def test_columns_are_what_the_clients_compute_apart(name: str) -> None:
     trainer, clients = trainer_of(name, 0.9), data()
