@@ -72,10 +72,11 @@ class _Work:
 
 
 def padded_width(widest: int, batch_size: int) -> int:
-    """Of all batches of a client whose largest has ``widest`` examples (at least 1): the next power of two, or the next
-    multiple of the batch size where that is less.
+    """Of all batches of a client whose largest has ``widest`` examples (at least 1): rounded up by a sixteenth at most,
+    so that few clients differ, and to an even number; or the next multiple of the batch size where that is less.
     """
-    return min(1 << (widest - 1).bit_length(), -(-widest // batch_size) * batch_size)
+    step = max(2, (1 << (widest.bit_length() - 1)) // 16)
+    return min(-(-widest // step) * step, -(-widest // batch_size) * batch_size)
 
 
 @contextmanager

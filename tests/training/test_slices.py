@@ -111,7 +111,18 @@ def test_a_product_of_a_batch_has_the_bits_of_any_other_number_of_them(inner: tu
             assert torch.equal(found, expected[some])
 
 
-WIDTHS = [(1, 10, 1), (3, 10, 4), (8, 10, 8), (9, 10, 10), (10, 10, 10), (14, 10, 16), (33, 10, 40)]
+WIDTHS = [
+    (1, 10, 2),
+    (3, 10, 4),
+    (8, 10, 8),
+    (9, 10, 10),
+    (10, 10, 10),
+    (13, 10, 14),
+    (50, 1000, 50),
+    (60, 1000, 60),
+    (67, 1000, 68),
+    (999, 1000, 1000),
+]
 
 
 @pytest.mark.parametrize(("widest", "batch_size", "width"), WIDTHS)
