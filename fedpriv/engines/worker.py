@@ -218,7 +218,8 @@ class Worker:
             return "engine.faults are of single clients"
         if self.config.dataset.name == "on_nodes" or self.config.strategy.secure_sum == "protocol":
             return "its messages are of single clients"
-        return why_one_by_one(self.maker.make())
+        half = locate(self.config.strategy.server.get("_target_", ""), "strategy.server._target_")
+        return why_one_by_one(self.maker.make()) or half.why_one_by_one()
 
     @cached_property
     def cohort(self) -> Cohort:

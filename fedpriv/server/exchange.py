@@ -54,10 +54,9 @@ class Exchange:
         arrays: ArrayRecord | None,
         options: Options,
         own: Mapping[int, Options] = MappingProxyType({}),
-        together: bool = False,
     ) -> list[Message]:
         """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client;
-        all others share one content, which nobody writes to. together: one message may be for many clients.
+        all others share one content, which nobody writes to.
         """
         number, nodes, messages = current.number, grid.nodes(), list[Message]()
         self.grid, exchange = grid, str(options.get(EXCHANGE, TRAIN))
@@ -70,7 +69,7 @@ class Exchange:
             order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
             clients = [clients[place] for place in order]
         same = train_content(arrays, Request(number, self.population.attempt, options))
-        if together and grid.carries_cohorts and not own and arrays is not None and len(clients) > 1:
+        if grid.carries_cohorts and not own and arrays is not None and len(clients) > 1:
             current.bytes_down += num_bytes(same) * len(clients)
             content = for_cohort(same, clients)
             return [Message(content, nodes[clients[0]], "train", group_id=current.label)]

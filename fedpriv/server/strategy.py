@@ -161,13 +161,16 @@ class FederatedStrategy(Strategy):
         own: Mapping[int, Options] = MappingProxyType({}),
     ) -> list[Message]:
         """The train messages of one exchange; a reply of anybody else will be ignored. own: options for one client."""
-        return self.exchange.messages(self.current, grid, clients, arrays, options, own, self._together())
+        return self.exchange.messages(self.current, grid, clients, arrays, options, own)
 
-    def _together(self) -> bool:
-        """Whether those who wrote the methods through which messages go know of messages for many."""
-        names = ("configure_train", "messages", "aggregate_train")
-        writers = {next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in names}
-        return all(kind is FederatedStrategy or vars(kind).get("in_columns", False) for kind in writers)
+    @classmethod
+    def why_one_by_one(cls) -> str | None:
+        """Why a message is for one client alone, in words; None where it may be for many."""
+        for name in ("configure_train", "messages", "aggregate_train"):
+            writer = next(kind for kind in cls.__mro__ if name in vars(kind))
+            if writer is not FederatedStrategy and not vars(writer).get("in_columns", False):
+                return f"{writer.__name__}.{name} may look at the messages of single clients (in_columns)"
+        return None
 
     def ask(
         self, grid: ClientGrid, messages: Sequence[Message], read: Callable[[Message, int], Answer]

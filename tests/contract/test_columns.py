@@ -178,8 +178,12 @@ class EverySecond(FederatedStrategy):
 
 
 def test_a_server_half_that_may_look_at_messages_has_one_for_each_client(one_by_one: Callable[[], None]) -> None:
-    told = same(config_of("strategy=fedavg", "strategy.server._target_=test_columns.EverySecond"), one_by_one)
-    assert all(len(row[1]) == 5 for row in told.rounds)
+    config = config_of("strategy=fedavg", "strategy.server._target_=test_columns.EverySecond")
+    told = Told(config)
+    assert not told.at_once and all(len(row[1]) == 5 for row in told.rounds)
+    assert "one by one: EverySecond.configure_train" in resolve(config, None)[2].trainer
+    one_by_one()
+    assert told.rounds == Told(config).rounds
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedcad", "dpfedavg"])
