@@ -79,7 +79,7 @@ def write_clients(folder: Path, number: str, memories: Mapping[int, bytes], last
     Raises OSError that names the file where the disk is full.
     """
     changes = memories.changes(last.clock if last else 0) if isinstance(memories, Memories) else None
-    if last is None or changes is None or not last.folder.is_dir():
+    if last is None or changes is None or not all((last.folder / last.name(one)).exists() for one in last.files):
         return _everything(folder, number, memories, changes[0] if changes else 0)
     clock, changed = changes
     sizes = write_blobs(folder / NEWEST, {client: memories[client] for client in changed})
