@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -333,3 +334,21 @@ def test_after_a_checkpoint_that_failed_the_next_holds_everything(
     checkpoint = RunFolder(tmp_path).load_checkpoint(config)
     assert checkpoint is not None and checkpoint.round == 3 and sorted(checkpoint.memories) == list(range(5))
     assert earlier_files(folder.checkpoints()[-1]) == []
+
+
+@pytest.mark.parametrize("lost", ["the folder", "a file"])
+def test_a_checkpoint_that_lost_what_it_would_share_holds_everything(tmp_path: Path, lost: str) -> None:
+    config, folder = compose([]), RunFolder(tmp_path)
+    found = Contexts(lambda client: empty_context(1, client + 2, client, 100), 1e9, None)
+    for number, cohort in ((1, range(5)), (2, (3,))):
+        taken_part(found, cohort, number)
+        folder.save_checkpoint(checkpoint_of(number, memories_of(found)), config, keep=1)
+    (newest,) = folder.checkpoints()
+    if lost == "the folder":
+        shutil.rmtree(newest)
+    else:
+        (newest / "clients-000001.safetensors").unlink()
+    taken_part(found, (4,), 3)
+    folder.save_checkpoint(checkpoint_of(3, memories_of(found)), config, keep=1)
+    checkpoint = RunFolder(tmp_path).load_checkpoint(config)
+    assert checkpoint is not None and checkpoint.round == 3 and sorted(checkpoint.memories) == list(range(5))
