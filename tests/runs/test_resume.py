@@ -290,7 +290,14 @@ def test_resume_while_the_run_is_still_going(interrupted: Path):
 def test_secure_noise_is_never_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What went out before the interruption stays in the ledger and in the clients' budgets; attempts are new."""
     folder, limit = tmp_path / "run", 500.0
-    options = (*SMALL, NO_REPORT, "num_rounds=8", "checkpoint.every=3", "privacy.rng=secure", f"privacy.max_epsilon={limit}")
+    options = (
+        *SMALL,
+        NO_REPORT,
+        "num_rounds=8",
+        "checkpoint.every=3",
+        "privacy.rng=secure",
+        f"privacy.max_epsilon={limit}",
+    )
     options += ("strategy.client.noise_multiplier=0.2",)
     real = Session._end_round
 
