@@ -116,6 +116,7 @@ def first_round_of(job: Job, engine: str, workers: int, extra: Collection[str] =
     """Seconds in which the command line writes the first line of its metrics."""
     with tempfile.TemporaryDirectory() as folder:
         options = [*own_options(job, engine, workers, extra), "num_rounds=1", "evaluate.every=0"]
+        options.append("operations.report=false")  # it follows the first line
         began, metrics = time.perf_counter(), Path(folder, "run", "metrics.jsonl")
         command = [sys.executable, "-m", "fedpriv", *options, f"hydra.run.dir={metrics.parent}"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -102,7 +102,7 @@ class Machines:
             f"dataset.classes=[{','.join(CLASSES)}] dataset.examples=[{','.join(['12'] * self.count)}]",
             f"dataset.test_root={self.folder / 'server'} run_dir={self.folder / run}",
             f"num_clients={self.count} clients_per_round={self.count} num_rounds=2",
-            "local.batch_size=4 strategy.client.noise_multiplier=2.0 engine.round_timeout=60",
+            "local.batch_size=4 strategy.client.noise_multiplier=2.0 engine.round_timeout=60 operations.report=false",
         )
         return " ".join((*own, *more))
 

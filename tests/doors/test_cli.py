@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, Outcome, Run, ledger_of, result_of
+from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
 
 import fedpriv
 from fedpriv.cli import FLAGS
@@ -45,21 +45,21 @@ def test_a_run_prints_rounds_a_table_and_where_it_is(cli: Cli, tmp_path: Path, r
 
 
 def test_a_run_has_a_folder_of_its_own_by_default(cli: Cli, tmp_path: Path):
-    assert cli(*SMALL, "num_rounds=1").code == 0
+    assert cli(*SMALL, "num_rounds=1", NO_REPORT).code == 0
     (folder,) = (tmp_path / "outputs").glob("*/*-fedcad-digits")
     assert (folder / "summary.json").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}  # nothing else is left where one works
 
 
 def test_the_second_run_in_a_folder_is_refused(cli: Cli):
-    assert cli(*SMALL, "num_rounds=1", "hydra.run.dir=here").code == 0
-    outcome = cli(*SMALL, "num_rounds=1", "hydra.run.dir=here")
+    assert cli(*SMALL, NO_REPORT, "num_rounds=1", "hydra.run.dir=here").code == 0
+    outcome = cli(*SMALL, NO_REPORT, "num_rounds=1", "hydra.run.dir=here")
     assert outcome.code == 2 and "here holds a run already" in outcome.err and outcome.err.count("\n") == 1
 
 
 def test_a_run_that_fails_is_exit_code_1_and_keeps_what_it_had(cli: Cli, tmp_path: Path):
     fault = "engine.faults=[{round:2,client:1,kind:raise}]"
-    outcome = cli(*SMALL, "strategy.server.min_replies=4", fault, "hydra.run.dir=here")
+    outcome = cli(*SMALL, NO_REPORT, "strategy.server.min_replies=4", fault, "hydra.run.dir=here")
     assert outcome.code == 1 and outcome.err.count("\n") == 1
     assert "round 2: 3 usable replies of 4" in outcome.err and "client 1: PlannedFault" in outcome.err
     assert len((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()) == 1
@@ -119,7 +119,7 @@ def test_broken_pictures_reach_the_user_by_name(cli: Cli, tmp_path: Path):
         for number in range(8):
             Image.new("L", (8, 8), number * 30).save(tmp_path / "pictures" / name / f"{number}.png")
     (tmp_path / "pictures" / "cats" / "notes.txt").write_text("not a picture")
-    call = (*SMALL, "dataset=image_folder", "dataset.root=pictures", "local.batch_size=2", "num_rounds=1")
+    call = (*SMALL, NO_REPORT, "num_rounds=1", "dataset=image_folder", "dataset.root=pictures", "local.batch_size=2")
     outcome = cli(*call, "num_clients=2", "clients_per_round=2")
     assert outcome.code == 2 and "cats/notes.txt (not a picture)" in outcome.err and outcome.err.count("\n") == 1
     (tmp_path / "pictures" / "cats" / "notes.txt").unlink()
@@ -187,7 +187,8 @@ def test_a_target_is_met_from_below_within_one_percent(run: Run):
 
 def test_clients_stop_before_the_limit_and_the_run_says_so(cli: Cli, tmp_path: Path):
     limit = 800.0  # three releases at sigma = 0.1 cost 746.8, four 969.6
-    outcome = cli(*SMALL, "num_rounds=6", f"privacy.max_epsilon={limit}", "evaluate.every=2", "hydra.run.dir=here")
+    options = (NO_REPORT, "num_rounds=6", f"privacy.max_epsilon={limit}", "evaluate.every=2")
+    outcome = cli(*SMALL, *options, "hydra.run.dir=here")
     assert outcome.code == 0
     summary = summary_of(tmp_path / "here")
     assert summary["rounds"] == 3 and summary["privacy"]["clients_stopped"] == 4

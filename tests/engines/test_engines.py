@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import ray
-from conftest import SMALL, Run, ledger_of, result_of
+from conftest import NO_REPORT, SMALL, Run, ledger_of, result_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -63,7 +63,7 @@ METHODS = {
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inprocess") / "run"
-    start_run(compose([*SMALL, *ADAPTIVE]), folder)
+    start_run(compose([*SMALL, *ADAPTIVE, NO_REPORT]), folder)
     return folder
 
 

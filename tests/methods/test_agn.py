@@ -344,19 +344,19 @@ def test_the_ledger_against_opacus(sigma: float, q: float, steps: int) -> None:
     assert ours.epsilon <= rdp.get_epsilon(DELTA) * 1.01
 
 
-@pytest.mark.parametrize(("rounds", "decay", "slack"), [(40, 0.98, 9e-4), (120, 0.995, 0.0098)])
+@pytest.mark.parametrize(("rounds", "decay", "slack"), [(18, 0.97, 9e-4), (98, 0.995, 0.0045)])
 def test_a_decaying_noise_against_a_direct_composition(rounds: int, decay: float, slack: float) -> None:
-    """120 different sigmas are more than are composed one by one: they are rounded down in groups."""
+    """98 different sigmas are more than are composed one by one: they are rounded down in groups, which costs 0.3 %."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
     facts = PublicFacts(600, 600, 60, rounds, 1)
     client = making.client(
-        ANRClient, noise_multiplier=2.0, clip_norm=1.0, decay=decay, floor=0.5, facts=facts, variant="published"
+        ANRClient, noise_multiplier=4.0, clip_norm=1.0, decay=decay, floor=0.5, facts=facts, variant="published"
     )
-    accountant = PLDAccountant(value_discretization_interval=4e-3)  # less than 2e-4 above that of a grid of 1e-3
+    accountant = PLDAccountant(value_discretization_interval=2e-3)
     for t in range(rounds):
-        gaussian = dp_accounting.GaussianDpEvent(2.0 * decay**t)
+        gaussian = dp_accounting.GaussianDpEvent(4.0 * decay**t)
         accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, gaussian))
     ours, direct = compose_events(client.planned_events(rounds), DELTA).epsilon, accountant.get_epsilon(DELTA)
     assert direct * 0.999 <= ours <= direct * (1 + slack)
@@ -483,7 +483,8 @@ def test_an_interrupted_run_with_moments_and_decay_ends_as_if_nothing_had_happen
     import fedpriv.runs.start
 
     options = ["strategy=dpfl_agn", "num_clients=3", "clients_per_round=3", "num_rounds=6", "engine=inprocess"]
-    config = compose([*options, "checkpoint.every=2", "strategy.client.decay=0.7", "strategy.client.floor=0.1"])
+    options += ["operations.report=false", "checkpoint.every=2"]
+    config = compose([*options, "strategy.client.decay=0.7", "strategy.client.floor=0.1"])
     start_run(config, tmp_path / "whole")
     ends = fedpriv.runs.session.Session._end_round
 

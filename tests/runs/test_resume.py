@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import SMALL, Outcome, Run, ledger_of, result_of
+from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
 
 from fedpriv.cli import main
 from fedpriv.client import base as client
 from fedpriv.common import files, versions
-from fedpriv.common.checksums import damage
 from fedpriv.common.errors import RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.privacy import ledger
@@ -41,6 +40,7 @@ OPTIONS = (
     "strategy.client.obsolete_factor=0.4",
     "checkpoint.every=2",
     "evaluate.every=2",
+    NO_REPORT,
 )
 
 
@@ -149,22 +149,27 @@ def test_killed_again_and_again(whole: Path, tmp_path: Path):
 # --- what a crash or a hand leaves behind ----------------------------------------------------------------
 
 
-@pytest.fixture
-def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that Ctrl-C ended in round 5; its newest checkpoint is of round 4."""
-    folder, real = tmp_path / "run", client.Client._batch_generator
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that Ctrl-C ended in round 6; its newest checkpoint is of round 4."""
+    folder, real = tmp_path_factory.mktemp("stopped") / "run", client.Client._batch_generator
 
     def ctrl_c(self: client.Client, server_round: int, attempt: int) -> np.random.Generator:
         if server_round == 6:
             raise KeyboardInterrupt
         return real(self, server_round, attempt)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(client.Client, "_batch_generator", ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            start_run(compose(OPTIONS), folder)
+        start_run(compose(OPTIONS), folder)
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000002", "round-000004"]
     return folder
+
+
+@pytest.fixture
+def interrupted(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of it, which a test may change."""
+    return shutil.copytree(stopped, tmp_path / "run")
 
 
 def test_ctrl_c_and_on(interrupted: Path, whole: Path):
@@ -220,6 +225,7 @@ def test_every_byte_of_a_checkpoint_counts(interrupted: Path):
         file.write_bytes(whole)
     names = (*run_folder.CHECKPOINT_FILES, *earlier_files(newest))
     assert damage(newest, names) is None and earlier_files(newest) == ["clients-000002.safetensors"]
+    assert folder.load_checkpoint(config).round == 4 and folder.damaged == []
 
 
 @pytest.mark.parametrize("lost", ["model.safetensors", "clients.safetensors", "checkpoint.json", "SHA256SUMS"])
@@ -292,7 +298,14 @@ def test_resume_while_the_run_is_still_going(interrupted: Path):
 def test_secure_noise_is_never_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What went out before the interruption stays in the ledger and in the clients' budgets; attempts are new."""
     folder, limit = tmp_path / "run", 500.0
-    options = (*SMALL, "num_rounds=8", "checkpoint.every=3", "privacy.rng=secure", f"privacy.max_epsilon={limit}")
+    options = (
+        *SMALL,
+        NO_REPORT,
+        "num_rounds=8",
+        "checkpoint.every=3",
+        "privacy.rng=secure",
+        f"privacy.max_epsilon={limit}",
+    )
     options += ("strategy.client.noise_multiplier=0.2",)
     real = Session._end_round
 
@@ -366,28 +379,24 @@ def wait_for_rows(folder: Path, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_killed_at_random_moments_ends_bit_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_command_line_killed_at_random_moments_ends_bit_identical(tmp_path: Path):
     """kill -9 while rounds run in which clients drop out and replies are refused; then resume, again and again."""
     faults = "engine.faults={rate: 0.2, kinds: [drop_before, drop, slow, corrupt, stale, duplicate]}"
     options = (*OPTIONS, "num_rounds=60", "checkpoint.every=7", "evaluate.every=0", faults)
     folder, rng = tmp_path / "run", np.random.default_rng(3)
-    first, *others = sorted(rng.integers(3, 55, 4).tolist())
-    command = [sys.executable, "-m", "fedpriv", *options, f"hydra.run.dir={folder}"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    wait_for_rows(folder, first)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    for moment in others:
+    moments = sorted(rng.integers(3, 55, 4).tolist())
+    call = [*options, f"hydra.run.dir={folder}"]
+    for moment in moments:
         pid = os.fork()
         if pid == 0:
             try:
-                main([f"resume={folder}"])
+                main(call)
             finally:
                 os._exit(77)  # it should have been killed
         wait_for_rows(folder, moment)
         os.kill(pid, signal.SIGKILL)
         assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-    monkeypatch.setattr(Session, "_report", lambda self: None)
+        call = [f"resume={folder}"]
     resume_run(folder)
     start_run(compose(options), tmp_path / "whole")
     assert result_of(folder) == result_of(tmp_path / "whole")

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import SMALL, Outcome, ledger_of, result_of, rows_of
+from conftest import NO_REPORT, SMALL, Outcome, ledger_of, result_of, rows_of
 from flwr.app import Context, RecordDict
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
@@ -34,7 +34,7 @@ Cli = Callable[..., Outcome]
 #: State that rounds hand on, and no checkpoint of its own accord.
 OPTIONS = (
     *SMALL,
-    "operations.report=false",
+    NO_REPORT,
     "num_rounds=6",
     "strategy.client.obsolete_factor=0.4",
     "checkpoint.every=0",
@@ -256,13 +256,24 @@ def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
+LONG = (
+    *SMALL[:-1],
+    *("num_rounds=40", "checkpoint.every=0", "evaluate.every=0", "engine.trainer=sequential", NO_REPORT),
+)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The long run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("long") / "run"
+    start_run(compose([*LONG, "engine=inprocess"]), folder)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inprocess", "ray"])
-def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Path):
-    options = (*SMALL[:-1], "num_rounds=40", "checkpoint.every=0", "evaluate.every=0", "engine.trainer=sequential")
-    options = (*options, "operations.report=false")
-    start_run(compose([*options, "engine=inprocess"]), tmp_path / "whole")
-    with started(tmp_path, *options, f"engine={engine}", "engine.workers=1", "hydra.run.dir=run") as process:
+def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Path, long: Path):
+    with started(tmp_path, *LONG, f"engine={engine}", "engine.workers=1", "hydra.run.dir=run") as process:
         time.sleep(random.Random().uniform(0, 0.2))
         process.terminate()
         code = process.wait(120)
@@ -271,11 +282,11 @@ def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Pat
     assert err.splitlines()[-1] == "fedpriv: stopped by SIGTERM; resume=run goes on from the last checkpoint"
     assert checkpoints(tmp_path / "run") == [f"round-{len(rows_of(tmp_path / 'run')):06d}"]
     if engine == "ray":  # a second start of Ray would show no more than one without
-        whole, stopped = ((tmp_path / name / "ledger.jsonl").read_text() for name in ("whole", "run"))
+        whole, stopped = ((folder / "ledger.jsonl").read_text() for folder in (long, tmp_path / "run"))
         assert stopped and whole.startswith(stopped)
         return
     resume_run(tmp_path / "run")
-    found, wanted = result_of(tmp_path / "run"), result_of(tmp_path / "whole")
+    found, wanted = result_of(tmp_path / "run"), result_of(long)
     assert found["model"] == wanted["model"] and found["ledger"] == wanted["ledger"]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.files import locked
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
-from fedpriv.studies import experiments, job_kinds, spec, study_words
+from fedpriv.studies import carrying_out, experiments, job_kinds, spec, study_words
 from fedpriv.studies.carrying_out import Failure, carry_out_all, find
 from fedpriv.studies.data import where
 from fedpriv.studies.experiments import plan, total_epochs
@@ -313,8 +315,12 @@ def test_a_wrong_file_is_named(
     assert words in error and "made_up" in error and not (tmp_path / "out").exists()
 
 
-def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(tmp_path: Path) -> None:
-    """In processes of their own; a broken record and a started run are no obstacles."""
+def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes of their own, here forks, which have torch; a broken record and a started run are no obstacles."""
+    forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
+    monkeypatch.setattr(carrying_out, "multiprocessing", forks)
     common = tuple(option for option in DIGITS if not option.startswith(("num_rounds", "checkpoint")))
     first, second = (
         Job("train", (*common, "strategy=fedavg", f"num_rounds={n}", "checkpoint.every=1"), 0) for n in (1, 2)

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from benchmarks import contenders, population, speed
 from benchmarks.__main__ import main
 from benchmarks.job import Job
-from benchmarks.population import late_rounds
-from benchmarks.population import main as population_main
 from benchmarks.shares import PARTS, Stopwatch
 from benchmarks.speed import first_round_of, on_device
 from benchmarks.statistics import median_interval
 
 
-def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
+def asked_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Its first answer to equal questions: each costs a process that imports torch."""
+    answers: dict[str, Any] = {}
+
+    def answer(*arguments: Any) -> Any:
+        key = repr(arguments)
+        if key not in answers:
+            answers[key] = function(*arguments)
+        return answers[key]
+
+    return answer
+
+
+def test_the_table_of_a_small_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "_processor_seconds", asked_once(speed._processor_seconds))  # no warm-up
     assert (
         main(
             [
@@ -55,7 +71,19 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path) -> None:
     assert (tmp_path / "speed.png").stat().st_size > 1000
 
 
-def test_the_table_of_populations_and_late_rounds(tmp_path: Path) -> None:
+def test_the_table_of_populations_and_late_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that the first round of the command line is timed. Processes are those of the smaller population alone."""
+    run = asked_once(population._in_a_process)
+
+    def timed(job: Job, *arguments: Any) -> float:
+        began = time.perf_counter()
+        found: float = first_round_of(job, *arguments)
+        assert 1 < found < time.perf_counter() - began
+        return found
+
+    first_round = asked_once(lambda *arguments: timed(population.job(20), *arguments))
+    monkeypatch.setattr(population, "_in_a_process", lambda clients, *arguments: run(20, *arguments))
+    monkeypatch.setattr(population, "first_round_of", lambda job, *arguments: first_round(*arguments))
     assert main([f"out={tmp_path}", "rounds=2", "size=test", "parts=population", "rounds_of=60"]) == 0
     results = json.loads((tmp_path / "population.json").read_text())
     ratios = {"40 clients / 20 clients"}
@@ -70,17 +98,17 @@ def test_the_table_of_populations_and_late_rounds(tmp_path: Path) -> None:
 
 def test_too_few_rounds_have_no_late_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="rounds_of=39: must be at least 40"):
-        late_rounds(39, "fedavg")
-    assert population_main(["rounds_off=1"]) == 2
+        population.late_rounds(39, "fedavg")
+    assert population.main(["rounds_off=1"]) == 2
     assert "rounds_off: no such option; allowed: rounds" in capsys.readouterr().err
 
 
-def test_the_first_round_of_the_command_line_is_timed() -> None:
-    began = time.perf_counter()
-    assert 1 < first_round_of(Job("linear", 4, 2, 60), "inprocess", 1) < time.perf_counter() - began
-
-
-def test_the_gpu_part_compares_trainers_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gpu_part_compares_trainers_on_a_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In forks, which have torch; the bare loops of the small benchmark above are processes of their own."""
+    forks = SimpleNamespace(get_context=lambda method: torch.multiprocessing.get_context("fork"))
+    monkeypatch.setattr(contenders, "mp", forks)
     found = on_device(Job("linear", 4, 2, 60), 2, "cpu")
     assert set(found) == {f"vectorised / {other}" for other in ("sequential", "bare loop")} | {"sequential / bare loop"}
     if not torch.cuda.is_available():
