@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from fedpriv.common.errors import RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.privacy import ledger
 from fedpriv.runs import folder as run_folder
-from fedpriv.runs.client_files import earlier_files
 from fedpriv.runs.session import ATTEMPTS_PER_START, Session
 from fedpriv.runs.start import config_for_rerun, resume_run, start_run
 from fedpriv.server.round import Round
@@ -217,14 +215,8 @@ def test_every_byte_of_a_checkpoint_counts(interrupted: Path):
     for file in files:
         whole = file.read_bytes()
         change_a_byte(file, int(rng.integers(len(whole))))
-        if file.name.startswith("clients-"):  # of round 2, whose checkpoint has the same file
-            with pytest.raises(RunFolderError, match=re.escape(file.name)):
-                folder.load_checkpoint(config)
-        else:
-            assert folder.load_checkpoint(config).round == 2 and file.name in folder.damaged[0], file.name
+        assert folder.load_checkpoint(config).round == 2 and file.name in folder.damaged[0], file.name
         file.write_bytes(whole)
-    names = (*run_folder.CHECKPOINT_FILES, *earlier_files(newest))
-    assert damage(newest, names) is None and earlier_files(newest) == ["clients-000002.safetensors"]
     assert folder.load_checkpoint(config).round == 4 and folder.damaged == []
 
 
