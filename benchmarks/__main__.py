@@ -10,7 +10,7 @@ the bare loop; population (only on request): whole runs with up to a million cli
 rounds of a long run;
 gpu (only on request): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
 shares: how a round's time divides, for several methods; server: what 1,000 replies cost the server; secure_sum (only on
-request, alone): seconds and bytes of a secure sum, into secure_sum.json; population alone goes into population.json.
+request, alone): seconds and bytes of a secure sum. secure_sum, population and private alone write NAME.json.
 size=test shrinks everything, to check that it works. Writes speed.json and speed.png into ``out`` (benchmarks/results).
 """
 
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
     if "gpu" in options["parts"].split(",") and not torch.cuda.is_available():
         print("parts=gpu: this machine has no GPU that torch can use", file=sys.stderr)
         return 2
-    name = options["parts"] if options["parts"] in ("secure_sum", "population") else "speed"
+    name = options["parts"] if options["parts"] in ("secure_sum", "population", "private") else "speed"
     before = machine(rounds=int(options["rounds"]), threads=1)
     out, table = Path(options["out"]), Table()
     out.mkdir(parents=True, exist_ok=True)
