@@ -319,6 +319,7 @@ def _cost(run: RunFolder) -> list[tuple[str, str]]:
         ("Clients stopped by their budget", "–" if stopped is None else f"{stopped:,.0f}"),
         ("Peak memory", "–" if peak is None else f"{peak:,.0f} MiB"),
         ("Engine", str(pick(run.config, "engine", "name") or "–")),
+        ("Trainer", str(pick(run.config, "engine", "trainer") or "–")),
     ]
 
 
