@@ -1,0 +1,159 @@
+"""Jobs of a study: side by side, interrupted, found again, and what their records say."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_paper import DIGITS
+
+from fedpriv.attacks.attack_records import figures
+from fedpriv.attacks.metrics import judge
+from fedpriv.common import versions
+from fedpriv.studies import carrying_out, job_kinds, study_words
+from fedpriv.studies.carrying_out import Failure, carry_out_all, find
+from fedpriv.studies.data import where
+from fedpriv.studies.jobs import Job
+from fedpriv.studies.provenance import arithmetic, machine, provenance
+from fedpriv.studies.results import RunRecord
+
+
+def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes of their own, here forks, which have torch; a broken record and a started run are no obstacles."""
+    forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
+    monkeypatch.setattr(carrying_out, "multiprocessing", forks)
+    common = tuple(option for option in DIGITS if not option.startswith(("num_rounds", "checkpoint")))
+    first, second = (
+        Job("train", (*common, "strategy=fedavg", f"num_rounds={n}", "checkpoint.every=1"), 0) for n in (1, 2)
+    )
+    other_words = Job("train", (*reversed(second.options),), 0)
+    assert second == other_words and first != second and second != Job("train", second.options, 1)
+    wrong = Job("plan", (*common, "strategy=fedavg", "privacy.target_epsilon=1"), 0)
+    told: list[tuple[int, int]] = []
+    found = carry_out_all(
+        [first, second, other_words, wrong], tmp_path, 2, lambda job, r, done, of: told.append((done, of))
+    )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert isinstance(found[wrong], Failure) and "privacy.target_epsilon=1" in found[wrong].words  # type: ignore[union-attr]
+    record = found[second]
+    assert isinstance(record, RunRecord) and len(record.curve) == 2 and record == find(second, tmp_path)
+    (tmp_path / second.name / "record.json").write_text("{")
+    (tmp_path / second.name / "summary.json").unlink()  # as after kill -9 in the last round
+    again = carry_out_all([second], tmp_path, 1)[second]
+    assert isinstance(again, RunRecord) and again.summary["accuracy"] == record.summary["accuracy"]
+
+
+def test_an_attacks_accuracy_comes_with_its_interval() -> None:
+    """As `python -m fedpriv.attack` writes it; where a control failed there is none."""
+    scores = np.linspace(0, 1, 400)
+    kept = {"shown": True, "figures": figures(judge(scores + 0.2, scores, 0.6))}
+    found = job_kinds.attack_figures(kept)
+    assert found["attack_accuracy"] == pytest.approx(60, abs=0.5)  # 60 % of members above 0.6, 60 % of others below
+    assert 54 < found["attack_accuracy_low"] < 58 and 62 < found["attack_accuracy_high"] < 66
+    assert found["attack_auc"] == pytest.approx(0.68, abs=0.01) and found["shown"] == 1
+    assert job_kinds.attack_figures({"shown": False}) == {"shown": 0}
+
+
+def test_a_mistake_of_ours_in_one_job_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(job: Job, path: Path) -> dict[str, Any]:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setitem(job_kinds.WORK, "plan", broken)
+    (found,) = carry_out_all([Job("plan", ("dataset=digits", "strategy=fedavg"), 0)], tmp_path, 1).values()
+    assert isinstance(found, Failure) and found.words == "ZeroDivisionError: by zero"
+
+
+def test_other_pictures_are_another_job(tmp_path: Path) -> None:
+    """Class folders say nothing of their set in the options: their contents count, and where they are does not."""
+    names = []
+    for place, sizes in (("a", (1, 2)), ("b", (1, 2)), ("c", (1, 3))):
+        for number, size in enumerate(sizes):
+            folder = tmp_path / place / "train" / f"class{number}"
+            folder.mkdir(parents=True)
+            (folder / "x.png").write_bytes(b"x" * size)
+        options = ("dataset=image_folder", f"dataset.root={tmp_path / place}", "dataset.size=32", "strategy=fedavg")
+        names.append(Job("train", options, 0).name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_an_interruption_leaves_through_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(job: Job, path: Path) -> dict[str, Any]:
+        signal.raise_signal(signal.SIGINT)
+        return {}
+
+    monkeypatch.setitem(job_kinds.WORK, "plan", interrupted)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    job = Job("plan", ("dataset=digits", "strategy=fedavg"), 0)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out_all([job], tmp_path, 1)
+    assert find(job, tmp_path) is None
+
+
+def test_pictures_are_found_in_both_layouts(tmp_path: Path) -> None:
+    assert where("mnist", tmp_path) is None and where("cifar10", tmp_path) is None
+    assert where("mnist", tmp_path, download=True) == (
+        "dataset=mnist", f"dataset.root={tmp_path}", "dataset.download=true",
+    )  # fmt: skip
+    (tmp_path / "cifar10" / "train" / "cat").mkdir(parents=True)
+    assert where("cifar10", tmp_path) == (
+        "dataset=image_folder", f"dataset.root={tmp_path / 'cifar10'}", "dataset.size=32",
+    )  # fmt: skip
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    assert where("cifar10", tmp_path) == ("dataset=cifar10", f"dataset.root={tmp_path}")
+    assert where("digits", tmp_path) == ("dataset=digits",)
+
+
+def test_a_finished_job_is_found_whatever_the_code_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the digest of its options; and it says which commit made it, also where only its run was left."""
+    job = Job("train", (*DIGITS, "strategy=fedavg"), 0)
+    first = carry_out_all([job], tmp_path, 1)[job]
+    assert isinstance(first, RunRecord) and first.commit == versions.commit() and "code" not in first.versions
+    assert first.machine == machine() and first.arithmetic == arithmetic()
+    assert json.loads((tmp_path / job.name / "summary.json").read_text())["commit"] == first.commit
+
+    monkeypatch.setattr("fedpriv.studies.provenance.commit", lambda: "fedcba987654")
+    monkeypatch.setattr(versions, "code_digest", lambda: "of another day")
+    assert find(job, tmp_path) == first
+    (tmp_path / job.name / "record.json").unlink()
+    again = carry_out_all([job], tmp_path, 1)[job]
+    assert isinstance(again, RunRecord) and again.commit == first.commit and again.summary == first.summary
+    other = carry_out_all([Job("plan", (*DIGITS, "strategy=fedavg"), 0)], tmp_path, 1).popitem()[1]
+    assert isinstance(other, RunRecord) and other.commit == "fedcba987654"
+
+    old_form = again.model_copy(update={"form": 0})
+    (tmp_path / job.name / "record.json").write_text(old_form.model_dump_json())
+    assert find(job, tmp_path) is None
+
+
+def test_a_study_says_by_which_commits_and_machines_it_was_made(tmp_path: Path) -> None:
+    job = Job("plan", (*DIGITS, "strategy=fedavg"), 0)
+    run = carry_out_all([job], tmp_path, 1)[job]
+    assert isinstance(run, RunRecord)
+    run = run.model_copy(update={"commit": "0123456789ab"})
+    elsewhere = run.model_copy(
+        update={
+            "machine": machine().model_copy(update={"processor": "Other"}),
+            "versions": {**run.versions, "torch": "0.1", "code": "a1b2"},
+            "commit": "aaaaaaaaaaaa+",
+            "date": "2001-01-01",
+            "superseded": "the clip rule was wrong",
+        }
+    )
+    found = provenance([elsewhere, run, run])
+    assert found.machine == machine() and found.versions == run.versions and found.date == run.date
+    assert found.others == (f"some runs on Other, {machine().cores} cores", "some runs with torch 0.1")
+    assert found.commits == ("0123456789ab", "aaaaaaaaaaaa+")
+    by_digest, anew = found.remarks
+    assert "1 of 3 runs (commit aaaaaaaaaaaa with changes)" in by_digest and "a1b2" in by_digest
+    assert anew == "to be made anew: 1 of fedavg: the clip rule was wrong"
+    said = "\n".join(study_words.origin(found))
+    assert "made by commit 0123456789ab, commit aaaaaaaaaaaa with changes" in said and anew in said
+    assert provenance([run]).remarks == ()
