@@ -72,7 +72,7 @@ def config(strategy: str = "fedcad", noise: float | None = 0.1, seed: int = 0, r
         "dataset": {"name": "mnist", "root": None},
         "partition": {"name": "iid", "test_fraction": 0.0},
         "model": {"name": "cnn"},
-        "engine": {"name": "inprocess", "workers": None},
+        "engine": {"name": "inprocess", "workers": None, "trainer": "vectorised"},
         "privacy": {"variant": "repaired", "delta": 1e-5, "max_epsilon": None, "rng": "seeded"},
         "run_dir": None,
     }

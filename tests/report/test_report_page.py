@@ -76,6 +76,7 @@ def test_a_finished_run_shows_everything(tmp_path):
         "2.15.0",
         "diff_mean 0.495 0.35",
         "Replies refused 3 (stale 2, wrong shape 1)",
+        "Trainer vectorised",
     ):
         assert words in page.text, words
     assert "Published variant" not in page.text and "not finished" not in page.text
