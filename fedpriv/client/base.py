@@ -188,6 +188,12 @@ class Client(Method, NumPyClient):
         return local[exchange.kept].clone()
 
     @final
+    @property
+    def tests_models(self) -> bool:
+        """Whether anybody asks for a client's own model after training, other than the client."""
+        return self._site().test is not None
+
+    @final
     def tested(self, local: Tensor | None, client: int) -> dict[str, float]:
         """Figures of a client's own model [d] on its own test pictures, in simulation."""
         site = self._site()

@@ -169,7 +169,8 @@ class Cohort:
         sent = finite_or_zero(updates)
         figures: dict[str, Figure] = {"train_loss": losses, "update_norm": l2_norm(sent)}
         noise = CohortNoise([method.noise(request, "release", client) for client in members])
-        return method.releasing(theta, Trained(sent, theta + sent, figures), group.state, noise)
+        local = theta + sent if method.tests_models else None
+        return method.releasing(theta, Trained(sent, local, figures), group.state, noise)
 
     @staticmethod
     def _keep(

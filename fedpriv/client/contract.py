@@ -85,11 +85,11 @@ class Release:
 @dataclass(frozen=True)
 class Trained:
     """After local training. sent: what of the update is up for release [..., d_up]; local: the client's own model
-    [..., d]. The leading dimension, if there is one, is of several clients.
+    [..., d], None where nobody asks for it. The leading dimension, if there is one, is of several clients.
     """
 
     sent: Tensor
-    local: Tensor
+    local: Tensor | None
     figures: Mapping[str, Figure]
 
 

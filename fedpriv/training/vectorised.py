@@ -206,9 +206,13 @@ class VectorisedTrainer(SequentialTrainer):
         found = Columns(torch.zeros(len(examples), theta.numel()), torch.zeros(len(examples), dtype=torch.float64))
         for some in self._chunks(self._work(examples, rngs), pixels):
             starts = theta.to(self.model.theta.device).expand(len(some), -1)
-            updates, losses = self._train_chunk(starts, some, read, proximal_mu)
-            places = torch.tensor([work.place for work in some])
-            found.updates[places], found.losses[places] = updates, losses
+            places = [work.place for work in some]
+            in_a_row = places == list(range(places[0], places[0] + len(places)))  # then nothing is moved afterwards
+            own = found.updates[places[0] : places[0] + len(places)] if in_a_row else None
+            updates, losses = self._train_chunk(starts, some, read, proximal_mu, own)
+            if own is None:
+                found.updates[torch.tensor(places)] = updates
+            found.losses[torch.tensor(places)] = losses
         return found
 
     def _train_all(self, requests: Sequence[_Training], mu: float) -> list[LocalResult]:
@@ -258,9 +262,11 @@ class VectorisedTrainer(SequentialTrainer):
             yield clients[start : start + size]
 
     @one_thread()
-    def _train_chunk(self, starts: Tensor, work: Sequence[_Work], read: Read, mu: float) -> tuple[Tensor, Tensor]:
+    def _train_chunk(
+        self, starts: Tensor, work: Sequence[_Work], read: Read, mu: float, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(updates float32 [c, d], mean losses float64 [c]) of SGD from ``starts`` [c, d]; the first client has the
-        most batches.
+        most batches. out: where the updates are to lie.
         """
         config, device = self.config, self.model.theta.device
         self.model.module.train()
@@ -294,9 +300,13 @@ class VectorisedTrainer(SequentialTrainer):
                         velocity.add_(theta - start, alpha=mu)
                     theta.add_(velocity, alpha=-config.lr)
                 losses[:active] += step_losses[:active]
-        many = len(counts)
-        updates = torch.cat([(theta - start)[:many].flatten(1) for theta, start in zip(thetas, begun, strict=True)], 1)
-        return updates.cpu(), (losses[:many].cpu() / counts).double()
+        many, place = len(counts), 0
+        updates = torch.empty(many, starts.shape[1]) if out is None else out
+        for theta, start in zip(thetas, begun, strict=True):
+            part = updates[:, place : place + start[0].numel()]
+            part.copy_((theta[:many] - start[:many]).flatten(1))
+            place += start[0].numel()
+        return updates, (losses[:many].cpu() / counts).double()
 
     def _batch(self, read: Read, places: np.ndarray) -> tuple[Tensor, Tensor]:
         """Pictures [c, b, ...] and labels [c, b] at these places (int64 [c, b], negative: blank)."""
