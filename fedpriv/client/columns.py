@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client, ledger_entries
-from fedpriv.client.contract import BudgetSpent, Charge, Figure, Release, Trained, repeated_answer
+from fedpriv.client.contract import BudgetSpent, Charge, Figure, Release, StaleRequest, Trained, repeated_answer
 from fedpriv.client.memory import Answer, ClientMemory, ContextStore, read_memory
 from fedpriv.common.messages import TRAIN, Request
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise_sources import CohortNoise
 
-#: The method for clients that take part at once, with the declared count of the first.
+#: The method for clients that take part at once, made for the declared count of the first.
 MakeMethod = Callable[[tuple[int, ...]], Client]
 #: Trains clients from theta [d]: (their generators of batches, clients, theta, mu) -> (updates float32 [clients, d],
 #: mean losses float64 [clients]).
@@ -77,7 +77,7 @@ class Cohort:
         """
         memories = {client: read_memory(stores[client]) for client in clients}
         for memory in memories.values():
-            if memory.answer is not None and repeated(memory, request):
+            if _answered_before(memory, request):
                 raise OneByOne("a client has answered this request")
         found, theta = CohortAnswer(), torch.from_numpy(received)
         groups = self._groups(clients, memories, request, found)
@@ -213,11 +213,11 @@ def why_one_by_one(method: Client) -> str | None:
     return method.one_by_one
 
 
-def repeated(memory: ClientMemory, request: Request) -> bool:
+def _answered_before(memory: ClientMemory, request: Request) -> bool:
     """Whether this request was answered already, or is too old."""
     try:
         return repeated_answer(memory, request) is not None
-    except Exception:
+    except StaleRequest:
         return True
 
 

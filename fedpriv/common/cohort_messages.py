@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedpriv.common.messages import Reply, reply_content
+from fedpriv.common.messages import Reply, decoded, reply_content
 from fedpriv.common.records import ARRAYS, MalformedMessage, num_bytes
 from fedpriv.common.vectors import FloatVector, pack_vector, view_array
 
@@ -113,17 +113,16 @@ def _replies(
     figures = _figures(content, len(released))
     first = {name: float(values[0]) for name, values in beside.items()}
     weight = num_bytes(reply_content(releases[0], num_examples(released[0]), None, first))  # of each alone
-    sound = np.isfinite(releases).all(1) if decode is None else np.ones(len(released), bool)
     for place, client in enumerate(released):
         release = releases[place].copy()
         try:
             if decode is not None:
-                release = _decoded(decode, client, release)
+                release = decoded(decode, client, release)
             elif release.dtype != np.float32 or release.size != size:
                 words = f"{ARRAYS}: expected float32 [{size}], got {release.dtype} {list(release.shape)}"
                 raise MalformedMessage(words, "wrong_shape")
             told = {name: float(beside[name][place]) for name in statistics}
-            if not (sound[place] and np.isfinite(list(told.values())).all()):
+            if not (np.isfinite(release).all() and np.isfinite(list(told.values())).all()):
                 raise MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
         except MalformedMessage as error:
             yield error
@@ -140,13 +139,3 @@ def _figures(content: RecordDict, released: int) -> list[dict[str, float]]:
         for place, value in zip(of.get(name, range(released)), values, strict=True):
             found[place][name] = float(value)
     return found
-
-
-def _decoded(decode: Decode, client: int, array: NDArray[Any]) -> FloatVector:
-    try:
-        release = decode(client, array)
-    except ValueError as error:
-        raise MalformedMessage(f"{ARRAYS}: {error}", "wrong_shape") from None
-    if not np.isfinite(release).all():
-        raise MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
-    return release

@@ -233,11 +233,7 @@ def read_reply(
     if decode is None:
         release = unpack_vector(content, size)
     else:
-        array = unpack_array(content, MOST_PER_COORDINATE * size)
-        try:
-            release = decode(client, array)
-        except ValueError as error:
-            raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}", "wrong_shape") from None
+        release = decoded(decode, client, unpack_array(content, MOST_PER_COORDINATE * size))
     if not np.isfinite(release).all():
         raise MalformedMessage(f"{ARRAYS}.{VECTOR}: not finite", "not_finite")
     diagnostics = {}
@@ -245,6 +241,14 @@ def read_reply(
         diagnostics = _numbers(content, DIAGNOSTICS)
     found = {name: _finite(content, name) for name in statistics}
     return Reply(client, release, num_examples, diagnostics, num_bytes(content), found)
+
+
+def decoded(decode: Callable[[int, NDArray[Any]], FloatVector], client: int, array: NDArray[Any]) -> FloatVector:
+    """A client's release (float32 [d]) from the array that arrived. Raises `MalformedMessage`."""
+    try:
+        return decode(client, array)
+    except ValueError as error:
+        raise MalformedMessage(f"{ARRAYS}.{VECTOR}: {error}", "wrong_shape") from None
 
 
 def statistics_content(statistics: Mapping[str, float]) -> RecordDict:
