@@ -55,6 +55,12 @@ FURTHER = [
     ("strategy=fedcad", "strategy.server.clipping=adp"),
     ("strategy=fedcad", "strategy.client.obsolete_factor=0.5", "privacy.variant=published"),
     ("strategy=fedcad", "strategy.client.obsolete_factor=0.5", "strategy.client.sigma_diff=3"),
+    (  # each client's own path decides what its release costs
+        "strategy=fedcad",
+        "privacy.variant=published",
+        "strategy.client.obsolete_factor=0.5",
+        "strategy.client.sigma_diff=0.5",
+    ),
     ("strategy=fedags", "strategy.client.selection=gumbel", "strategy.client.loss_weights=true"),
     ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     ("strategy=ldpfl", "strategy.client.encode=weights"),
