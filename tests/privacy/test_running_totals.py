@@ -76,6 +76,10 @@ def test_a_client_with_many_kinds_takes_one_more_of_another_kind():
     check([[(0, gaussian(1.0 + number)), (1, gaussian(2.0))] for number in range(20)] + [[(0, sampled(1.0))]] * 2)
 
 
+def test_kinds_that_come_again_count_once_more_and_not_twice():
+    check([[(0, gaussian(1.0 + number % 30)), (1, gaussian(2.0))] for number in range(75)])
+
+
 def test_a_release_without_a_bound_is_infinite_for_good():
     running = check([[(0, gaussian(1.0)), (1, sampled(1.0))], [(0, NoBound(threat=EXAMPLE, reason="none"))]])
     running.add([(3, gaussian(1.0))])
