@@ -22,13 +22,20 @@ VERSIONS = ("flwr", "torch", "numpy", "dp-accounting", "ray")
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that can change a result."""
-    return {"python": platform.python_version()} | {name: _installed(name) for name in VERSIONS}
+    """Versions of the libraries that can change a result. Without those that are not installed: a computer that only
+    simulates inside one process needs no Ray.
+    """
+    found = {name: _installed(name) for name in VERSIONS}
+    return {"python": platform.python_version()} | {name: number for name, number in found.items() if number}
 
 
 @cache
 def _installed(name: str) -> str:
-    return version(name)
+    """Its version, or "" where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 @cache

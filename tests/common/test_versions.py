@@ -52,3 +52,8 @@ def test_outside_a_checkout_the_version_is_named(tmp_path: Path, monkeypatch: py
 )
 def test_what_is_stored_in_words(stored: str, words: str) -> None:
     assert made_by(stored) == words
+
+
+def test_a_library_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "VERSIONS", ("numpy", "no-such-library-here"))
+    assert sorted(versions.library_versions()) == ["numpy", "python"]
