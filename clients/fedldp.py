@@ -21,7 +21,7 @@ from fedpriv.config.methods import FedLDPClientOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian
+from fedpriv.privacy.events import Event, Gaussian
 
 
 class FedLDPClient(SummedGaussians, GaussianClient):
@@ -41,9 +41,9 @@ class FedLDPClient(SummedGaussians, GaussianClient):
         return Charge(own), *self.summed(own)
 
     def statistic_charges(self) -> tuple[Charge, ...]:
-        """What moves C goes to the server one by one, whether or not updates are summed in secret."""
-        one_by_one = self.statistic.events(SECURE_SUM) if self.noises > 1 else ()
-        return (*super().statistic_charges(), *map(Charge, one_by_one))
+        """What moves C, beside the update in the sum or, where the rule needs each client's, one by one."""
+        in_sum = self.statistic.events_in_sum(self.noises) if self.noises > 1 else ()
+        return (*super().statistic_charges(), *map(Charge, in_sum))
 
     def planned_releases(self, participations: int) -> list[Event]:
         return [replace(self.charges(None)[0].event, count=participations)] if participations else []

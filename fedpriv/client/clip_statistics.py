@@ -19,7 +19,7 @@ from fedpriv.config.methods import ClippingClientOptions
 from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE, push, window_change
 from fedpriv.mechanisms.clipping import ROUNDING
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
-from fedpriv.privacy.events import Event, Gaussian, NoBound, Threat
+from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound, Threat
 
 EXACT_CHANGE = (
     "clipping=adp as published: each client sends s_i, an exact function of its updates' norms, without noise"
@@ -55,6 +55,12 @@ class ClipStatistic:
         """The price of one participation's statistic, the same whatever the data and C are."""
         return []
 
+    def events_in_sum(self, noises: int) -> list[Event]:
+        """The price against an observer of a round's sum, with so many noises that it does not know: one by one, unless
+        the rule needs nothing but the sum.
+        """
+        return self.events(SECURE_SUM)
+
     def exact_leak(self) -> str | None:
         """Why it shows a function of the data without noise; None where it does not."""
         return None
@@ -65,7 +71,12 @@ class ClipStatistic:
 
 
 class NoisyBit(ClipStatistic):
-    """quantile: 1[norm <= C] + N(0, sigma_b^2). One client moves its bit by 1."""
+    """quantile: 1[norm <= C] + N(0, sigma_b^2). One client moves its bit by 1.
+
+    The rule reads the mean of the bits and nothing else [Andrew et al. 2021, Algorithm 1], so under a secure sum the
+    bit is one more coordinate of what is summed. Given the earlier sums, C and with it the others' bits are fixed: one
+    client's data move the sum by at most 1, under the noises of all, as in `Gaussian.in_sum`.
+    """
 
     names = (CLIP_BIT,)
     in_words = "a noisy bit (was the update shorter than C?)"
@@ -82,6 +93,9 @@ class NoisyBit(ClipStatistic):
 
     def events(self, threat: Threat) -> list[Event]:
         return [Gaussian(threat=threat, multiplier=self.noise)]
+
+    def events_in_sum(self, noises: int) -> list[Event]:
+        return [Gaussian(threat=SECURE_SUM, multiplier=self.noise).in_sum(noises)]
 
     def exact_leak(self) -> str | None:
         return "count_noise=0: whether the update was clipped is sent as it is" if self.noise == 0 else None
@@ -180,6 +194,9 @@ class Together(ClipStatistic):
 
     def events(self, threat: Threat) -> list[Event]:
         return [event for part in self.parts for event in part.events(threat)]
+
+    def events_in_sum(self, noises: int) -> list[Event]:
+        return [event for part in self.parts for event in part.events_in_sum(noises)]
 
     def exact_leak(self) -> str | None:
         return next((leak for part in self.parts if (leak := part.exact_leak()) is not None), None)

@@ -15,8 +15,9 @@ from pytest import approx
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
+from fedpriv.client.gaussian import GaussianClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Request
+from fedpriv.common.messages import CLIP_BIT, Request
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.auditor import audit
@@ -73,13 +74,41 @@ def test_a_client_with_its_own_noise_alone_has_the_servers_account(form: str, op
         with_target(compose([*SIZE, *FORMS[form][:-1], *options, *chosen]))
 
 
-def test_what_moves_the_clip_norm_is_seen_one_by_one() -> None:
-    options = ("strategy.server.clipping=quantile", "strategy.client.count_noise=2.0", "strategy.server.min_replies=4")
-    events = client_of(*FORMS["fedldp"], *options).planned_against(SECURE_SUM, 2)
-    assert events == [
-        Gaussian(threat=SECURE_SUM, multiplier=3.0, count=2),
-        Gaussian(threat=SECURE_SUM, multiplier=2.0, count=2),
-    ]
+def test_a_rule_on_sums_is_priced_in_the_sum_and_one_on_single_clients_one_by_one() -> None:
+    four = "strategy.server.min_replies=4"
+    bits = client_of(*FORMS["fedldp"], "strategy.server.clipping=quantile", "strategy.client.count_noise=2.0", four)
+    update = Gaussian(threat=SECURE_SUM, multiplier=3.0, count=2)
+    assert bits.planned_against(SECURE_SUM, 2) == [update, Gaussian(threat=SECURE_SUM, multiplier=4.0, count=2)]
+    norms = client_of(*FORMS["fedldp"], "strategy.server.clipping=adp", "strategy.client.norm_noise=2.0", four)
+    assert norms.planned_against(SECURE_SUM, 2) == [update, Gaussian(threat=SECURE_SUM, multiplier=2.0, count=2)]
+
+
+def test_with_its_own_noise_the_bit_takes_a_tenth_of_the_budget_in_the_sum_as_alone() -> None:
+    client = client_of(*FORMS["fedldp"], "strategy.server.clipping=quantile", "strategy.server.min_replies=4")
+    for threat in (CLIENT_TO_SERVER, SECURE_SUM):
+        update, bit = (event.multiplier**-2 for event in client.planned_against(threat, 1))  # type: ignore[attr-defined]
+        assert 0.08 < bit / (update + bit) <= 0.1
+
+
+def test_the_sum_of_real_bits_keeps_to_its_account() -> None:
+    """Four clients' own statistics, of which one update lies within C in one world and beyond it in the other."""
+    options = ("strategy.server.clipping=quantile", "strategy.client.count_noise=0.5", "strategy.server.min_replies=4")
+    client = client_of(*FORMS["fedldp"], *options)
+    assert isinstance(client, GaussianClient)
+
+    def sums(world: int, trials: int, seed: int) -> np.ndarray:
+        total = torch.zeros(trials)
+        for member in range(4):
+            length = (0.5, 3.0)[world] if member == 0 else 0.7
+            update = torch.zeros(trials, 2)
+            update[:, 0] = length
+            total += client.measure(update, None, SeededNoise(seed, int(world), member, "bits")).statistics[CLIP_BIT]
+        return total[:, None].numpy()
+
+    (event,) = client.statistic.events_in_sum(4)
+    verified = compose_events([event], DELTA).epsilon
+    found = audit(sums, delta=DELTA, trials=200_000, confidence=0.999, seed=1).epsilon_lower
+    assert 0.3 * verified < found <= verified < compose_events(client.statistic.events(SECURE_SUM), DELTA).epsilon
 
 
 @pytest.mark.parametrize("form", FORMS)
