@@ -82,7 +82,7 @@ class NegativeBinomial:
         """K, by inversion."""
         uniform, total, k = rng.random(), 0.0, 0
         while True:
-            block = np.arange(k + 1, k + 1025)
+            block = np.arange(k + 1.0, k + 1025.0)
             sums = total + np.cumsum(self.probability(block))
             if sums[-1] >= uniform or sums[-1] <= total:
                 return int(block[min(int(np.searchsorted(sums, uniform)), len(block) - 1)])
