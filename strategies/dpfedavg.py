@@ -74,4 +74,4 @@ class DPFedAvg(GradientServer):
             Entry(self.current.number, EVERY_CLIENT, self.current.number, self.population.attempt, self.event)
         ]
         expected = self.population.clients_per_round  # q N, whatever the sample's size was
-        return (theta - self.options.learning_rate * noisy.astype(np.float64) / expected).astype(np.float32)
+        return self.move(theta, -(self.options.learning_rate * noisy.astype(np.float64) / expected))

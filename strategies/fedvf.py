@@ -18,6 +18,5 @@ class FedVF(FederatedStrategy):
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         assert self.population.exchange is not None, "preparation.py gives it to every method whose clients keep layers"
-        start = theta.copy()
-        start[self.population.exchange(self.current.number).kept] = 0  # empty in the rounds without heads
-        return super().aggregate(start, replies)
+        heads = self.population.exchange(self.current.number).kept  # empty in the rounds without heads
+        return self.move(theta, self.mean(theta.size, replies), whole=heads)

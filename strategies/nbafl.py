@@ -42,11 +42,12 @@ class NbAFL(FederatedStrategy):
         return options.clip_norm * (2 * constant * math.sqrt(excess) / (smallest * clients * options.epsilon))
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        moved = super().aggregate(theta, replies)
         if self.std == 0:
-            return moved
+            return super().aggregate(theta, replies)
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
         noise = noise_source(self.population.rng, *key)  # type: ignore[arg-type]
         drawn = noise.normal(theta.size, self.std).numpy()
         self.current.figures["server_noise_norm"] = float(np.linalg.norm(drawn))
-        return (moved + drawn).astype(np.float32)
+        if not self.optimizer.plain:  # what an optimizer sees has all of its noise
+            return self.move(theta, self.mean(theta.size, replies) + drawn)
+        return (super().aggregate(theta, replies) + drawn).astype(np.float32)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from fedpriv.common.messages import Reply
 from fedpriv.common.vectors import FloatVector
 from fedpriv.config.unit_methods import PrivUnitServerOptions
@@ -23,4 +21,4 @@ class PrivUnit(UnitVectorStrategy):
     options: PrivUnitServerOptions
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        return (theta + self.options.learning_rate * self.mean(theta.size, replies)).astype(np.float32)
+        return self.move(theta, self.options.learning_rate * self.mean(theta.size, replies))

@@ -21,6 +21,7 @@ from fedpriv.config.methods import (
 )
 from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
+from fedpriv.config.server_optimizers import check_optimizer
 from fedpriv.config.sum_checks import check_secure_sum
 from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceClientOptions, UnitOptions
 
@@ -74,6 +75,7 @@ def _check_method(config: Config) -> None:
     checked(client, "client", config.client_options())
     checked(server, "server", config.server_options())
     check_halves(config)
+    check_optimizer(config)
 
 
 def _check_across_options(config: Config) -> None:

@@ -24,6 +24,26 @@ class ServerOptions(Options):
     participation: Literal["sampled", "once", "balanced"] = Field(description="how often a client may take part")
     participations: int | None = Field(ge=1, description="balanced: at most so often; null: as the rounds need")
     weighting: Literal["uniform", "examples"] = Field(description="weights of the mean over the replies")
+    optimizer: Literal["sgd", "momentum", "adam", "yogi"] = Field(
+        default="sgd", description="how a round's update moves the global model"
+    )
+    lr: float | None = Field(
+        default=None, gt=0, description="of that optimizer; null: 1, with adam and yogi 0.01 (sgd at 1: the update)"
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="optimizer=momentum: beta, FedAvgM's 0.9")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="optimizer=adam, yogi: of the mean update, FedOpt's 0.9")
+    beta2: float = Field(default=0.99, ge=0, lt=1, description="optimizer=adam, yogi: of its squares, FedOpt's 0.99")
+    tau: float = Field(default=0.001, gt=0, description="optimizer=adam, yogi: adaptivity, FedOpt's 0.001")
+
+
+def without_unused(server: dict[str, Any]) -> None:
+    """Takes out of the server half's options those that are younger than committed results and change nothing."""
+    if server.get("participation") == "sampled":
+        for name in ("participation", "participations"):
+            server.pop(name, None)
+    if server.get("optimizer") == "sgd" and server.get("lr") in (None, 1):
+        for name in ("optimizer", "lr", "momentum", "beta1", "beta2", "tau"):
+            server.pop(name, None)
 
 
 class ClientOptions(Options):

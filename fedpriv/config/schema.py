@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.options import AttackConfig, OperationsConfig, Options, TrackingConfig
+from fedpriv.config.options import AttackConfig, OperationsConfig, Options, TrackingConfig, without_unused
 from fedpriv.config.sum_methods import SecureSum, without_sums
 
 # --- data ------------------------------------------------------------------------------------------------
@@ -364,9 +364,7 @@ class Config(Options):
         """
         content = self.to_dict()
         without_sums(content["strategy"])
-        if content["strategy"]["server"].get("participation") == "sampled":
-            for place in ("participation", "participations"):
-                content["strategy"]["server"].pop(place, None)
+        without_unused(content["strategy"]["server"])
         return content
 
     def digest(self) -> str:

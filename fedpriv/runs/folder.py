@@ -11,12 +11,13 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save
 
@@ -51,6 +52,7 @@ class Checkpoint:
     strategy: dict[str, Any]
     memories: Mapping[int, bytes]
     run: dict[str, Any]  # what session.py keeps: seconds so far, best accuracy
+    vectors: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # of the strategy
 
 
 class RunFolder:
@@ -131,7 +133,9 @@ class RunFolder:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
-            write_atomic(temporary / "model.safetensors", save({"theta": torch.from_numpy(checkpoint.theta)}))
+            vectors = {**checkpoint.vectors, "theta": checkpoint.theta}
+            tensors = {name: torch.from_numpy(vector) for name, vector in vectors.items()}
+            write_atomic(temporary / "model.safetensors", save(tensors))
             known = {} if self._written is None else digests(self._written)
             written = write_clients(temporary, f"{checkpoint.round:06d}", checkpoint.memories, self._written)
             rest = {
@@ -178,12 +182,13 @@ class RunFolder:
     def _read_checkpoint(self, path: Path, config: Config) -> Checkpoint:
         try:
             rest = json.loads((path / "checkpoint.json").read_text())
-            theta = load_file(path / "model.safetensors")["theta"].numpy()
+            vectors = {name: found.numpy() for name, found in load_file(path / "model.safetensors").items()}
+            theta = vectors.pop("theta")
             memories = read_clients(path)
         except Exception as error:
             raise RunFolderError(f"{path}: the checkpoint cannot be read ({error})") from None
         self._check_basis(rest, path, config)
-        return Checkpoint(rest["round"], theta, rest["strategy"], memories, rest["run"])
+        return Checkpoint(rest["round"], theta, rest["strategy"], memories, rest["run"], vectors)
 
     def _check_start(self, config: Config) -> None:
         file = self.path / START

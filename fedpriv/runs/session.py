@@ -70,6 +70,7 @@ class Session:
         self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks)
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
+            self.strategy.load_vectors(self.checkpoint.vectors)
 
     # --- preparation -------------------------------------------------------------------------------------
 
@@ -232,7 +233,12 @@ class Session:
     def _save_checkpoint(self, current: Round) -> None:
         run = {"best": self.best, "stopped": sorted(self.stopped)}
         checkpoint = Checkpoint(
-            current.number, current.theta, self.strategy.state_dict(), between_rounds(self.memories.memories()), run
+            current.number,
+            current.theta,
+            self.strategy.state_dict(),
+            between_rounds(self.memories.memories()),
+            run,
+            self.strategy.vectors(),
         )
         self.folder.save_checkpoint(checkpoint, self.config, self.config.checkpoint.keep)
         self.monitor.checkpoint(current.number)

@@ -27,7 +27,7 @@ class GradientServer(FederatedStrategy):
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         gradient = self.mean(theta.size, replies)  # [DP-FedAGS, eq. 3]
-        return (theta - self.options.learning_rate * gradient).astype(np.float32)  # [DP-FedAGS, Alg. 1 line 12]
+        return self.move(theta, -(self.options.learning_rate * gradient))  # [DP-FedAGS, Alg. 1 line 12]
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
         found = {}

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedpriv.common.messages import CENTRES, RADII, Options, Reply
@@ -69,7 +68,7 @@ class OneBitServer(FederatedStrategy):
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         if not self.encode_weights:
             return super().aggregate(theta, replies)
-        moved = super().aggregate(np.zeros_like(theta), replies)
+        moved = self.move(theta, self.mean(theta.size, replies), whole=slice(None))
         self.follow(moved)
         return moved
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -26,13 +26,18 @@ from numpy.typing import NDArray
 
 from fedpriv.common.cohort_messages import Refused, read_cohort
 from fedpriv.common.cohorts import cohort_of
+from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Options, Reply, read_reply
 from fedpriv.common.records import MalformedMessage
 from fedpriv.common.vectors import FloatVector, pack_vector, unpack_vector
 from fedpriv.config.methods import ServerOptions
 from fedpriv.server.exchange import Answer, Exchange
 from fedpriv.server.nodes import ClientGrid
+from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import FORGOTTEN, NO_HOOKS, Hooks, Population, Replies, Round
+
+#: No part of theta.
+NOTHING = slice(0, 0)
 
 
 class FederatedStrategy(Strategy):
@@ -64,6 +69,7 @@ class FederatedStrategy(Strategy):
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         self.population, self.options, self.hooks = population, options, hooks
         self.exchange = Exchange(population, hooks)
+        self.optimizer = Optimizer(self.options)
         self.current = Round(0, np.zeros(0, np.float32))
 
     # --- what a method may say ---------------------------------------------------------------------------
@@ -79,7 +85,23 @@ class FederatedStrategy(Strategy):
         One pass over the replies takes them as they come; a method that needs more at once begins with
         ``list(replies)``. Too few replies end the run from within that pass.
         """
-        return (theta + self.mean(theta.size, replies)).astype(np.float32)
+        return self.move(theta, self.mean(theta.size, replies))
+
+    @final
+    def move(self, theta: FloatVector, update: NDArray[np.float64], whole: slice = NOTHING) -> FloatVector:
+        """theta and what `strategy.server.optimizer` makes of a round's update (float32 [d], both of the part that goes
+        up): how every method that adds an averaged update or gradient moves theta. whole: where ``update`` says what
+        the weights are to be, not how far they move.
+
+        Post-processing of ``update``, so a server that adds noise adds it before (`fedpriv.server.optimizers`).
+        """
+        if self.optimizer.plain:
+            start = theta.copy()
+            start[whole] = 0
+            return (start + update).astype(np.float32)
+        update = update.copy()
+        update[whole] -= theta[whole]
+        return (theta + self.optimizer.step(update, self._goes_up(), self.current.theta.size)).astype(np.float32)
 
     def mean(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
         """Weighted mean of the releases (float64 [size]), summed in the order of clients.
@@ -129,6 +151,14 @@ class FederatedStrategy(Strategy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
+
+    def vectors(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint must hold of the strategy as vectors."""
+        return dict(self.optimizer.vectors())
+
+    def load_vectors(self, vectors: Mapping[str, NDArray[Any]]) -> None:
+        """Takes back what `vectors` gave."""
+        self.optimizer.load_vectors(vectors)
 
     # --- Flower's interface ------------------------------------------------------------------------------
 
@@ -197,7 +227,11 @@ class FederatedStrategy(Strategy):
         if not accepted and not self.steps_when_empty:  # an empty Poisson cohort: nothing happened
             return pack_vector(current.theta), None
         up, theta = self._goes_up(), current.theta.copy()
+        steps = self.optimizer.steps
         theta[up] = self.aggregate(current.theta[up], accepted)
+        if not self.optimizer.plain and self.optimizer.steps == steps:
+            words = f"{type(self).__name__}.aggregate takes a step of its own (not by `move`): sgd, with lr=null"
+            raise OptionError("strategy.server.optimizer", self.optimizer.name, words)
         deque(accepted, maxlen=0)  # to the end, where it is seen who is missing
         current.theta = theta
         current.bytes_up += sum(reply.num_bytes for reply in current.replies)

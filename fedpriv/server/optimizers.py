@@ -1,0 +1,78 @@
+"""The server's optimizer: what a round's update becomes before it is added to theta.
+
+S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan: Adaptive Federated
+Optimization, ICLR 2021 (adam, yogi: FedAdam, FedYogi); T.-M. H. Hsu, H. Qi, M. Brown: Measuring the Effects of
+Non-Identical Data Distribution for Federated Visual Classification, 2019 (momentum: FedAvgM).
+
+Nobody new sees anything. It costs no privacy: a step is a function of the updates that the server has anyway, of this
+round and of earlier ones, and of constants. So whatever is proved of those updates, of their sum, or of the noisy sum
+of a trusted server, holds for every theta that comes of them (post-processing). A server that adds noise itself has
+added it before: `FederatedStrategy.move` gets nothing but what may be published.
+
+Symbols: Delta_t -> update, eta -> lr, beta -> momentum, m_t and v_t -> first and second (float64 [d]), tau -> tau.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.config.options import ServerOptions
+from fedpriv.config.server_optimizers import learning_rate
+
+Floats = NDArray[np.float64]
+
+
+class Optimizer:
+    """The rule of `strategy.server.optimizer` and what it keeps: of theta's whole length, where a round is about a part
+    of theta that part alone moves on. steps: how many it has taken since it was made.
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.name, self.lr = options.optimizer, learning_rate(options.optimizer, options.lr)
+        self.momentum, self.tau = options.momentum, options.tau
+        self.betas = options.beta1, options.beta2
+        self.steps = 0
+        self._kept: dict[str, Floats] = {}
+
+    @property
+    def plain(self) -> bool:
+        """Whether theta moves by the update itself."""
+        return self.name == "sgd" and self.lr == 1
+
+    def step(self, update: Floats, part: slice, size: int) -> Floats:
+        """What is added to ``part`` of a theta of ``size``, from the update of that part (float64 [d_part])."""
+        self.steps += 1
+        if self.name == "sgd":
+            return self.lr * update
+        if self.name == "momentum":
+            velocity = self._state("first", 0.0, size)[part]
+            velocity[:] = self.momentum * velocity + update
+            return self.lr * velocity
+        beta1, beta2 = self.betas
+        first = self._state("first", 0.0, size)[part]
+        second = self._state("second", self.tau**2, size)[part]
+        first[:] = beta1 * first + (1 - beta1) * update  # [FedOpt, Alg. 2]
+        squared = update * update
+        if self.name == "adam":
+            second[:] = beta2 * second + (1 - beta2) * squared
+        else:
+            second -= (1 - beta2) * squared * np.sign(second - squared)
+        return self.lr * first / (np.sqrt(second) + self.tau)
+
+    def vectors(self) -> dict[str, Floats]:
+        """What a checkpoint must hold: first and second, as far as the rule has them."""
+        return {f"optimizer.{name}": kept for name, kept in self._kept.items()}
+
+    def load_vectors(self, vectors: Mapping[str, Floats]) -> None:
+        """Takes back what `vectors` gave."""
+        for name in ("first", "second"):
+            if (kept := vectors.get(f"optimizer.{name}")) is not None:
+                self._kept[name] = np.array(kept, np.float64)
+
+    def _state(self, name: str, start: float, size: int) -> Floats:
+        if name not in self._kept:
+            self._kept[name] = np.full(size, start, np.float64)
+        return self._kept[name]
