@@ -2,12 +2,15 @@
 
     python -m fedpriv.reproduce paper=fedcad|adpfl|coqfl|fedags|agn|all scale=small|literal
                                 [data=FOLDER] [download=false] [workers=0] [seeds=null] [out=results]
+                                [plan=false] [run=true]
 
 data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
-(default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: fewer
-(or more) than the paper's file says.
+(default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: in
+place of the looks of the paper's file, one look at so many. plan=true: prints the runs and about how long they take,
+and makes none. run=false: evaluates the runs that OUT/PAPER/runs.jsonl holds, and makes none.
 
-Makes the runs that are missing, several at a time, and resumes after an interruption. A finished run is found by the
+Makes the runs that are missing, several at a time, and resumes after an interruption. Seeds are added look by look, as
+the file plans them, until the claims are decided or a table's core-minutes are used. A finished run is found by the
 digest of its options, whatever the code is now; one that runs.jsonl marks as superseded is repeated. Writes
 OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs'
 folders are in OUT/PAPER/runs.
@@ -32,9 +35,12 @@ OPTIONS = {
     "download": "false",
     "workers": "0",
     "seeds": "null",
+    "plan": "false",
+    "run": "true",
     "out": "results",
 }
 MOST_WORKERS, MOST_SEEDS = 1024, 100
+BOTH = ("true", "false")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,7 +53,7 @@ def _main(arguments: list[str]) -> int:
         print(__doc__)
         return DONE
     given = command_options(arguments, OPTIONS, "fedpriv.reproduce", may_be_empty=("data",))
-    for name, allowed in (("scale", ("small", "literal")), ("download", ("true", "false"))):
+    for name, allowed in (("scale", ("small", "literal")), ("download", BOTH), ("plan", BOTH), ("run", BOTH)):
         if given[name] not in allowed:
             raise OptionError(name, given[name], f"allowed: {', '.join(allowed)}")
     workers = whole_number(given, "workers", 0, MOST_WORKERS)
@@ -67,11 +73,19 @@ def _main(arguments: list[str]) -> int:
     download = given["download"] == "true"
     for paper in chosen:  # refuse before any long run starts
         plan(paper, scale, data, Path(given["out"]) / paper.paper, download=download, seeds=seeds)
+    if given["plan"] == "true":
+        from fedpriv.studies.run_plans import plan_words
+
+        for paper in chosen:
+            print("\n".join(plan_words(paper, scale, data, Path(given["out"]) / paper.paper, seeds)), flush=True)
+        return DONE
     failed = []
     for paper in chosen:
         began = time.monotonic()
         folder = Path(given["out"]) / paper.paper
-        failures = reproduce(paper, scale, data, folder, download=download, workers=workers, seeds=seeds)
+        failures = reproduce(
+            paper, scale, data, folder, download=download, workers=workers, seeds=seeds, run=given["run"] == "true"
+        )
         print(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
         failed += [f"{failure.job.name}: {failure.words}" for failure in failures]
     if failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def read_split(path: str) -> Split:
         with np.load(path, allow_pickle=False) as stored:
             train, test = (np.sort(np.asarray(stored[part], dtype=np.int64)) for part in ("train", "test"))
             return Split(train, test, int(stored["seed"]) if "seed" in stored else 0)
-    except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
         raise OptionError(
             "dataset.split", path, f"must be a .npz file with rows `train` and `test` ({error})"
         ) from None

@@ -52,10 +52,11 @@ def plan(
     download: bool = False,
     seeds: int | None = None,
     best: Best | None = None,
+    taken: Mapping[str, int] | None = None,
 ) -> Planned:
-    """Every cell's jobs. best: what the searches found; before they have run (None) each stands at its first column.
-    folder: where the files lie that divide pictures for searches. Raises `OptionError` where the jobs train more than
-    the paper's budget.
+    """Every cell's jobs. taken: how many looks each table has taken (one where it is not named). best: what the
+    searches found; before they have run (None) each stands at its first column. folder: where the files lie that divide
+    pictures for searches. Raises `OptionError` where the first looks train more than the paper's budget.
     """
     jobs: dict[Place, list[Job]] = {}
     missing: dict[Place, str] = {}
@@ -82,22 +83,25 @@ def plan(
             else:
                 chosen = [(best or _first(paper, scale))[search] for search in searches]
                 options = _options(table, row, column, scale, found or (), [o for some in chosen for o in some])
+                count = planned_looks(paper, name, scale, seeds)[(taken or {}).get(name, 1) - 1]
+                first = SEARCH_SEED if table.held is not None else 0
                 jobs[name, row, column] = [
-                    Job(table.kind, options, seed, table.extra) for seed in _seeds(paper, table, scale, seeds)
+                    Job(table.kind, options, seed, table.extra) for seed in range(first, first + count)
                 ]
     planned = Planned(jobs, missing, [name for name, table in paper.tables.items() if table.held is not None])
-    check_budget(paper, scale, planned)
+    if not taken:
+        check_budget(paper, scale, planned)
     return planned
 
 
-def _seeds(paper: Reproduction, table: TableSpec, scale: Scale, wanted: int | None) -> range:
-    """wanted: of the person who calls; tables that need no spread have one seed whatever is wanted."""
-    if table.kind == "plan":
-        return range(1)
-    if table.held is not None:
-        return range(SEARCH_SEED, SEARCH_SEED + 1)
-    number_of_seeds = table.seeds or wanted or paper.seeds[scale]
-    return range(min(number_of_seeds, wanted or number_of_seeds))
+def planned_looks(paper: Reproduction, table: str, scale: Scale, wanted: int | None = None) -> tuple[int, ...]:
+    """Seeds in all at each look. wanted: of the person who calls: one look, at so many, where a table has not fewer of
+    its own.
+    """
+    looks = paper.looks(table, scale)
+    if wanted is None or looks == (1,):
+        return looks
+    return (min(wanted, looks[-1]) if paper.tables[table].seeds else wanted,)
 
 
 def _first(paper: Reproduction, scale: Scale) -> Best:

@@ -1,23 +1,27 @@
-"""Runs a paper's jobs with a person looking on, and writes what they gave."""
+"""Runs a paper's jobs with a person looking on, look after look, and writes what they gave."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from fedpriv.common.files import locked
 from fedpriv.studies.carrying_out import Failure, carry_out_all, restore
-from fedpriv.studies.experiments import plan
+from fedpriv.studies.experiments import Best, Planned, plan
 from fedpriv.studies.figures import draw_figures
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.reproduction import Measured, best_of_searches, evaluate
-from fedpriv.studies.results import RunRecord, write_results
+from fedpriv.studies.results import RunRecord, read_runs, write_results
 from fedpriv.studies.spec import Reproduction, Scale
 from fedpriv.studies.study_progress import StudyProgress
 from fedpriv.studies.study_words import verdict_counts, write_words
 
 RUNS = "runs"
+
+#: Jobs in, what became of each out; the words say which stage of the study they are.
+Do = Callable[[str, Sequence[Job]], Mapping[Job, RunRecord | Failure]]
 
 
 def reproduce(
@@ -29,25 +33,113 @@ def reproduce(
     download: bool = False,
     workers: int = 0,
     seeds: int | None = None,
+    run: bool = True,
 ) -> list[Failure]:
-    """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed."""
+    """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed. run:
+    False evaluates what runs.jsonl holds, also what is marked there to be made anew, and runs nothing.
+    """
     make_plan = partial(plan, paper, scale, data, folder, download=download, seeds=seeds)
     with locked(folder / RUNS), StudyProgress() as progress:
-        restore(folder, folder / RUNS)
 
-        def do(what: str, jobs: Sequence[Job]) -> dict[Job, RunRecord | Failure]:
+        def do(what: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
             return carry_out_all(jobs, folder / RUNS, workers, partial(progress.told, f"{what} scale={scale}"))
 
-        planned = make_plan()
-        searched = do(f"{paper.paper} search", planned.searches)
-        planned = make_plan(best=best_of_searches(Measured(paper, planned, searched), scale))
-        results = do(paper.paper, planned.all_jobs)
-    measured = Measured(paper, planned, results)
-    found = evaluate(paper, scale, planned, results, draw_figures(measured, folder), seeds)
+        if run:
+            restore(folder, folder / RUNS)
+        study = _Study(paper, scale, make_plan, do if run else _kept(folder), seeds, whole=not run)
+        study.go()
+    measured = study.measured
+    found = evaluate(
+        paper, scale, study.planned, study.results, draw_figures(measured, folder), seeds, study.stopped_words()
+    )
     write_results(folder, found, measured.records)
     write_words(found, folder)
     for claim in found.claims:
         print(f"  {claim.verdict}: {claim.claim} ({claim.words})")
     counts = verdict_counts(found.claims)
     print(f"{paper.paper}: {', '.join(f'{number} {verdict}' for verdict, number in counts.items())}", flush=True)
-    return [result for result in results.values() if isinstance(result, Failure)]
+    return [result for result in study.results.values() if run and isinstance(result, Failure)]
+
+
+def _kept(folder: Path) -> Do:
+    records = {record.name: record for record in read_runs(folder)}
+
+    def do(what: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
+        return {job: records.get(job.name) or Failure(job, "it has not been run yet") for job in jobs}
+
+    return do
+
+
+@dataclass
+class _Study:
+    """A paper's tables, each at the look that it has come to. Seeds are added while they may decide something. whole:
+    a look counts only where all of it is there. why: table -> what ended it, where a claim still waits.
+    """
+
+    paper: Reproduction
+    scale: Scale
+    make_plan: Callable[..., Planned]
+    do: Do
+    seeds: int | None
+    whole: bool = False
+    taken: dict[str, int] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    planned: Planned = field(init=False)
+    results: Mapping[Job, RunRecord | Failure] = field(init=False)
+
+    def go(self) -> None:
+        self.planned = self.make_plan()
+        searched = self.do(f"{self.paper.paper} search", self.planned.searches)
+        best = best_of_searches(Measured(self.paper, self.planned, searched, self.scale, self.seeds))
+        self._take(best)
+        while wanting := sorted(self.measured.wanting() - self.why.keys()):
+            self.why |= {table: reason for table in wanting if (reason := self._why_not(table))}
+            more = {table: self.taken.get(table, 1) + 1 for table in wanting if table not in self.why}
+            if more and not self._take(best, more):
+                self.why |= dict.fromkeys(more, "the next look has not been run")
+
+    @property
+    def measured(self) -> Measured:
+        return Measured(self.paper, self.planned, self.results, self.scale, self.seeds)
+
+    def _take(self, best: Best, more: Mapping[str, int] | None = None) -> bool:
+        """Carries out the next look of some tables; False where it is not there: they stay as they were."""
+        taken = self.taken | dict(more or {})
+        planned = self.make_plan(best=best, taken=taken)
+        results = self.do(self.paper.paper, planned.all_jobs)
+        if more:
+            new = [isinstance(results[job], RunRecord) for job in planned.all_jobs if job not in self.results]
+            if not (all(new) if self.whole else any(new)):
+                return False
+        self.taken, self.planned, self.results = taken, planned, results
+        return True
+
+    def _why_not(self, table: str) -> str:
+        """Why a table takes no further look, in words; empty where it does: there is one, and at the pace of the runs
+        before its runs fit into the table's budget.
+        """
+        looks, at = self.measured.looks(table), self.taken.get(table, 1)
+        if at == len(looks):
+            return "all looks are taken"
+        jobs = {job for place, found in self.planned.jobs.items() if place[0] == table for job in found}
+        spent = sum(one.seconds for job in jobs if isinstance(one := self.results.get(job), RunRecord))
+        budget = self.paper.budget(table, self.scale)
+        if spent * looks[at] / looks[at - 1] > budget:
+            return f"the next would not fit into its {budget / 60:g} core-minutes"
+        return ""
+
+    def stopped_words(self) -> dict[str, str]:
+        """Table -> at which looks it was, and why it takes no other."""
+        found = {}
+        for table in self.paper.tables:
+            looks, at = self.measured.looks(table), self.taken.get(table, 1)
+            if len(looks) > 1 and any(place[0] == table for place in self.planned.jobs):
+                why = self.why.get(table, "no claim waits for more")
+                found[table] = (
+                    f"Looked at after {_listed(looks[:at])} seeds, of {_listed(looks)} that were planned: {why}."
+                )
+        return found
+
+
+def _listed(looks: Sequence[int]) -> str:
+    return f"{', '.join(map(str, looks[:-1]))} and {looks[-1]}" if len(looks) > 1 else str(looks[0])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedpriv.report.words import number, pick
 from fedpriv.studies.carrying_out import Failure
-from fedpriv.studies.experiments import Best, Place, Planned, total_epochs
+from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
@@ -23,7 +23,21 @@ from fedpriv.studies.spec import (
     Similar,
     TableSpec,
 )
-from fedpriv.studies.verdicts import CANNOT, Kind, Outcome, Values, at_least, at_most, better, ordering, shown, similar
+from fedpriv.studies.verdicts import (
+    CANNOT,
+    OPEN,
+    Kind,
+    Outcome,
+    Values,
+    at_least,
+    at_most,
+    better,
+    ordering,
+    p_words,
+    settle,
+    shown,
+    similar,
+)
 
 
 def evaluate(
@@ -33,9 +47,13 @@ def evaluate(
     results: Mapping[Job, RunRecord | Failure],
     figures: Sequence[Figure] = (),
     seeds: int | None = None,
+    stopped: Mapping[str, str] | None = None,
 ) -> PaperResults:
-    """Tables, figures and verdicts of what has been run. seeds: as the person asked."""
-    found = Measured(paper, planned, results)
+    """Tables, figures and verdicts of what has been run. seeds: as the person asked. stopped: table -> why it takes no
+    further look, in words.
+    """
+    found = Measured(paper, planned, results, scale, seeds)
+    outcomes = found.outcomes()
     records = found.records
     return PaperResults(
         paper=paper.paper,
@@ -49,17 +67,38 @@ def evaluate(
         methods=paper.methods,
         provenance=provenance(records, total_epochs(planned), paper.client_epochs[scale]),
         seeds=max((len(jobs) for jobs in planned.jobs.values()), default=0),
-        tables=tuple(_table(name, table, found, scale) for name, table in paper.tables.items()),
+        tables=tuple(_table(name, table, found, (stopped or {}).get(name, "")) for name, table in paper.tables.items()),
         figures=tuple(figures),
-        claims=tuple(_claim(name, claim, found, scale) for name, claim in paper.claims.items()),
+        claims=tuple(_claim(name, claim, found, outcomes[name]) for name, claim in paper.claims.items()),
     )
 
 
 class Measured:
     """What the jobs gave, cell by cell."""
 
-    def __init__(self, paper: Reproduction, planned: Planned, results: Mapping[Job, RunRecord | Failure]) -> None:
-        self.paper, self.planned, self.results = paper, planned, results
+    def __init__(
+        self,
+        paper: Reproduction,
+        planned: Planned,
+        results: Mapping[Job, RunRecord | Failure],
+        scale: Scale,
+        seeds: int | None = None,
+    ) -> None:
+        self.paper, self.planned, self.results, self.scale, self.seeds = paper, planned, results, scale, seeds
+
+    def looks(self, table: str) -> tuple[int, ...]:
+        """Seeds in all at each of its looks."""
+        return planned_looks(self.paper, table, self.scale, self.seeds)
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """What became of each claim, all of them decided together."""
+        return settle({name: _outcome(claim, self) for name, claim in self.paper.claims.items()})
+
+    def wanting(self) -> set[str]:
+        """Tables of which more seeds may decide a claim that is open."""
+        found = self.outcomes()
+        claims = (claim for name, claim in self.paper.claims.items() if _waits(found[name]))
+        return {table for claim in claims for table, _, _ in claim.cells}
 
     @property
     def records(self) -> list[RunRecord]:
@@ -90,6 +129,7 @@ class Measured:
             kind=next((kind for kind in ("estimate", "lower", "refuting", "upper") if kind in kinds), "exact"),
             intervals={seed: one for seed, one in intervals if one is not None},
             guessing=guess,
+            looks=self.looks(table_name),
         )
 
     def why_missing(self, place: Place) -> str | None:
@@ -103,14 +143,19 @@ class Measured:
         return None if self.values(place).by_seed else "nothing was measured"
 
 
-def best_of_searches(found: Measured, scale: Scale) -> Best:
+def _waits(outcome: Outcome) -> bool:
+    """Whether more seeds may change it: not a level that is missed in another setting than the paper's."""
+    return outcome.verdict == OPEN and outcome.sides is not None and not outcome.blocked
+
+
+def best_of_searches(found: Measured) -> Best:
     """The column with the highest value in each row of a search, the first of equals."""
     best: dict[tuple[str, str], tuple[str, ...]] = {}
     for name, table in found.paper.tables.items():
         for row in table.rows if table.held is not None else ():
             if (column := best_column(found, name, row)) is not None:
                 line = table.columns[column]
-                best[name, row] = (*line.options, *getattr(line, scale))
+                best[name, row] = (*line.options, *getattr(line, found.scale))
     return best
 
 
@@ -147,7 +192,7 @@ def _interval(record: RunRecord, measure: str) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _table(name: str, table: TableSpec, found: Measured, scale: Scale) -> Table:
+def _table(name: str, table: TableSpec, found: Measured, stopped: str) -> Table:
     columns = list(table.columns)
     rows = tuple(
         TableRow(name=row, label=line.label, cells=tuple(_cell(name, table, row, column, found) for column in columns))
@@ -169,11 +214,14 @@ def _table(name: str, table: TableSpec, found: Measured, scale: Scale) -> Table:
         columns=tuple(line.label for line in table.columns.values()),
         rows=rows,
         orderings=tuple(orderings),
-        notes=(*_notes(name, table, found, scale), *table.notes),
+        notes=(*_notes(name, table, found, stopped), *table.notes),
+        computed=table.kind in ("plan", "computed"),
+        looks=found.looks(name),
     )
 
 
-def _notes(name: str, table: TableSpec, found: Measured, scale: Scale) -> list[str]:
+def _notes(name: str, table: TableSpec, found: Measured, stopped: str) -> list[str]:
+    scale = found.scale
     notes = [f"At both scales: {table.differs}."] if table.differs else []
     notes += [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
     if table.held is not None:
@@ -181,7 +229,7 @@ def _notes(name: str, table: TableSpec, found: Measured, scale: Scale) -> list[s
         chosen = [f"{label}: {table.columns[column].label}" for label, column in best.items() if column]
         words = f"Accuracy on {table.held:,} pictures of the training set that were kept from training; one seed."
         notes += [f"{words} Chosen: {'; '.join(chosen)}." if chosen else words]
-    return notes
+    return [*notes, stopped] if stopped else notes
 
 
 def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -> Cell:
@@ -191,15 +239,17 @@ def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -
         measured=values.estimate if values.by_seed else None,
         reported=table.reported.get(row, {}).get(column),
         runs=tuple(record.name for record in found.of(place)),
+        superseded=next((record.superseded for record in found.of(place) if record.superseded), None),
         missing=None if (row, column) in table.left_out else found.why_missing(place),
     )
 
 
-def _claim(name: str, claim: ClaimSpec, found: Measured, scale: Scale) -> Claim:
-    outcome = _outcome(claim, found, scale)
-    words = ". ".join(part.rstrip(".") for part in (outcome.words, *_beside(claim, found), claim.because) if part) + "."
+def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome) -> Claim:
+    sure = outcome.p if outcome.verdict != CANNOT else None
+    parts = (outcome.words, "" if sure is None else p_words(sure), *_beside(claim, found), claim.because)
+    words = ". ".join(part.rstrip(".") for part in parts if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
-    differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(scale))
+    differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(found.scale))
     if outcome.estimated and differences:
         words += f" Not the paper's setting: {'; '.join(differences)}."
     unit = found.values(claim.cells[0]).unit if claim.cells else ""
@@ -211,6 +261,7 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, scale: Scale) -> Claim:
         words=words,
         difference=outcome.difference,
         unit="points" if unit == "%" else unit,
+        p=sure,
     )
 
 
@@ -220,7 +271,7 @@ def _beside(claim: ClaimSpec, found: Measured) -> list[str]:
     return [f"{one.label}: {shown(one.estimate, one.unit).split(' (')[0]}" for one in quoted if one.by_seed]
 
 
-def _outcome(claim: ClaimSpec, found: Measured, scale: Scale) -> Outcome:
+def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
     if isinstance(claim.test, Cannot):
         return Outcome(CANNOT, claim.test.why, estimated=False)
     missing = [why for cell in claim.cells if (why := found.why_missing(cell))]
@@ -237,5 +288,5 @@ def _outcome(claim: ClaimSpec, found: Measured, scale: Scale) -> Outcome:
                 return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind, decides)
             return at_most(found.values(cell), bound, decides=decides)
         case AtLeast(cell=cell, bound=bound):
-            return at_least(found.values(cell), bound, decided=not found.paper.tables[cell[0]].differences(scale))
+            return at_least(found.values(cell), bound, decided=not found.paper.tables[cell[0]].differences(found.scale))
     raise AssertionError(claim.test)

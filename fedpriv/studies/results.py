@@ -82,7 +82,7 @@ class RunRecord(Stored):
     """
 
     name: str
-    kind: Literal["train", "plan", "audit", "attack", "dme"]
+    kind: Literal["train", "plan", "audit", "attack", "dme", "computed"]
     options: tuple[str, ...]
     seed: int
     command: str
@@ -133,6 +133,8 @@ class Ordering(Stored):
 
 
 class Table(Stored):
+    """computed: from options alone, with no chance in it; looks: seeds in all at each look that was planned."""
+
     name: str
     title: str
     source: str
@@ -141,6 +143,8 @@ class Table(Stored):
     rows: tuple[TableRow, ...]
     orderings: tuple[Ordering, ...] = ()
     notes: tuple[str, ...] = ()
+    computed: bool = False
+    looks: tuple[int, ...] = ()
 
 
 class Figure(Stored):
@@ -154,7 +158,8 @@ class Figure(Stored):
 
 class Claim(Stored):
     """A claim of a paper and what became of it. difference: what the verdict rests on, where it is a difference
-    (mean with its half_width), in the unit of the claim.
+    (mean with its half_width), in the unit of the claim. p: how probable a result as sure as this is where the opposite
+    is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
     """
 
     name: str
@@ -164,6 +169,7 @@ class Claim(Stored):
     words: str
     difference: Estimate | None = None
     unit: str = ""
+    p: float | None = None
 
 
 class PaperResults(Stored):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
+from fedpriv.studies.looks import MOST_LOOKS
 
 FOLDER = CONF / "reproduction"
 
 Scale = Literal["small", "literal"]
-Kind = Literal["train", "plan", "audit", "attack", "dme"]
+Kind = Literal["train", "plan", "audit", "attack", "dme", "computed"]
 
 #: Where a figure of a table comes from: a path into summary.json, or a figure of the job.
 MEASURES: Mapping[str, tuple[str, ...]] = {
@@ -32,6 +35,20 @@ PERCENT = ("accuracy", "personalised")
 
 class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _one_look(value: Any) -> Any:
+    return (value,) if isinstance(value, int) else value
+
+
+def _looks(value: tuple[int, ...]) -> tuple[int, ...]:
+    if not 1 <= len(value) <= MOST_LOOKS or value[0] < 1 or any(b <= a for a, b in pairwise(value)):
+        raise ValueError(f"seeds must be 1 to {MOST_LOOKS} growing numbers")
+    return value
+
+
+#: Seeds in all at each look, fixed before: a number for one look, or several of them.
+Looks = Annotated[tuple[int, ...], BeforeValidator(_one_look), AfterValidator(_looks)]
 
 
 def _reference(value: Any) -> Any:
@@ -56,7 +73,7 @@ class TableSpec(Spec):
     the digits). experiment's scale is added too. scales: at which of them the table is made at all. small_differs: in
     what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures of the training
     set are kept from training, and accuracy is that on them: for tables in which an option is chosen. differs: in
-    what no scale is the paper's setting.
+    what no scale is the paper's setting. seeds, core_minutes: in place of the paper's (`Reproduction`).
     """
 
     title: str
@@ -73,7 +90,8 @@ class TableSpec(Spec):
     differs: str = ""
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
-    seeds: int | None = Field(default=None, ge=1)
+    seeds: Mapping[Scale, Looks] | Looks | None = None
+    core_minutes: Mapping[Scale, Annotated[float, Field(gt=0)]] = {}
     rows: Mapping[str, Line]
     columns: Mapping[str, Line]
     left_out: tuple[tuple[str, str], ...] = ()
@@ -197,7 +215,10 @@ class FigureSpec(Spec):
 
 
 class Reproduction(Spec):
-    """One paper. client_epochs: at most so many epochs of 600 pictures are trained, at each scale."""
+    """One paper. seeds: of every cell, look by look. core_minutes: that a table may use; it gets its next look only
+    while a claim that rests on it is open and this is not used up, and its first one always. client_epochs: at most so
+    many epochs of 600 pictures are trained, at each scale.
+    """
 
     paper: str
     title: str
@@ -206,7 +227,8 @@ class Reproduction(Spec):
     leak: str
     repair: str
     methods: tuple[str, ...]
-    seeds: Mapping[Scale, int]
+    seeds: Mapping[Scale, Looks]
+    core_minutes: Mapping[Scale, Annotated[float, Field(gt=0)]] = {}
     client_epochs: Mapping[Scale, float]
     tables: Mapping[str, TableSpec]
     figures: Mapping[str, FigureSpec] = {}
@@ -221,6 +243,10 @@ class Reproduction(Spec):
                     raise ValueError(f"claims.{name}: no such cell: {table}/{row}/{column}")
                 if (row, column) in known.left_out:
                     raise ValueError(f"claims.{name}: {table}/{row}/{column} is left out")
+            if isinstance(claim.test, Better | Similar):
+                for one, other in claim.test.pairs:
+                    if any(self.looks(one[0], scale) != self.looks(other[0], scale) for scale in self.seeds):
+                        raise ValueError(f"claims.{name}: {one[0]} and {other[0]} have other seeds")
         for name, table_spec in self.tables.items():
             for line in (*table_spec.rows.values(), *table_spec.columns.values()):
                 search, row = line.best_of or (name, next(iter(table_spec.rows)))
@@ -237,6 +263,18 @@ class Reproduction(Spec):
             if figure.kind == "lines" and len(figure.x) != len(shown.columns):
                 raise ValueError(f"figures.{name}: x has one number for each of {len(shown.columns)} columns")
         return self
+
+    def looks(self, table: str, scale: Scale) -> tuple[int, ...]:
+        """Seeds in all at each look that is planned for a table; what is computed needs no spread."""
+        found = self.tables[table]
+        if found.kind in ("plan", "computed") or found.held is not None:
+            return (1,)
+        own = found.seeds.get(scale) if isinstance(found.seeds, Mapping) else found.seeds
+        return own or self.seeds[scale]
+
+    def budget(self, table: str, scale: Scale) -> float:
+        """Core-seconds."""
+        return 60 * self.tables[table].core_minutes.get(scale, self.core_minutes.get(scale, math.inf))
 
 
 def papers() -> list[str]:

@@ -18,11 +18,14 @@ from fedpriv.studies.verdicts import shown
 TABLES = "tables"
 
 HOW_DECIDED = (
-    "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared: a verdict is "
-    "“not decided” where the interval holds both signs. Verdicts are on signs and bounds; whether a printed size is "
-    "reached stands beside them. A verified epsilon is an upper bound: above a claim it refutes nothing, unless the "
-    "words say why it does. An attack that finds less confirms nothing. Several pairs of one claim fail it together "
-    "(Bonferroni); claims are decided each for itself: of many, one interval in twenty misses by chance."
+    "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared. Verdicts rest "
+    "on p, which is corrected for the number of looks at which seeds were added (fixed before, at most five), for the "
+    "pairs of a claim (Bonferroni) and for all claims of the paper that rest on chance (Holm, for “holds” and for "
+    "“does not hold”): above 0.05 a claim is “not decided”, and in at most one study of twenty is any verdict wrong "
+    "by chance. “Nearly the same” is decided by two one-sided tests within the margin that stands there. The pairs of "
+    "a table's order are corrected among themselves. A rival that guesses decides nothing. Verdicts are on signs and "
+    "bounds; whether a printed size is reached stands beside them. A verified epsilon is an upper bound: above a "
+    "claim it refutes nothing, unless the words say why it does. An attack that finds less confirms nothing."
 )
 
 STALE = (
@@ -102,18 +105,22 @@ def _table(table: Table) -> list[str]:
     return [
         f"## {table.title}",
         "",
-        f"{table.source}. {'In %, mean' if table.unit == '%' else 'Mean'}{_over(counts)}"
+        f"{table.source}. {'Computed' if table.computed else _mean(table.unit) + _over(counts)}"
         f"{'; in brackets what the paper reports' if reported else ''}.",
         "",
         f"| | {' | '.join(map(_cell, table.columns))} |",
         f"|---|{'---|' * len(table.columns)}",
         *(f"| {_cell(row.label)} | {' | '.join(_value(c, table.unit) for c in row.cells)} |" for row in table.rows),
         "",
-        *(f"- {_order(order)}" for order in table.orderings),
+        *(f"- {order_words(order)}" for order in table.orderings),
         *(f"- {note}" for note in (*table.notes, *missing)),
         *(f"- †: to be made anew: {why}" for why in superseded),
         "",
     ]
+
+
+def _mean(unit: str) -> str:
+    return "In %, mean" if unit == "%" else "Mean"
 
 
 def _over(counts: set[int]) -> str:
@@ -136,13 +143,19 @@ def _value(cell: Cell, unit: str) -> str:
     return text + (f" [{figure(cell.reported)}]" if cell.reported is not None else "")
 
 
-def _order(order: Ordering) -> str:
+def order_words(order: Ordering) -> str:
     pairs = order.agreeing + order.contradicted + order.open
     return (
         f"{order.column}: reported order {' > '.join(order.reported)}; measured {' > '.join(order.measured)}. "
-        f"{'It holds' if order.holds else 'It does not hold as a whole'}: of {pairs} pairs {order.agreeing} agree, "
+        f"{_order_verdict(order)}: of {pairs} pairs {order.agreeing} agree, "
         f"{order.contradicted} are the other way round, {order.open} are open."
     )
+
+
+def _order_verdict(order: Ordering) -> str:
+    if order.contradicted:
+        return "It does not hold as a whole"
+    return "It holds" if order.holds else "It is not decided"
 
 
 def _cell(text: str) -> str:

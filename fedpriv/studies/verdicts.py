@@ -1,16 +1,21 @@
-"""What becomes of a claim: values over seeds in, a verdict and its words out. No files, no runs."""
+"""What becomes of a claim: values over seeds in, a verdict and its words out. No files, no runs.
+
+How sure a verdict is: `fedpriv.studies.looks`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from fedpriv.report.compare import spread
 from fedpriv.report.words import figure
+from fedpriv.studies.looks import FAMILY_ERROR, Sides, above, holm, sequential, together
 from fedpriv.studies.results import Estimate, Ordering, Verdict
 
 HOLDS: Verdict = "holds"
@@ -28,7 +33,8 @@ Kind = Literal["exact", "upper", "lower", "refuting", "estimate"]
 @dataclass(frozen=True)
 class Values:
     """What was measured in one cell: seed -> value, in the unit of its table; reasons: why a bound is not finite;
-    intervals: seed -> the value's own interval, where it has one (`Kind` estimate); guessing: the accuracy of it.
+    intervals: seed -> the value's own interval, where it has one (`Kind` estimate); guessing: the accuracy of it;
+    looks: at how many seeds is looked, all that are planned (none: once).
     """
 
     label: str
@@ -38,6 +44,13 @@ class Values:
     kind: Kind = "exact"
     intervals: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     guessing: float | None = None
+    looks: Sequence[int] = ()
+
+    @property
+    def guesses(self) -> bool:
+        """Whether it is nearer to guessing than to half as much again."""
+        mean = self.estimate.mean
+        return self.guessing is not None and mean is not None and mean < 1.5 * self.guessing
 
     @property
     def estimate(self) -> Estimate:
@@ -46,12 +59,46 @@ class Values:
 
 @dataclass(frozen=True)
 class Outcome:
-    """estimated: whether anything was measured for it."""
+    """estimated: whether anything was measured for it. sides: how sure it is, before Holm's correction, where it was
+    measured over seeds or is an estimate; p: after it. blocked: more seeds would not decide it. level: whether a
+    failure decides, or only tells that the setting is another one.
+    """
 
     verdict: Verdict
     words: str
     difference: Estimate | None = None
     estimated: bool = True
+    sides: Sides | None = None
+    p: float | None = None
+    blocked: bool = False
+    level: bool = True
+
+
+Family = TypeVar("Family", bound=Hashable)
+
+
+def settle(outcomes: Mapping[Family, Outcome]) -> dict[Family, Outcome]:
+    """The outcomes of a family (a paper's claims), decided together: those that rest on chance by Holm's procedure."""
+    corrected = holm({name: one.sides for name, one in outcomes.items() if one.sides is not None})
+    return {name: _settled(one, corrected[name]) if name in corrected else one for name, one in outcomes.items()}
+
+
+def _settled(outcome: Outcome, sides: Sides) -> Outcome:
+    verdict = decided(sides)
+    if verdict != HOLDS and not outcome.level:
+        verdict = CANNOT
+    return replace(outcome, verdict=verdict, p=min(sides.holds, sides.fails if outcome.level else 1.0))
+
+
+def decided(sides: Sides) -> Verdict:
+    """sides: adjusted. Looks that contradict each other decide nothing."""
+    holds, fails = sides.holds <= FAMILY_ERROR, sides.fails <= FAMILY_ERROR
+    return OPEN if holds == fails else HOLDS if holds else FAILS
+
+
+def _alone(words: str, sides: Sides, **more: Any) -> Outcome:
+    """An outcome as the only one of its family."""
+    return settle({0: Outcome(OPEN, words, sides=sides, **more)})[0]
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -62,61 +109,65 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 def paired_difference(first: Values, second: Values) -> Estimate:
     """first - second, seed by seed: what the seed decides (data, cohorts, initial model) is the same in both."""
+    return estimate(_differences(first, second))
+
+
+def _differences(first: Values, second: Values) -> list[float]:
     seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
-    return estimate([first.by_seed[seed] - second.by_seed[seed] for seed in seeds])
+    return [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
 
 
 def bounds(found: Estimate, confidence: float = 0.95) -> tuple[float, float]:
     """The ends of the t-interval; without one (a single seed) everything is possible."""
     if found.mean is None or found.half_width is None or found.std is None:
         return -math.inf, math.inf
-    half = float(stats.t.ppf((1 + confidence) / 2, found.n - 1)) * found.std / math.sqrt(found.n)
+    half = float(stdtrit(found.n - 1, (1 + confidence) / 2)) * found.std / math.sqrt(found.n)
     return found.mean - half, found.mean + half
 
 
 def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = ()) -> Outcome:
-    """Holds where every difference is above 0 (95 % each), fails where one is below 0 (95 % for all pairs together,
-    Bonferroni). A verdict on the sign: whether the ``reported`` size is reached is said in words.
+    """Holds where every difference is above 0, fails where one is below 0 (Bonferroni over the pairs). A verdict on the
+    sign: whether the ``reported`` size is reached is said in words. A rival that guesses decides nothing.
     """
-    verdicts, words = [], []
+    sides, words = [], []
     for number, (one, other) in enumerate(pairs):
         found = paired_difference(one, other)
         low, high = bounds(found)
         printed = f"; reported {reported[number]:+.3g}" if number < len(reported) else ""
         if printed and math.isfinite(low) and not low <= reported[number] <= high:
             printed += ", which is not reached" if high < reported[number] else ", which is exceeded"
-        nothing = _nothing_learns(one, other)
-        _, surely = bounds(found, 1 - 0.05 / len(pairs))
-        verdicts.append(OPEN if nothing else HOLDS if low > 0 else FAILS if surely < 0 else OPEN)
+        nothing = guess_words(one, other) if other.guesses else ""
+        sides.append(Sides() if nothing else sequential(_differences(one, other), one.looks))
         words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}{printed}{nothing}")
-    return Outcome(_joint(verdicts), ". ".join(words), paired_difference(*pairs[0]) if len(pairs) == 1 else None)
+    return _of_pairs(pairs, sides, words, blocked=any(other.guesses for _, other in pairs))
 
 
 def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
-    """Holds where every difference lies within bounds (95 % each), fails where one lies outside (95 % for all pairs
-    together, Bonferroni).
+    """Equivalence: holds where every difference lies within the margin by two one-sided tests (Schuirmann 1987), fails
+    where one lies outside (Bonferroni over the pairs and the two ends). Two that guess are alike for no reason.
     """
-    verdicts, words = [], []
+    sides, words = [], []
     for one, other in pairs:
-        found = paired_difference(one, other)
-        low, high = bounds(found)
-        nothing = _nothing_learns(one, other)
-        surely_low, surely_high = bounds(found, 1 - 0.05 / len(pairs))
-        outside = surely_low > within or surely_high < -within
-        inside = -within <= low and high <= within
-        verdicts.append(OPEN if nothing else HOLDS if inside else FAILS if outside else OPEN)
-        words.append(
-            f"{one.label} against {other.label}: {difference(found, one.unit)}, wanted within {within:g}{nothing}"
-        )
-    return Outcome(_joint(verdicts), ". ".join(words), paired_difference(*pairs[0]) if len(pairs) == 1 else None)
+        differences = _differences(one, other)
+        over, under = (sequential([d + shift for d in differences], one.looks) for shift in (-within, within))
+        nothing = guess_words(one, other) if one.guesses or other.guesses else ""
+        inside, outside = max(over.fails, under.holds), min(1.0, 2 * min(over.holds, under.fails))
+        sides.append(Sides() if nothing else Sides(inside, outside))
+        found = difference(estimate(differences), one.unit)
+        words.append(f"{one.label} against {other.label}: {found}, wanted within {within:g}{nothing}")
+    return _of_pairs(pairs, sides, words, blocked=any(one.guesses or other.guesses for one, other in pairs))
 
 
-def _nothing_learns(one: Values, other: Values) -> str:
-    """Words where both are nearer to guessing than to half as much again: their order says nothing."""
-    means = [values.estimate.mean for values in (one, other)]
-    if one.guessing is None or any(mean is None or mean >= 1.5 * one.guessing for mean in means):
-        return ""
-    return f", but neither learns (guessing gives {one.guessing:g} %)"
+def _of_pairs(
+    pairs: Sequence[tuple[Values, Values]], sides: Sequence[Sides], words: Sequence[str], blocked: bool
+) -> Outcome:
+    only = paired_difference(*pairs[0]) if len(pairs) == 1 else None
+    return _alone(". ".join(words), together(sides), difference=only, blocked=blocked)
+
+
+def guess_words(one: Values, other: Values) -> str:
+    who = "neither learns" if one.guesses and other.guesses else f"{(one if one.guesses else other).label} guesses"
+    return f", which decides nothing: {who} (guessing gives {one.guessing or other.guessing:g} %)"
 
 
 def at_most(
@@ -129,9 +180,11 @@ def at_most(
     largest = max(value.by_seed.values())
     over = f"{figure(bound)}{f' ({bound_label})' if bound_label else ''}"
     found = figure(largest)
+    sides = None
     if value.kind == "estimate":
         low, high = (max((one[end] for one in value.intervals.values()), default=math.nan) for end in (0, 1))
-        verdict = HOLDS if high <= bound else FAILS if low > bound else OPEN
+        sides = above(largest, low, high, bound)
+        verdict = decided(holm({0: sides})[0])
         found += f" [{figure(low)}, {figure(high)}]"
     elif largest <= bound:
         verdict = OPEN if value.kind in ("lower", "refuting") or (bound_kind == "upper" and not decides) else HOLDS
@@ -144,7 +197,7 @@ def at_most(
         words += f". {_ONE_SIDED[value.kind if value.kind != 'exact' else bound_kind]}"
     elif decides:
         words += f". {decides}"
-    return Outcome(verdict, words)
+    return Outcome(verdict, words, sides=sides, blocked=True)
 
 
 _ONE_SIDED: Mapping[Kind, str] = {
@@ -158,20 +211,10 @@ _ONE_SIDED: Mapping[Kind, str] = {
 
 def at_least(value: Values, bound: float, decided: bool) -> Outcome:
     """A mean against a printed value. decided: whether the setting is the paper's, so that less is a contradiction."""
-    found = value.estimate
-    low, high = bounds(found)
-    words = f"{value.label}: {shown(found, value.unit)}; reported {bound:g}"
-    if low >= bound:
-        return Outcome(HOLDS, words)
-    if not decided:
-        return Outcome(CANNOT, words)
-    return Outcome(FAILS if high < bound else OPEN, words)
-
-
-def _joint(verdicts: Sequence[Verdict]) -> Verdict:
-    if FAILS in verdicts:
-        return FAILS
-    return HOLDS if all(verdict == HOLDS for verdict in verdicts) else OPEN
+    words = f"{value.label}: {shown(value.estimate, value.unit)}; reported {bound:g}"
+    seeds = sorted(value.by_seed)
+    sides = sequential([value.by_seed[seed] - bound for seed in seeds], value.looks)
+    return _alone(words, sides if decided else Sides(sides.holds), level=decided)
 
 
 def shown(found: Estimate, unit: str = "") -> str:
@@ -181,6 +224,10 @@ def shown(found: Estimate, unit: str = "") -> str:
     width = f" ± {found.half_width:.2g}" if found.half_width is not None else ""
     mean = f"{found.mean:.1f}" if unit == "%" else figure(found.mean)
     return f"{mean}{width}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
+
+
+def p_words(p: float) -> str:
+    return "p < 0.0001" if p < 1e-4 else "p = 1" if p >= 1.0 else f"p = {p:.2g}"
 
 
 def difference(found: Estimate, unit: str = "") -> str:
@@ -193,19 +240,26 @@ def difference(found: Estimate, unit: str = "") -> str:
     return f"{found.mean:+.3g}{interval} {unit}".rstrip()
 
 
+def _order_of(higher: Values, lower: Values) -> Sides:
+    return Sides() if lower.guesses else sequential(_differences(higher, lower), higher.looks)
+
+
 def ordering(column: str, rows: Mapping[str, Values], reported: Mapping[str, float]) -> Ordering | None:
-    """The reported order of a column's rows against the measured one, pair by pair; None for fewer than two rows."""
+    """The reported order of a column's rows against the measured one, pair by pair (Holm over the pairs); None for
+    fewer than two rows. Whoever is above a rival that guesses is not above it for sure.
+    """
     names = [name for name in sorted(reported, key=lambda name: -reported[name]) if name in rows]
     if len(names) < 2:
         return None
-    counts = {HOLDS: 0, FAILS: 0, OPEN: 0}
-    for place, higher in enumerate(names):
-        for lower in names[place + 1 :]:
-            if reported[higher] == reported[lower]:
-                continue
-            low, high = bounds(paired_difference(rows[higher], rows[lower]))
-            counts[HOLDS if low > 0 else FAILS if high < 0 else OPEN] += 1
-    if not any(counts.values()):
+    pairs = [
+        (higher, lower)
+        for place, higher in enumerate(names)
+        for lower in names[place + 1 :]
+        if reported[higher] != reported[lower]
+    ]
+    corrected = holm({(a, b): _order_of(rows[a], rows[b]) for a, b in pairs})
+    counts = Counter(decided(sides) for sides in corrected.values())
+    if not counts:
         return None  # all reported alike: there is no order
     means = {name: rows[name].estimate.mean or 0.0 for name in names}
     measured = sorted(names, key=lambda name: -means[name])

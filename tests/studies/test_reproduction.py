@@ -83,7 +83,7 @@ def test_the_setting_and_the_seeds_are_said(tmp_path: Path, monkeypatch: pytest.
     page = (out / "made_up" / "README.md").read_text()
     assert "`python -m fedpriv.reproduce paper=made_up scale=small seeds=2`" in page
     assert "half width of the 95 % interval over 2 seeds; in brackets what the paper reports." in page
-    assert "Theorem 1. Mean of one seed." in page
+    assert "Theorem 1. Computed." in page
 
 
 SEARCH = {

@@ -1,0 +1,68 @@
+"""What a paper's runs would cost, before any of them is made."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fedpriv.studies.cost import client_epochs
+from fedpriv.studies.experiments import plan
+from fedpriv.studies.jobs import Job
+from fedpriv.studies.results import RunRecord, read_runs
+from fedpriv.studies.spec import Reproduction, Scale
+
+#: Core-seconds for 600 pictures of a small network, where nothing has been measured yet.
+SECONDS_PER_EPOCH = 0.1
+
+
+def plan_words(paper: Reproduction, scale: Scale, data: Path, folder: Path, seeds: int | None = None) -> list[str]:
+    """Lines: runs and core-minutes of the first looks and of all of them, by table, and what of it is done."""
+    done = {record.name: record for record in _records(folder)}
+    lasts = {} if seeds else {table: len(paper.looks(table, scale)) for table in paper.tables}
+    first, last = (plan(paper, scale, data, folder, seeds=seeds, taken=taken) for taken in ({}, lasts))
+    paces = _paces(done.values())
+    lines = []
+    for table in paper.tables:
+        jobs = [
+            {job for place, found in planned.jobs.items() if place[0] == table for job in found}
+            for planned in (first, last)
+        ]
+        if jobs[0]:
+            lines.append(f"  {table}: {_words(jobs[0], done, paces)}; all looks: {_words(jobs[1], done, paces)}")
+    both = [set(planned.all_jobs) for planned in (first, last)]
+    head = f"{paper.paper}: {_words(both[0], done, paces)}; all looks, at most: {_words(both[1], done, paces)}"
+    return [head, *lines]
+
+
+def _records(folder: Path) -> list[RunRecord]:
+    return [one for one in read_runs(folder) if one.superseded is None] if (folder / "runs.jsonl").exists() else []
+
+
+def _paces(records: Iterable[RunRecord]) -> Mapping[str, float]:
+    """Method -> core-seconds of a run's client-epoch; "" for all together."""
+    seconds: dict[str, float] = defaultdict(float)
+    epochs: dict[str, float] = defaultdict(float)
+    for record in records:
+        trained = _trained(Job(record.kind, record.options, record.seed)) if record.kind == "train" else 0.0
+        for name in (str(record.summary.get("strategy")), "") if trained else ():
+            seconds[name] += record.seconds
+            epochs[name] += trained
+    return {name: seconds[name] / epochs[name] for name in epochs}
+
+
+def _trained(job: Job) -> float:
+    return client_epochs(tuple(o for o in job.without_seed if not o.startswith("dataset.split=")))
+
+
+def _words(jobs: set[Job], done: Mapping[str, RunRecord], paces: Mapping[str, float]) -> str:
+    left = [job for job in jobs if job.name not in done]
+    minutes = sum(_seconds(job, paces) for job in left) / 60
+    return f"{len(jobs)} runs, {len(left)} of them to be made (about {minutes:.1f} core-minutes)"
+
+
+def _seconds(job: Job, paces: Mapping[str, float]) -> float:
+    if job.kind not in ("train", "attack"):
+        return 2.0
+    method = next((o.partition("=")[2] for o in job.options if o.startswith("strategy=")), "")
+    return 1.0 + _trained(job) * paces.get(method, paces.get("", SECONDS_PER_EPOCH))

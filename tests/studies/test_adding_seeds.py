@@ -1,0 +1,186 @@
+"""Seeds that are added look by look: until a claim is decided, or the looks or the core-minutes are used."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_paper import PAPER, with_paper
+
+from fedpriv import reproduce
+from fedpriv.common.errors import OptionError
+from fedpriv.data.splits import Split, write_split
+from fedpriv.studies import job_kinds, spec
+from fedpriv.studies.data import held_out
+from fedpriv.studies.results import PaperResults, read_results
+
+#: A row's options -> the mean of its figure, which is drawn by the seed with a standard deviation of 1.
+MEANS = {"rival": 0.0, "far": 9.0, "near": 1.2, "same": 0.02}
+
+
+def table(**more: Any) -> dict[str, Any]:
+    return {
+        "title": "Drawn", "source": "s", "kind": "dme", "measure": "figure:drawn", "orderings": False,
+        "rows": {name: {"label": name, "options": [f"of={name}"]} for name in MEANS},
+        "columns": {"final": {"label": "drawn"}}, **more,
+    }  # fmt: skip
+
+
+def better(table: str, row: str) -> dict[str, Any]:
+    test = {"kind": "better", "pairs": [[f"{table}/{row}/final", f"{table}/rival/final"]]}
+    return {"claim": f"{row} is better", "source": "s", "test": test}
+
+
+def similar(table: str, row: str) -> dict[str, Any]:
+    test = {"kind": "similar", "pairs": [[f"{table}/{row}/final", f"{table}/rival/final"]], "within": 2.0}
+    return {"claim": f"{row} is the same", "source": "s", "test": test}
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the jobs that were carried out, whose figures are drawn."""
+    done: list[str] = []
+
+    def work(job: Any, path: Path) -> dict[str, Any]:
+        done.append(job.name)
+        time.sleep(0.002)  # of which a table's core-minutes are made
+        name = dict(option.split("=") for option in job.options)["of"]
+        return {"drawn": MEANS[name] + float(np.random.default_rng([job.seed, len(name)]).standard_normal())}
+
+    monkeypatch.setitem(job_kinds.WORK, "dme", work)
+    return done
+
+
+Call = Callable[..., PaperResults]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    def made(claims: dict[str, Any], tables: dict[str, Any], *options: str, code: int = 0) -> PaperResults:
+        paper = {"seeds": {"small": [3, 6, 24], "literal": 3}, "figures": {}, "tables": tables, "claims": claims}
+        with_paper(tmp_path, monkeypatch, **paper)
+        arguments = ["paper=made_up", "workers=1", f"out={tmp_path}", f"data={tmp_path}", *options]
+        assert reproduce.main(arguments) == code
+        return read_results(tmp_path / "made_up", PaperResults)[0]
+
+    return made
+
+
+def test_a_clear_difference_needs_one_look(drawn: list[str], call: Call) -> None:
+    found = call({"far": better("t", "far")}, {"t": table()})
+    assert found.claims[0].verdict == "holds" and len(drawn) == 3 * len(MEANS) and found.tables[0].looks == (3, 6, 24)
+    words = "Looked at after 3 seeds, of 3, 6 and 24 that were planned: no claim waits for more."
+    assert found.tables[0].notes == (words,)
+
+
+def test_a_faint_one_needs_more_and_is_found_again(drawn: list[str], call: Call, tmp_path: Path) -> None:
+    """Only the table on which a claim waits gets more seeds; a second call makes nothing, and finds the same."""
+    claims = {"far": better("other", "far"), "near": better("t", "near"), "same": similar("t", "same")}
+    tables = {"t": table(), "other": table(options=["other=1"])}
+    found = call(claims, tables)
+    assert [claim.verdict for claim in found.claims] == ["holds"] * 3
+    assert all(claim.p is not None and claim.p <= 0.05 and "p = " in claim.words for claim in found.claims[1:])
+    assert len(drawn) == (6 + 3) * len(MEANS)
+    assert "Looked at after 3 and 6 seeds, of 3, 6 and 24 that were planned" in found.tables[0].notes[0]
+    assert "Looked at after 3 seeds" in found.tables[1].notes[0]
+    drawn.clear()
+    again = call(claims, tables)
+    assert drawn == [] and again == found
+    assert "corrected for the number of looks" in (tmp_path / "made_up" / "README.md").read_text()
+
+
+def test_a_difference_that_is_not_there_uses_all_looks(drawn: list[str], call: Call) -> None:
+    found = call({"same": better("t", "same")}, {"t": table()})
+    assert found.claims[0].verdict == "not decided" and len(drawn) == 24 * len(MEANS)
+    assert found.tables[0].notes[0].endswith("all looks are taken.")
+
+
+def test_a_table_keeps_to_its_core_minutes(drawn: list[str], call: Call) -> None:
+    """The first look is always made; another only if it fits at the pace of those before."""
+    found = call({"same": better("t", "same")}, {"t": table(core_minutes={"small": 1e-9})})
+    assert found.claims[0].verdict == "not decided" and len(drawn) == 3 * len(MEANS)
+    assert found.tables[0].notes[0].endswith("the next would not fit into its 1e-09 core-minutes.")
+
+
+def test_what_was_begun_is_gone_on_with(drawn: list[str], call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that ends between two looks; the next one makes only what is missing."""
+    work = job_kinds.WORK["dme"]
+
+    def fails(job: Any, path: Path) -> dict[str, Any]:
+        if job.seed == 4:
+            raise KeyboardInterrupt
+        return work(job, path)
+
+    claims, tables = {"same": better("t", "same")}, {"t": table()}
+    with monkeypatch.context() as patch:
+        patch.setitem(job_kinds.WORK, "dme", fails)
+        with pytest.raises(Exception, match="no results"):
+            call(claims, tables, code=130)
+    before = list(drawn)
+    assert 3 * len(MEANS) <= len(before) < 6 * len(MEANS)
+    call(claims, tables)
+    assert len(drawn) == 24 * len(MEANS) == len(set(drawn))
+
+
+def test_what_is_there_is_evaluated_without_a_run(drawn: list[str], call: Call, tmp_path: Path) -> None:
+    """Also what is marked to be made anew, which stays marked; looks that were not taken are not taken."""
+    claims, tables = {"same": better("t", "same")}, {"t": table()}
+    call(claims, tables, "seeds=3")
+    drawn.clear()
+    file = tmp_path / "made_up" / "runs.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[0]["superseded"] = "its noise changed"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = call(claims, tables, "run=false")
+    assert drawn == [] and found.claims[0].verdict == "not decided"
+    assert found.tables[0].notes[0].endswith("the next look has not been run.")
+    assert [row.cells[0].superseded for row in found.tables[0].rows] == ["its noise changed", None, None, None]
+    assert found.tables[0].rows[1].cells[0].measured is not None
+    missing = call(claims, {"t": table(), "new": table(options=["new=1"])}, "run=false")
+    assert drawn == [] and "it has not been run yet" in str(missing.tables[1].rows[0].cells[0].missing)
+
+
+def test_a_plan_says_what_would_be_run(drawn: list[str], call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exception, match="no results"):
+        call({"same": better("t", "same")}, {"t": table()}, "plan=true")
+    out = capsys.readouterr().out
+    assert drawn == [] and "made_up: 12 runs, 12 of them to be made" in out and "all looks, at most: 96 runs" in out
+    call({"same": better("t", "same")}, {"t": table()}, "seeds=3")
+    call({"same": better("t", "same")}, {"t": table()}, "plan=true")
+    assert "made_up: 12 runs, 0 of them to be made (about 0.0 core-minutes)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seeds", [[3, 3], [6, 3], [], [0, 3], [1, 2, 3, 4, 5, 6]])
+def test_looks_are_fixed_and_few(seeds: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = with_paper(tmp_path, monkeypatch, seeds={"small": seeds, "literal": 3})
+    with pytest.raises(OptionError, match="1 to 5 growing numbers"):
+        spec.read(file)
+
+
+def test_a_pair_is_looked_at_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = json.loads(json.dumps(PAPER))
+    changed["tables"]["elsewhere"]["seeds"] = [2, 5]
+    changed["claims"]["right"]["test"]["pairs"] = [["noise/little/final", "elsewhere/only/final"]]
+    file = with_paper(tmp_path, monkeypatch, **changed)
+    with pytest.raises(OptionError, match="noise and elsewhere have other seeds"):
+        spec.read(file)
+
+
+def test_a_split_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that divides as many pictures as the set has is taken; another one, or a broken one, is written anew."""
+    file, classes = held_out(("dataset=digits",), "digits", 300, 1000, tmp_path)
+    content = file.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpriv.data.load.load_dataset", None)
+        assert held_out(("dataset=digits",), "digits", 300, 1000, tmp_path) == (file, classes) == (file, 10)
+    for wrong in (Split(np.arange(1000), np.arange(1000, 1300)), Split(np.arange(1437), np.arange(1100, 1437))):
+        write_split(file, wrong)
+        assert held_out(("dataset=digits",), "digits", 300, 1000, tmp_path) == (file, 10)
+        assert file.read_bytes() == content
+    file.write_bytes(content[:100])
+    assert held_out(("dataset=digits",), "digits", 300, 1000, tmp_path) == (file, 10) and file.read_bytes() == content
