@@ -21,6 +21,8 @@ from speed import deselect_slow, pytest_addoption, pytest_runtest_logreport, wri
 # starts in five seconds of work, any other in three.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# The processes of a session share the cores: threads of one would wait, busily, for those of another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 UNPACK = Path(__file__).resolve().parents[2] / "shared" / "data" / "unpack.sh"
 

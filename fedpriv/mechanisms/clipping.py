@@ -9,15 +9,21 @@ from torch import Tensor
 ROUNDING = 1e-6
 
 
-#: Numbers beyond which vectors are taken one by one: what is made of them on the way stays in a core's cache.
+#: Numbers beyond which long vectors are taken one by one: what is made of them on the way stays in a core's cache.
 IN_CACHE = 2**20
+#: Shorter vectors are taken together, however many: the calls would take longer than the work.
+LONG = 2**12
 
 
 def l2_norm(x: Tensor) -> Tensor:
     """L2 norm [...] in float64 of vectors [..., d]."""
-    if x.ndim == 2 and x.numel() > IN_CACHE:
+    if _one_by_one(x):
         return torch.stack([l2_norm(row) for row in x])
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
+
+
+def _one_by_one(x: Tensor) -> bool:
+    return x.ndim == 2 and x.numel() > IN_CACHE and x.shape[1] > LONG
 
 
 def clip(x: Tensor, bound: float) -> Tensor:
@@ -29,7 +35,7 @@ def clip(x: Tensor, bound: float) -> Tensor:
     """
     if not bound > 0:
         raise ValueError(f"clip bound {bound} must be positive")
-    if x.ndim == 2 and x.numel() > IN_CACHE:
+    if _one_by_one(x):
         return torch.stack([clip(row, bound) for row in x])
     return (x / _excess(l2_norm(x), bound * (1 - ROUNDING))).to(x.dtype)
 
