@@ -1,11 +1,65 @@
-"""`python -m fedpriv`."""
+"""The command `fedpriv`, which is `python -m fedpriv` too: `-q`, `-v`, and which subcommand is called."""
 
+from __future__ import annotations
+
+import os
 import sys
+from collections.abc import Sequence
 
-from fedpriv.common.command_line import importing
+from fedpriv.common.command_line import BROKEN_PIPE, guarded
+from fedpriv.common.errors import OptionError
+from fedpriv.common.subcommands import SUBCOMMANDS, call, unknown
+from fedpriv.common.verbosity import Verbosity, speaking
 
-with importing():
-    from fedpriv.cli import main
+_VERBOSITY: dict[str, Verbosity] = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one call and returns its exit code. Without a subcommand it is `run`."""
+    given = list(arguments)
+    chosen = [argument for argument in given if argument in _VERBOSITY]
+    given = [argument for argument in given if argument not in _VERBOSITY]
+    verbosity = _VERBOSITY[chosen[-1]] if chosen else "normal"
+    with speaking(verbosity):
+        return guarded(lambda: _dispatch(given))
+
+
+def _dispatch(given: list[str]) -> int:
+    place = next((n for n, word in enumerate(given) if word not in ("-m", "--multirun")), len(given))
+    word = given[place] if place < len(given) else ""
+    if word in SUBCOMMANDS:
+        name, rest = word, [*given[:place], *given[place + 1 :]]
+    elif word and "=" not in word and word[0] not in "-~+":
+        raise _no_such(word)
+    else:
+        name, rest = "run", given
+    return call(name, rest)
+
+
+def _no_such(word: str) -> OptionError:
+    from fedpriv.config.compose import CONF, group_choices
+
+    return unknown(word, {group: group_choices(CONF / group) for group in ("strategy", "experiment", "dataset")})
+
+
+def console() -> int:
+    """The command as it is installed. As with `python -m`, own modules in the working directory can be imported, but
+    never by the programs of a deployment.
+    """
+    if not sys.flags.safe_path and "deploy" not in sys.argv[1:3]:
+        sys.path.insert(0, "")
+    return command()
+
+
+def command() -> int:
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `fedpriv --help | head`: who read has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command())

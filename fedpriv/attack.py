@@ -1,6 +1,6 @@
-"""`python -m fedpriv.attack`: who was in the training data of a finished run? Membership inference, with controls.
+"""`fedpriv attack`: who was in the training data of a finished run? Membership inference, with controls.
 
-    python -m fedpriv.attack run=RUN_FOLDER [attack=all|NAME,NAME...] [members=2000] [shadows=16] [workers=1] ...
+    fedpriv attack run=RUN_FOLDER [attack=all|NAME,NAME...] [members=2000] [shadows=16] [workers=1] ...
 
 attack:
     confidence_series  the true class's confidence in the global models of several rounds; the run must have kept them
@@ -24,15 +24,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpriv.attacks.run import OF_RUNS, attack_run
-from fedpriv.common.command_line import DONE, guarded
+from fedpriv.common.command_line import DONE, guarded, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.config.options import AttackConfig
-
-if TYPE_CHECKING:
-    pass
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
@@ -43,7 +40,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
         key, _, value = argument.partition("=")
         name = key.removeprefix("attack.")
         if key == "run":
-            run = value
+            run = path_of(value)
         elif key == "attack":
             attack = value
         elif name in known:
@@ -51,7 +48,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
         else:
             raise OptionError(key, value, f"there is no such option here; allowed: run, attack, {', '.join(known)}")
     if not run:
-        raise OptionError("run", run, "must be the folder of a finished run: python -m fedpriv.attack run=RUN_FOLDER")
+        raise OptionError("run", run, "must be the folder of a finished run: fedpriv attack run=RUN_FOLDER")
     return run, attack, changes
 
 
@@ -69,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE
     return attack_run(*parse_options(arguments))

@@ -1,7 +1,10 @@
-"""`python -m fedpriv.audit`: attacks a method's real release code and compares the result with its claim.
+"""`fedpriv audit`: attacks a method's real release code and compares the result with its claim.
 
-    python -m fedpriv.audit run=RUN_FOLDER [trials=200000] [confidence=0.95] [level=mechanism|training]
-    python -m fedpriv.audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] ...
+    fedpriv audit run=RUN_FOLDER [trials=200000] [confidence=0.95] [level=mechanism|training]
+    fedpriv audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] ...
+
+trials: releases of each kind. confidence: of the lower bound. participations: only so many of a client (default: as in
+the run). audit_seed: of the audit's own noise. Any option of a run goes with a call without run=.
 
 mechanism: the client's `release`, the same object that training uses, on worst-case pairs of neighbouring update
 sequences, many independent trials in one vectorised call; keys, batches and per-example clipping are the auditor's.
@@ -22,7 +25,7 @@ from typing import Any
 
 from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
 from fedpriv.client.build import make_client
-from fedpriv.common.command_line import DONE, guarded
+from fedpriv.common.command_line import DONE, guarded, path_of
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import json_number
 from fedpriv.config.compose import compose, read_config
@@ -65,7 +68,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, l
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "run":
-            run = value
+            run = path_of(value)
         elif key in readers:
             kind, allowed, words = readers[key]
             try:
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE
     options, run, overrides = parse_options(arguments)

@@ -1,8 +1,7 @@
-"""The command line: `python -m fedpriv option=value ...`.
+"""The command line of runs: `fedpriv [run] option=value ...`, `fedpriv plan ...`.
 
-Everything is composed and checked once before Hydra starts, so that a mistake gives one line and exit code 2.
-Exit codes: 0 done, 1 the run failed (results so far are kept), 2 a mistake in the call, 130 interrupted (Ctrl-C),
-143 stopped (SIGTERM).
+Everything is composed and checked once before Hydra starts, so that a mistake gives one line and exit code 2
+(`EXIT_CODES` lists all of them).
 """
 
 from __future__ import annotations
@@ -15,9 +14,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.common.command_line import DISK_FULL, DONE, SIGNALLED, guarded, how_it_stopped, importing, outcome, shown
+from fedpriv.common.command_line import (
+    DISK_FULL,
+    DONE,
+    SIGNALLED,
+    guarded,
+    how_it_stopped,
+    importing,
+    outcome,
+    path_of,
+    shown,
+)
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.stopping import Stopped, signal_of, stop
+from fedpriv.common.subcommands import nearest
+from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.halves import schema_of
 from fedpriv.config.methods import METHODS
@@ -27,13 +38,33 @@ from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.runs.sweep import FAILURE_FILE, exit_codes, job_ended
 
 if TYPE_CHECKING:
-    from fedpriv.engines.worker import Worker
+    pass
 
 
 #: In a larger sweep, only this many jobs and those with a new value are checked before the first job starts.
 CHECKED_JOBS = 200
 
-FLAGS = ("-m", "--multirun", "-h", "--help", "--version")
+#: Flags of a run; those with a value are Hydra's own. `fedpriv` itself takes -q and -v.
+FLAGS = ("-m", "--multirun", "-h", "--help", "--version", "--cfg", "--resolve", "--info", "-sc")
+VALUES = {
+    "--cfg": ("job", "hydra", "all"),
+    "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+    "-sc": ("install=bash", "install=zsh", "query=bash"),
+}
+#: Hydra's other spellings.
+SPELLINGS = {"-c": "--cfg", "-i": "--info", "--shell-completion": "-sc"}
+
+
+def plan(arguments: Sequence[str]) -> int:
+    """`fedpriv plan ...`."""
+    return main([*arguments, "plan=true"])
+
+
+def help_on(arguments: Sequence[str]) -> int:
+    """`fedpriv help ...`."""
+    from fedpriv.config.method_help import answer
+
+    return guarded(lambda: answer(arguments, both_schemas))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,7 +92,7 @@ def running(folder: Path) -> Iterator[None]:
 
 def _how_to_go_on(folder: Path) -> str:
     if (folder / "summary.json").exists():
-        return f"; the result is there, python -m fedpriv.report {shown(folder)} writes its report"
+        return f"; the result is there, fedpriv report {shown(folder)} writes its report"
     if (folder / "config.yaml").exists():
         return f"; resume={shown(folder)} goes on from the last checkpoint"
     return ""
@@ -74,12 +105,38 @@ def _remove_if_unused(folder: Path) -> None:
         folder.rmdir()
 
 
+def flags_and_overrides(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """(flag -> its value or "", the rest of a call). Raises `OptionError` for a flag or a value that there is not."""
+    flags: dict[str, str] = {}
+    overrides: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        flag = SPELLINGS.get(name, name)
+        if flag not in FLAGS or (equals and flag not in VALUES):
+            allowed = ", ".join(FLAGS)
+            raise OptionError(name, value, f"there is no such flag; allowed: {allowed}{nearest(name, FLAGS)}")
+        if flag in VALUES:
+            given = value if equals else waiting.pop(0) if waiting else ""
+            if given not in VALUES[flag]:
+                raise OptionError(name, given, f"allowed: {', '.join(VALUES[flag])}")
+            value = given
+        flags[flag] = value
+    if "--resolve" in flags and "--cfg" not in flags:
+        raise OptionError("--resolve", "", "belongs to --cfg: fedpriv --cfg job --resolve")
+    return flags, overrides
+
+
 def _dispatch(arguments: list[str]) -> int:
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    overrides = [argument for argument in arguments if not argument.startswith("-")]
-    unknown = [flag for flag in flags if flag not in FLAGS]
-    if unknown:
-        raise OptionError(*_split(unknown[0]), f"there is no such flag; allowed: {', '.join(FLAGS)}")
+    flags, overrides = flags_and_overrides(arguments)
+    if "-sc" in flags:
+        from fedpriv.config.completion import complete
+
+        return complete(flags["-sc"])
     if "--help" in flags or "-h" in flags:
         from fedpriv.config.help import help_text
 
@@ -90,17 +147,20 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(__version__)
         return DONE
-    multirun = bool(flags)  # all others were answered
+    multirun = "-m" in flags or "--multirun" in flags
     commands = {key: value for key, value in map(_split, overrides) if key in ("resume", "rerun", "plan")}
     for command, work in (("resume", _resume), ("rerun", _rerun)):
         if commands.get(command, "null") != "null":
-            _refuse_others(command, commands[command], overrides, flags)
-            return work(commands[command], overrides)
+            _refuse_others(command, commands[command], overrides, list(flags))
+            return work(path_of(commands[command]), overrides)
     plan = commands.get("plan", "false").lower()
     if plan not in ("true", "false"):
         raise OptionError("plan", commands["plan"], "allowed: true, false")
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
+    if flags.keys() & {"--cfg", "--info"}:  # Hydra shows what it would compose
+        check(overrides, multirun)
+        return _run_hydra(arguments, multirun)
     config = check(overrides, multirun)
     if plan == "true":
         return _plan(overrides)
@@ -204,7 +264,7 @@ def job(_: Any) -> None:
             _start_ray_early(config)
         with importing():
             from fedpriv.runs.start import start_run
-        if sweep:
+        if sweep and not is_quiet():
             print(f"--- {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
             summary = start_run(config, folder)
@@ -224,7 +284,11 @@ def job(_: Any) -> None:
 
 
 def finish(summary: dict[str, Any], folder: Path) -> None:
-    """Prints the end of a run."""
+    """Prints the end of a run; with ``-q`` its last line alone."""
+    report = folder / "report.html"
+    if is_quiet():
+        print(f"report: {shown(report)}" if report.exists() else f"folder: {shown(folder)}", flush=True)
+        return
     from rich.console import Console
 
     from fedpriv.report.tables import final_lines, final_table
@@ -236,7 +300,6 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
         print("\n".join(final_lines(summary)))
     if summary.get("note"):
         print(f"note: {summary['note']}")
-    report = folder / "report.html"
     print(f"folder: {shown(folder)}\nreport: {shown(report) if report.exists() else 'none'}", flush=True)
 
 
@@ -269,61 +332,18 @@ def _rerun(folder: str, overrides: Sequence[str]) -> int:
     now = datetime.now()
     name = f"{now:%H-%M-%S}-{config.strategy.name}-{config.dataset.name}"
     chosen = [value for key, value in map(_split, overrides) if key == "hydra.run.dir"]
-    target = Path(chosen[0]) if chosen else Path("outputs") / f"{now:%Y-%m-%d}" / name
+    target = Path(path_of(chosen[0])) if chosen else Path("outputs") / f"{now:%Y-%m-%d}" / name
     with running(target):
         summary = start_run(config, target)
     finish(summary, target)
     return DONE
 
 
-def _parameters(worker: Worker) -> str:
-    size, shared = worker.model.layout.num_parameters, worker.shared
-    held = shared.stop - shared.start
-    return str(size) if held == size else f"{size}, of which {held} are shared"
-
-
-def _public_features(config: Config) -> dict[str, str]:
-    from fedpriv.data.features import public_knowledge
-
-    return {} if config.features.name == "none" else {"public features": public_knowledge(config.features)}
-
-
 def _plan(overrides: Sequence[str]) -> int:
-    from fedpriv.client.build import make_client
     from fedpriv.config.compose import compose
-    from fedpriv.report.live.progress import figure
-    from fedpriv.runs.planning import plan_elsewhere
-    from fedpriv.runs.preparation import resolve
+    from fedpriv.runs.plan_table import plan_rows
 
-    own = [o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]
-    config, worker, plan = resolve(compose(own), None)
-    claim = plan.claim
-    claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
-    options = config.client_options()
-    threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
-    rows = {
-        "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
-        **_public_features(config),
-        "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
-        f"a client takes part {plan.participations[0]} to {plan.participations[1]} times",
-        "parameters": _parameters(worker),
-        "claimed epsilon": claimed,
-        "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
-        f"{plan.accountant})",
-        "threat model": f"{threat}, delta {config.privacy.delta:g}",
-        **{
-            f"and against {other.threat.observer}": f"{figure(other.verified_epsilon)} (median "
-            f"{figure(other.verified_median)}; {other.accountant})"
-            for other in plan_elsewhere(config)
-        },
-        "bytes up / down": f"{plan.bytes_up:,} / {plan.bytes_down:,}",
-        "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
-        "trainer": plan.trainer,
-    }
-    if "noise_multiplier" in options:
-        chosen = getattr(make_client(config), "noise_multiplier", None)
-        rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
-    rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}
+    rows = plan_rows(compose([o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]))
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
     return DONE

@@ -1,4 +1,4 @@
-"""`python -m fedpriv.credentials FOLDER host=NAME[,NAME...] [nodes=3] [days=365]`: the keys and
+"""`fedpriv deploy credentials FOLDER host=NAME[,NAME...] [nodes=3] [days=365]`: the keys and
 certificates of a deployment.
 
     FOLDER/ca/            ca.crt, ca.key            the key stays offline: its holder can impersonate the server

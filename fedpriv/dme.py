@@ -1,7 +1,7 @@
-"""`python -m fedpriv.dme`: distributed mean estimation with every quantiser of the project, without training.
+"""`fedpriv dme`: distributed mean estimation with every quantiser of the project, without training.
 
-    python -m fedpriv.dme [n=10] [dimension=1000] [epsilon=1] [bits=8] [group_size=4,8] [private_share=0.134]
-                          [radius=1] [inputs=uniform] [trials=100] [seed=0] [figure=all] [out=FOLDER]
+    fedpriv dme [n=10] [dimension=1000] [epsilon=1] [bits=8] [group_size=4,8] [private_share=0.134]
+                [radius=1] [inputs=uniform] [trials=100] [seed=0] [figure=all] [out=FOLDER]
 
 n clients hold vectors of `dimension` coordinates and send one bit for each; the server estimates the mean. Prints
 the measured mean squared error per coordinate beside its closed form and the joint epsilon of a coordinate; writes

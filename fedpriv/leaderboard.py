@@ -1,6 +1,6 @@
-"""`python -m fedpriv.leaderboard`: all methods at equal verified epsilon, tuned with equal effort.
+"""`fedpriv leaderboard`: all methods at equal verified epsilon, tuned with equal effort.
 
-    python -m fedpriv.leaderboard [board=all] [data=FOLDER] [download=false] [workers=0] [out=results/leaderboard]
+    fedpriv leaderboard [board=all] [data=FOLDER] [download=false] [workers=0] [out=results/leaderboard]
 
 board     names of files in conf/leaderboard, with commas; all: all of them
 data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data

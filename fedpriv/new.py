@@ -1,8 +1,8 @@
-"""`python -m fedpriv.new NAME [folder=.]`: a new method, private from its first run.
+"""`fedpriv new NAME [folder=.]`: a new method, private from its first run.
 
     strategies/NAME.py       server half: takes the mean of the updates that arrive
     clients/NAME.py          client half: clips, adds Gaussian noise, states its cost; a place for your idea
-    conf/strategy/NAME.yaml  its options: `python -m fedpriv strategy=NAME`
+    conf/strategy/NAME.yaml  its options: `fedpriv strategy=NAME`
     tests/test_NAME.py       it runs and repeats, the ledger matches the closed form, no attack exceeds it
 
 folder: the project's. NAME: lower-case letters, digits and _. No file is ever replaced. Engines, ledger, auditor,
@@ -198,11 +198,11 @@ def _main(arguments: list[str]) -> int:
         return DONE if arguments else MISTAKE
     name, *given = arguments
     if "=" in name:
-        raise OptionError("NAME", name, "comes first: python -m fedpriv.new my_method")
+        raise OptionError("NAME", name, "comes first: fedpriv new my_method")
     options = command_options(given, OPTIONS, "fedpriv.new")
     for path in make_method(name, Path(options["folder"]).expanduser()):
         print(path)
-    print(f"`python -m fedpriv strategy={name}` trains with it, `python -m fedpriv.audit strategy={name}` attacks it")
+    print(f"`fedpriv strategy={name}` trains with it, `fedpriv audit strategy={name}` attacks it")
     return DONE
 
 

@@ -1,4 +1,4 @@
-"""`python -m fedpriv.node COMMAND option=value ...`: a client's machine in a deployment (docs/deploy.md).
+"""`fedpriv deploy node COMMAND option=value ...`: a client's machine in a deployment (docs/deploy.md).
 
     policy                                       print a policy.yaml to fill in
     bundle APP                                   print the SHA-256 of an app, a folder or a .fab file
@@ -10,7 +10,7 @@
             [metrics_port=0] [metrics_address=127.0.0.1]
                                                  answer a server; Ctrl-C or SIGTERM stops
 
-DATA/<class>/* are the pictures. credentials: a node's folder from `python -m fedpriv.credentials`. port: of Flower's
+DATA/<class>/* are the pictures. credentials: a node's folder from `fedpriv deploy credentials`. port: of Flower's
 own service on this machine, a different one for each node. metrics_port: Prometheus metrics and health; 0: none.
 """
 

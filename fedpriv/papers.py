@@ -1,4 +1,4 @@
-"""Lists where each equation of the papers is in the code: ``python -m fedpriv.papers``, or ``make papers``.
+"""Lists where each equation of the papers is in the code: `fedpriv papers`, or `make papers`.
 
 A tag is a comment such as ``# [Fed-CAD, Alg. 1 line 14]``, or ``lines 13, 20``, beside the code that computes it.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from fedpriv.common.command_line import command_options
 
 #: Every equation that must be found, by paper; one that is missing fails a test.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -81,6 +83,12 @@ def missing(tags: list[Tag]) -> list[str]:
     return [
         f"[{paper}, {place}]" for paper, places in REQUIRED.items() for place in places if (paper, place) not in present
     ]
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`fedpriv papers`. Raises `OptionError`: it takes no options."""
+    command_options(arguments, {}, "fedpriv.papers")
+    return main()
 
 
 def main() -> int:

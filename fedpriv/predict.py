@@ -1,4 +1,10 @@
-"""A finished run's model: `python -m fedpriv.predict run=DIR PICTURE...` and `fedpriv.load(DIR)`."""
+"""`fedpriv predict run=RUN_FOLDER PICTURE...`: classifies pictures with a finished run's model.
+
+    run       the run's folder
+    PICTURE   files in any format that Pillow reads; each is brought to the model's size and colours
+
+Prints one line for each picture: file, class, probability. In Python: `fedpriv.load(RUN_FOLDER)`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
-from fedpriv.common.command_line import DONE, guarded
+from fedpriv.common.command_line import DONE, guarded, path_of
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.common.files import open_regular
 from fedpriv.common.printing import printable
@@ -92,12 +98,15 @@ def load_model(folder: str | Path) -> TrainedModel:
 
 def main(arguments: Sequence[str]) -> int:
     """Prints one line per picture: file, class, probability."""
-    runs = [argument[4:] for argument in arguments if argument.startswith("run=")]
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return DONE
+    runs = [path_of(argument[4:]) for argument in arguments if argument.startswith("run=")]
     pictures = [argument for argument in arguments if not argument.startswith("run=")]
 
     def work() -> int:
         if len(runs) != 1 or not pictures:
-            raise OptionError("run", ",".join(runs), "usage: python -m fedpriv.predict run=RUN_FOLDER PICTURE...")
+            raise OptionError("run", ",".join(runs), "usage: fedpriv predict run=RUN_FOLDER PICTURE...")
         model = load_model(runs[0])
         for path in pictures:
             likely, best = model.probabilities(model.read_picture(path)[None])[0].max(0)

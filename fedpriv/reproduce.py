@@ -1,8 +1,8 @@
-"""`python -m fedpriv.reproduce`: a paper's experiments, tables and figures, and which of its claims hold.
+"""`fedpriv reproduce`: a paper's experiments, tables and figures, and which of its claims hold.
 
-    python -m fedpriv.reproduce paper=fedcad|adpfl|coqfl|fedags|agn|all scale=small|literal
-                                [data=FOLDER] [download=false] [workers=0] [seeds=null] [out=results]
-                                [plan=false] [run=true]
+    fedpriv reproduce paper=fedcad|adpfl|coqfl|fedags|agn|all scale=small|literal
+                      [data=FOLDER] [download=false] [workers=0] [seeds=null] [out=results]
+                      [plan=false] [run=true]
 
 data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
 (default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: in

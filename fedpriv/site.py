@@ -1,4 +1,4 @@
-"""`python -m fedpriv.site [results=docs/results] [out=site]`: the static site of a folder of results.
+"""`fedpriv site [results=docs/results] [out=site]`: the static site of a folder of results.
 
     results   folder with <paper>/results.json (fedcad, adpfl, coqfl, fedags, agn; any of them) and leaderboard/
     out       folder of the site; replaced as a whole, if it is empty or an earlier site

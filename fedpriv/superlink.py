@@ -1,7 +1,7 @@
-"""`python -m fedpriv.superlink credentials=FOLDER [host=0.0.0.0] [port=8000] [control=8001] [database=FILE]`: Flower's
+"""`fedpriv deploy superlink credentials=FOLDER [host=0.0.0.0] [port=8000] [control=8001] [database=FILE]`: Flower's
 SuperLink for a deployment (docs/deploy.md). Ctrl-C or SIGTERM stops it.
 
-    credentials      the server's folder of `python -m fedpriv.credentials`
+    credentials      the server's folder of `fedpriv deploy credentials`
     host, port       where nodes connect, with TLS and their registered keys
     control          port on 127.0.0.1 for `flwr`, and for the programs of runs
     database         file that keeps registered nodes and runs across a restart (none: in memory)

@@ -28,7 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELLS = ("", "sh", "bash", "console")
-INLINE = re.compile(r"`((?:\.venv/bin/)?python -m [^`]+|make [a-z][^`]*)`")
+INLINE = re.compile(r"`((?:\.venv/bin/)?python -m [^`]+|(?:\.venv/bin/)?fedpriv [^`]*=[^`]*|make [a-z][^`]*)`")
 
 CONTAINERS = "tests/system/test_containers.py::test_a_documented_command_is_taken_by_its_program"
 #: Commands that are not carried out here: (the whole command, why, the test that does the same or None).
@@ -190,7 +190,22 @@ def steps(page: str, text: str | None = None) -> list[Command | OwnFile]:
 def bare(line: str) -> str:
     """A command without the remark behind it."""
     line = re.sub(r"\s+#\s.*$", "", " ".join(line.split()))
-    return line.removeprefix("$ ").replace(".venv/bin/python ", "python ")
+    line = line.removeprefix("$ ").replace(".venv/bin/python ", "python ").removeprefix(".venv/bin/")
+    return as_module(line) if line.startswith("fedpriv ") else line
+
+
+def as_module(line: str) -> str:
+    """``fedpriv audit ...`` as ``python -m fedpriv.audit ...``, which is the same."""
+    from fedpriv.common.subcommands import DEPLOYMENT, SUBCOMMANDS
+
+    words = [word for word in line.split() if word != "-m"]
+    table, place = (DEPLOYMENT, 2) if words[1] == "deploy" else (SUBCOMMANDS, 1)
+    name = words[place] if len(words) > place and words[place] in table else "run"
+    rest = " ".join(words[place + 1 :] if words[place : place + 1] == [name] else words[1:])
+    module = table[name].call.partition(":")[0].removesuffix(".__main__")
+    rest = f"-m {rest}" if "-m" in line.split() else rest
+    own = {"run": "python -m fedpriv", "plan": "python -m fedpriv plan=true"}
+    return f"{own.get(name, f'python -m {module}')} {rest}".strip()
 
 
 def commands() -> list[Command]:

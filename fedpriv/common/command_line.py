@@ -7,19 +7,31 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.stopping import signal_of
+from fedpriv.common.verbosity import is_verbose
 
 DONE, FAILED, MISTAKE = 0, 1, 2
 
-
 #: Exit code of a process ended by a signal: this plus the signal's number (130, 143).
 SIGNALLED = 128
+#: Nobody reads the output any more, as in `fedpriv --help | head -1`.
+BROKEN_PIPE = SIGNALLED + signal.SIGPIPE
 
+#: Every exit code and what it means: in `--help`, and in docs/operations.md.
+EXIT_CODES = {
+    DONE: "done",
+    FAILED: "a run or a check failed; what was computed is kept",
+    MISTAKE: "a mistake in the call: nothing was begun",
+    SIGNALLED + signal.SIGINT: "interrupted (Ctrl-C)",
+    SIGNALLED + signal.SIGTERM: "stopped by SIGTERM",
+    BROKEN_PIPE: "nobody read the output",
+}
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -40,8 +52,10 @@ def outcome(work: Callable[[], int]) -> tuple[int, str]:
     try:
         return work(), ""
     except RunFailed as error:
+        traced()
         return FAILED, str(error)
     except FedprivError as error:
+        traced()
         return MISTAKE, str(error)
     except KeyboardInterrupt as interruption:
         return SIGNALLED + signal_of(interruption), str(interruption) or how_it_stopped(interruption)
@@ -51,6 +65,12 @@ def outcome(work: Callable[[], int]) -> tuple[int, str]:
         if error.errno in WRONG_PATH and error.filename:
             return MISTAKE, f"{error.filename}: {error.strerror}"
         raise
+
+
+def traced() -> None:
+    """With ``-v``, where the error that is being handled came from."""
+    if is_verbose():
+        traceback.print_exc()
 
 
 @contextmanager
@@ -91,6 +111,12 @@ def whole_number(options: dict[str, str], name: str, least: int, most: int) -> i
     if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
         raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
     return int(options[name])
+
+
+def path_of(text: str) -> str:
+    """A path as given to an option: with or without the quotes that the options of a run need around a space."""
+    quoted = len(text) > 2 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted and not os.path.exists(text) else text
 
 
 def shown(path: Path) -> str:

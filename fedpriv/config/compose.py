@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.subcommands import SUBCOMMANDS
 from fedpriv.config.checks import validate
 from fedpriv.config.methods import NOISE_OPTIONS
 from fedpriv.config.plain_values import host_known, with_scalars
@@ -164,8 +165,24 @@ def _parsed(line: str) -> Override:
         if not parsed.key_or_group:
             raise ValueError("no name")
     except (HydraException, ValueError):
-        raise OptionError(*_split(line), "not of the form option=value; quote special characters") from None
+        raise OptionError(*_split(line), _how_to_write(line)) from None
     return parsed
+
+
+def _how_to_write(line: str) -> str:
+    """What to write in place of a word that is not of the form option=value."""
+    option, equals, value = line.partition("=")
+    if not equals and option in SUBCOMMANDS:
+        return f"not of the form option=value; a command comes first: fedpriv {option} ..."
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    quoted = f"{option}='{escaped}'"
+    try:
+        if not (equals and value and OverridesParser.create().parse_override(quoted).key_or_group):
+            raise ValueError
+    except (HydraException, ValueError):
+        return "not of the form option=value"
+    doubled = re.sub(r'([\\"$`])', r"\\\1", quoted)
+    return f'the value needs quotes of its own: "{doubled}"'
 
 
 def _split(line: str) -> tuple[str, str]:

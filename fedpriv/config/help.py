@@ -1,4 +1,4 @@
-"""The text of `python -m fedpriv --help`, made from the schema and the config tree."""
+"""The text of `fedpriv --help`, made from the schema and the config tree."""
 
 from __future__ import annotations
 
@@ -8,30 +8,43 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedpriv.common.command_line import EXIT_CODES
+from fedpriv.common.subcommands import SUBCOMMANDS, listed
 from fedpriv.config.compose import CONF
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.schema import Config, PartitionConfig, StrategyConfig
 
-USAGE = """fedpriv: differentially private federated learning whose privacy claims are checked
+#: Of a run; `fedpriv` takes the first two everywhere.
+FLAGS = [
+    ("-q, --quiet", "no progress: errors, and the last line of the result"),
+    ("-v, --verbose", "a log line for every event, also of level debug, on stderr; errors with a traceback"),
+    ("-m, --multirun", "a sweep: option=a,b gives one run for each combination"),
+    ("--cfg job|hydra|all", "show the composed options, run nothing (with --resolve: references resolved)"),
+    ("--info [WHAT]", "what Hydra composed and from where: all, config, defaults, defaults-tree, plugins, searchpath"),
+    ("-sc install=bash", 'shell completion: eval "$(fedpriv -sc install=bash)"; also install=zsh'),
+    ("-h, --help", "after a command: its options"),
+    ("--version", ""),
+]
 
-usage: python -m fedpriv [option=value ...]        one run; without options the default job (see conf/config.yaml)
-       python -m fedpriv -m option=a,b ...          a sweep over all combinations
-       python -m fedpriv plan=true [...]            what a run would cost; trains nothing
-       python -m fedpriv resume=RUN_FOLDER          go on after an interruption
-       python -m fedpriv rerun=RUN_FOLDER           repeat a run
-       python -m fedpriv.report DIR...              compare runs
-       python -m fedpriv.predict run=DIR PICTURE... use a model
-       python -m fedpriv.audit run=DIR              attack a run's release code (its own --help)
-       python -m fedpriv.attack run=DIR             membership inference against a run (its own --help)
-       python -m fedpriv.new NAME                   a method of one's own: its files, to be changed (its own --help)
-       python -m fedpriv.credentials FOLDER         certificates and keys of a deployment (its own --help)
-       python -m fedpriv.dme [n=10 epsilon=1 ...]   mean estimation by every quantiser (its own --help)
-       python -m fedpriv.leaderboard [board=NAME]   all methods at equal verified epsilon (its own --help)
-flags: -m, --multirun   -h, --help   --version
-exit:  0 done, 1 the run failed, 2 a mistake in the call, 130 interrupted, 143 stopped by SIGTERM
+FORMS = """\
+  fedpriv strategy=fedcad num_rounds=10   one run; without options the default job (conf/config.yaml)
+  fedpriv -m option=a,b ...               a sweep over all combinations
+  fedpriv resume=RUN_FOLDER               go on after an interruption
+  fedpriv rerun=RUN_FOLDER                repeat a run"""
 
-groups (group=choice, one file each in conf/):"""
+
+def usage() -> str:
+    """Commands, flags and exit codes."""
+    flags = "\n".join(f"  {flag:<21} {words}".rstrip() for flag, words in FLAGS)
+    codes = "\n".join(f"  {code:<4} {words}" for code, words in EXIT_CODES.items())
+    return (
+        "fedpriv: differentially private federated learning whose privacy claims are checked\n\n"
+        f"usage: fedpriv [COMMAND] [option=value ...]        (python -m fedpriv is the same)\n{FORMS}\n\n"
+        f"commands (COMMAND --help tells their options):\n{listed(SUBCOMMANDS, '')}\n\n"
+        f"flags:\n{flags}\n\nexit codes:\n{codes}"
+    )
+
 
 FOLDERS = [
     ("hydra.run.dir", "folder", "where a run is written; default outputs/<date>/<time>-<strategy>-<dataset>"),
@@ -42,7 +55,7 @@ FOLDERS = [
 
 def help_text(own: Mapping[str, tuple[type[Options], type[Options]]] | None = None) -> str:
     """Usage, groups with their choices, and every option with its range. ``own``: schemas of methods without a row."""
-    lines = [USAGE]
+    lines = [usage(), "", "groups (group=choice, one file each in conf/):"]
     for group in ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale"):
         choices = sorted(file.stem for file in (CONF / group).glob("*.yaml") if file.stem != "base")
         lines.append(f"  {group:<12} {', '.join(choices)}")
@@ -56,6 +69,11 @@ def help_text(own: Mapping[str, tuple[type[Options], type[Options]]] | None = No
 def describe_options() -> list[tuple[str, str, str]]:
     """(option, type and range, description) of every option but the methods' own."""
     return list(dict.fromkeys(_walk("", Config)))
+
+
+def rows_of(prefix: str, schema: type[BaseModel]) -> list[tuple[str, str, str]]:
+    """(option, type and range, description) of a schema's options."""
+    return list(_walk(prefix, schema))
 
 
 def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
@@ -90,7 +108,16 @@ def _type_in_words(field: FieldInfo) -> str:
     words = "|".join(_kind(kind) for kind in kinds)
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     limits = [(sign, getattr(part, name, None)) for part in field.metadata for name, sign in signs.items()]
-    return " ".join([words, *(f"{sign}{limit:g}" for sign, limit in limits if limit is not None)])
+    return " ".join(
+        [
+            words,
+            *(
+                f"{sign}{limit if isinstance(limit, int) else f'{limit:g}'}"
+                for sign, limit in limits
+                if limit is not None
+            ),
+        ]
+    )
 
 
 def _kind(kind: Any) -> str:

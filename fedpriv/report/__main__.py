@@ -1,10 +1,11 @@
-"""``python -m fedpriv.report DIR...``: the report of one run, or the comparison of several."""
+"""`fedpriv report DIR...`: the report of one run; `fedpriv compare DIR...`: the comparison of several."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,36 +13,53 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
-from fedpriv.common.errors import FedprivError, RunFolderError
+from fedpriv.common.command_line import DONE, FAILED, guarded
+from fedpriv.common.errors import RunFolderError
 from fedpriv.report.compare import Comparison, compare
-from fedpriv.report.reading import find_runs, is_run, read_run
+from fedpriv.report.reading import RunFolder, damage_of, find_runs, is_run, read_run
 from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables, plain_table, records, rich_table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """The report of one run, or the comparison of several."""
     parser = argparse.ArgumentParser(
-        prog="python -m fedpriv.report",
-        description="Write the report of one run, or compare several: print a table and write comparison.html, "
-        "comparison.csv and comparison.png.",
+        prog="fedpriv report",
+        description="Write the report of one run and say where it is, or compare several runs: print a table and write "
+        "comparison.html, comparison.csv and comparison.png. Exit code 1: written, but a file of the run is damaged.",
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison (default: the common parent)")
+    parser.add_argument("--open", action="store_true", help="show the page in the web browser")
     options = parser.parse_args(arguments)
-    try:
-        _report(options.folders, options.out)
-    except (FedprivError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return guarded(lambda: _report(options.folders, options.out, options.open))
 
 
-def _report(folders: Sequence[Path], out: Path | None) -> None:
+def compare_runs(arguments: Sequence[str] | None = None) -> int:
+    """The comparison of at least two runs."""
+    parser = argparse.ArgumentParser(
+        prog="fedpriv compare",
+        description="Compare the runs in and below the folders: print a table (mean and spread over seeds) and write "
+        "comparison.html, comparison.csv and comparison.png.",
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison (default: the common parent)")
+    parser.add_argument("--open", action="store_true", help="show the page in the web browser")
+    options = parser.parse_args(arguments)
+    return guarded(lambda: _report(options.folders, options.out, options.open, several=True))
+
+
+def _report(folders: Sequence[Path], out: Path | None, show: bool = False, several: bool = False) -> int:
     runs = find_runs(folders)
+    if several and len(runs) == 1:
+        words = f"one run alone is nothing to compare; `fedpriv report {runs[0]}` writes its report"
+        raise RunFolderError(f"{runs[0]}: {words}")
     from fedpriv.report import page  # draws: not needed to refuse a wrong folder
 
     if len(runs) == 1:
-        print(page.write_report(runs[0]))
-        return
+        written = page.write_report(runs[0])
+        print(written)
+        _show(written, show)
+        return _said_damage(read_run(runs[0]))
     out = out or _common_parent(folders)
     comparison = compare([read_run(run) for run in runs])
     _print(comparison)
@@ -50,6 +68,21 @@ def _report(folders: Sequence[Path], out: Path | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for file in page.write_comparison(comparison, out):
         print(file)
+        _show(file, show and file.suffix == ".html")
+    return DONE
+
+
+def _show(page: Path, wanted: bool) -> None:
+    if wanted:
+        webbrowser.open(page.resolve().as_uri())
+
+
+def _said_damage(run: RunFolder) -> int:
+    """Names what of a run is damaged; exit code 1 where something is."""
+    problems = damage_of(run)
+    for name, words in problems.items():
+        print(f"fedpriv: {run.path / name}: {words}", file=sys.stderr)
+    return FAILED if problems else DONE
 
 
 def _common_parent(folders: Sequence[Path]) -> Path:

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from fedpriv.common.errors import RunFolderError
+from fedpriv.common.errors import FedprivError, RunFolderError
+from fedpriv.config.compose import read_config
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.words import number
 
@@ -22,6 +23,8 @@ MARKS = ("config.yaml", "metrics.jsonl", "summary.json", ".hydra")
 
 #: Keys of a ledger line that are not parameters of its mechanism.
 NOT_PARAMETERS = {"round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "count"}
+
+TORN_LAST = "its last line is torn and was left out"
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def _read_rounds(file: Path, problems: dict[str, str]) -> list[dict[str, Any]]:
     lines = [_round(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
     torn = [i for i, line in enumerate(lines, start=1) if line is None]
     if torn == [len(lines)]:
-        problems[file.name] = "its last line is torn and was left out"
+        problems[file.name] = TORN_LAST
     elif torn:
         problems[file.name] = (
             f"broken lines were left out: {', '.join(map(str, torn[:5]))}{' …' if len(torn) > 5 else ''}"
@@ -155,6 +158,23 @@ def _round(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return content if isinstance(content, dict) and isinstance(content.get("round"), int) else None
+
+
+def damage_of(run: RunFolder) -> dict[str, str]:
+    """File -> what is wrong with it. A run that is still going on may be writing its last line."""
+    problems = dict(run.problems)
+    if run.summary is None and problems.get("metrics.jsonl") == TORN_LAST:
+        problems.pop("metrics.jsonl")
+    if "config.yaml" not in problems:
+        try:
+            read_config(run.path)
+        except FedprivError as error:
+            problems["config.yaml"] = str(error).removeprefix(f"{run.path / 'config.yaml'}: ")
+    ledger = run.path / "ledger.jsonl"
+    if run.summary is not None and not ledger.exists():
+        problems[ledger.name] = "missing: what the run released is no longer known"
+    count_releases(ledger, problems)
+    return problems
 
 
 def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[Releases]:

@@ -8,6 +8,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 
 from fedpriv.common.command_line import DONE, FAILED, shown
+from fedpriv.common.verbosity import is_quiet
 
 
 class SweepOutcome(Callback):
@@ -18,11 +19,12 @@ class SweepOutcome(Callback):
         failures = {path.parent.name: path.read_text().strip() for path in sorted(folder.glob(f"*/{FAILURE_FILE}"))}
         finished = list(folder.glob("*/summary.json"))
         job_ended(FAILED if failures else DONE)
-        print(f"sweep: {len(finished)} runs finished, {len(failures)} failed")
-        for name, reason in failures.items():
-            print(f"  {name}: {reason}")
+        if not is_quiet():
+            print(f"sweep: {len(finished)} runs finished, {len(failures)} failed")
+            for name, reason in failures.items():
+                print(f"  {name}: {reason}")
         if finished:
-            print(f"compare: python -m fedpriv.report {shown(folder)}", flush=True)
+            print(f"compare: fedpriv compare {shown(folder)}", flush=True)
 
 
 #: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.

@@ -62,7 +62,7 @@ def test_what_predict_refuses(finished: Path, tmp_path: Path, capsys: pytest.Cap
     text = tmp_path / "notes.txt"
     text.write_text("no picture")
     for arguments, words in (
-        ([], "usage: python -m fedpriv.predict"),
+        ([], "usage: fedpriv predict"),
         ([f"run={finished}"], "usage"),
         (["picture.png"], "usage"),
         ([f"run={finished}", str(text)], "notes.txt: not a picture"),

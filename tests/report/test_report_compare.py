@@ -9,6 +9,7 @@ import pytest
 import yaml
 from report_runs import LEAKS, NO_PRIVACY, make_run, privacy
 
+from fedpriv.config.compose import compose
 from fedpriv.report.__main__ import main
 from fedpriv.report.compare import WARNING, _differing_options, compare, mean_curve, spread
 from fedpriv.report.reading import read_run
@@ -148,9 +149,35 @@ def test_plain_tables_align():
 
 def test_one_run_gets_its_report(tmp_path, capsys):
     folder = make_run(tmp_path / "run", rounds=3)
+    (folder / "config.yaml").write_text(yaml.safe_dump(compose().to_dict()))
     assert main([str(folder)]) == 0
-    assert capsys.readouterr().out.strip() == str(folder / "report.html")
+    said = capsys.readouterr()
+    assert (said.out.strip(), said.err) == (str(folder / "report.html"), "")
     assert (folder / "report.html").is_file() and not (tmp_path / "comparison.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("ledger.jsonl", None, "missing: what the run released is no longer known"),
+        ("ledger.jsonl", '{"round": 1', "1 torn or broken lines are not counted here"),
+        ("config.yaml", "seed: [", "cannot be read"),
+        ("config.yaml", "seed: 1", "num_clients: the option has no value"),
+        ("metrics.jsonl", "{", "its last line is torn"),
+        ("summary.json", "[]", "no mapping of names to values"),
+    ],
+)
+def test_a_damaged_run_is_reported_and_said_in_the_exit_code(file, content, words, tmp_path, capsys):
+    folder = make_run(tmp_path / "run", rounds=3)
+    (folder / "config.yaml").write_text(yaml.safe_dump(compose().to_dict()))
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(content)
+    assert main([str(folder)]) == 1
+    said = capsys.readouterr()
+    assert said.out.strip() == str(folder / "report.html")
+    assert f"fedpriv: {folder / file}: " in said.err and words in said.err and said.err.count("\n") == 1
 
 
 def test_a_sweep_gets_a_comparison_in_its_folder(tmp_path, capsys):
@@ -199,7 +226,7 @@ def test_nothing_to_report_is_one_line_and_exit_code_2(tmp_path, capsys, broken)
             make_run(tmp_path / name, rounds=2, finished=False)
     assert main([str(tmp_path)]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert err.startswith("fedpriv: ") and err.count("\n") == 1 and "Traceback" not in err
     assert main([str(tmp_path / "nowhere")]) == 2
     assert "nowhere: no such folder" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stop:

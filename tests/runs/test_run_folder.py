@@ -218,7 +218,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
         message = capsys.readouterr().err
         assert message.count("\n") == 1 and message.startswith("fedpriv: ") and file in message
         if file == ".png":  # only the report did not fit
-            assert f"python -m fedpriv.report {folder}" in message
+            assert f"fedpriv report {folder}" in message
             main([str(folder)])
             assert (folder / "report.html").exists()
         else:

@@ -35,7 +35,7 @@ def test_a_sweep_runs_every_combination_and_compares_them(
     assert jobs_of(folder) == names
     assert outcome.out.splitlines()[-2:] == [
         "sweep: 8 runs finished, 0 failed",
-        f"compare: python -m fedpriv.report {folder.relative_to(tmp_path)}",
+        f"compare: fedpriv compare {folder.relative_to(tmp_path)}",
     ]
     alone = run("num_rounds=2", "strategy=fedldp", "strategy.client.noise_multiplier=0.1", "seed=1")
     assert result_of(folder / names[3]) == result_of(alone)

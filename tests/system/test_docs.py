@@ -107,6 +107,11 @@ def test_commands_are_found_wherever_they_stand() -> None:
         assert elsewhere(unknown) is None
         assert Shop().carry_out(Command("p", 8, unknown)) == (3, f"nobody knows how to run {named}")
     assert bare(".venv/bin/python -m x   # y") == "python -m x"
+    assert bare(".venv/bin/fedpriv audit run=x") == "python -m fedpriv.audit run=x"
+    assert bare("fedpriv report X Y") == "python -m fedpriv.report X Y"
+    assert bare("fedpriv deploy node policy") == "python -m fedpriv.node policy"
+    assert bare("fedpriv plan seed=1") == "python -m fedpriv plan=true seed=1"
+    assert bare("fedpriv -m run seed=1,2") == bare("fedpriv -m seed=1,2") == "python -m fedpriv -m seed=1,2"
 
 
 @pytest.mark.parametrize("page", pages())

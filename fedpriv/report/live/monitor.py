@@ -15,6 +15,7 @@ from typing import Any
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import MALFORMED
 from fedpriv.common.stopping import signal_of
+from fedpriv.common.verbosity import is_verbose
 from fedpriv.config.schema import Config
 from fedpriv.report.live.logs import EventLog, configure_logging
 from fedpriv.report.live.prometheus import RunMetrics
@@ -36,7 +37,7 @@ class Monitor:
     def __init__(self, config: Config, folder: Path, log: EventLog) -> None:
         privacy = config.privacy
         self._tracker = Tracker(config.tracking, folder, self._not_tracked)
-        self._silent = config.operations.log_format is None
+        self._silent = config.operations.log_format is None and not is_verbose()
         self.metrics = RunMetrics(config.num_rounds, privacy.max_epsilon, privacy.target_epsilon)
         self.server: MetricsServer | None = None
         self.state = "starting"
@@ -57,6 +58,7 @@ class Monitor:
         sizes = {"num_rounds": config.num_rounds, "num_clients": config.num_clients}
         fields: dict[str, Any] = {"round": done, "epsilon": epsilon, **parts, **sizes}
         self._log.event("run_resumed" if done else "run_started", **fields)
+        self._log.event("run_prepared", logging.DEBUG, digest=config.digest(), options=config.to_dict())
         self._tracker.start(config, done)
         self.heard()  # starting the tools may have taken long
 
@@ -87,6 +89,7 @@ class Monitor:
             bytes_up=row["bytes_up"],
             bytes_down=row["bytes_down"],
         )
+        self._log.event("round_timings", logging.DEBUG, round=self._round, **row["timings"])
         self._tracker.round(row)
         self.heard()
 
@@ -152,7 +155,10 @@ def watched(config: Config, folder: Path) -> Iterator[Monitor]:
     too. Raises `OptionError` for a port that is taken or a log that cannot be written.
     """
     options, name = config.operations, folder.absolute().name
-    log = configure_logging(options.log_format, options.log_file, level=options.log_level, run=name)
+    style, level = options.log_format, str(options.log_level)
+    if is_verbose():
+        style, level = style or "plain", "debug"
+    log = configure_logging(style, options.log_file, level=level, run=name)
     try:
         monitor = Monitor(config, folder, log)
     except OptionError:

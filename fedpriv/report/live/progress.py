@@ -14,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedpriv.common.verbosity import is_quiet
+
 #: Shortest time between plain lines, except before the last.
 SECONDS_BETWEEN_LINES = 1.0
 
@@ -49,7 +51,8 @@ class RunProgress:
         self.bar: Progress | None = None
         self._began, self._first = time.monotonic(), done
         self._prefix, self._shown = _prefix.get(), -math.inf
-        if self.console.is_terminal and self._prefix is None:
+        self._quiet = is_quiet()
+        if self.console.is_terminal and self._prefix is None and not self._quiet:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -73,6 +76,8 @@ class RunProgress:
 
     def round(self, number: int, accuracy: float | None, epsilon: float | None, seconds: float) -> None:
         """A round has ended."""
+        if self._quiet:
+            return
         if self.bar:
             shown: dict[str, Any] = {"epsilon": figure(epsilon)}
             if accuracy is not None:

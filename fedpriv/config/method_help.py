@@ -1,0 +1,121 @@
+"""`fedpriv help METHOD`: the options of one method, with ranges, defaults, meaning and the paper's letters."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedpriv.common.command_line import DONE
+from fedpriv.common.errors import OptionError
+from fedpriv.common.subcommands import DEPLOYMENT, SUBCOMMANDS, call, nearest
+from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.help import describe_options, rows_of, usage
+from fedpriv.config.methods import METHODS
+from fedpriv.config.options import Options
+from fedpriv.config.schema import Config
+from fedpriv.config.symbols import COMMON, SYMBOLS
+
+Row = tuple[str, str, str]
+Halves = tuple[type[Options], type[Options]]
+#: Begins the description of an option that another one decides.
+FOLLOWS = "as "
+
+
+def answer(arguments: Sequence[str], schemas: Callable[[Config], Halves]) -> int:
+    """`fedpriv help [METHOD | COMMAND]`. schemas: of the server half and the client half of a user's own method.
+
+    Raises `OptionError` for a word that is neither.
+    """
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    if not words:
+        print(f"{usage()}\n\nfedpriv help METHOD tells the options of one method, fedpriv --help all options.")
+        print(_wrapped(f"methods: {', '.join(group_choices(CONF / 'strategy'))}", _columns(), "  "))
+        return DONE
+    name = words[0].removeprefix("strategy=")
+    table = DEPLOYMENT if name == "deploy" and len(words) > 1 else SUBCOMMANDS
+    if words[-1] in table and len(words) == 1 + (table is DEPLOYMENT):
+        return call(words[-1], ["--help"], table) if words[-1] != "help" else answer([], schemas)
+    methods = group_choices(CONF / "strategy")
+    if name not in methods or len(words) > 1:
+        wrong = words[1] if len(words) > 1 else name
+        hint = nearest(wrong, [*methods, *SUBCOMMANDS]) or "."
+        commands = f"methods: {', '.join(methods)}; commands: {', '.join(SUBCOMMANDS)}"
+        raise OptionError("help", wrong, f"there is no such method or command{hint} Allowed: one of the {commands}")
+    halves = METHODS[name] if name in METHODS else schemas(compose([f"strategy={name}"]))
+    print(method_help(name, halves, _columns()))
+    return DONE
+
+
+def _columns() -> int:
+    """Of the terminal ($COLUMNS); 80 where there is none."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def method_help(name: str, schemas: Halves, columns: int = 80) -> str:
+    """schemas: of the server half and the client half."""
+    config = compose([f"strategy={name}"])
+    values: dict[str, Any] = config.to_dict()
+    symbols = {**COMMON, **SYMBOLS.get(name, {})}
+    lines = [_wrapped(f"{name}: {summary_of(name)}", columns, "")]
+    halves = zip(("client", "server"), (schemas[1], schemas[0]), strict=True)
+    for half, schema in halves:
+        rows = rows_of(f"strategy.{half}.", schema)
+        lines += ["", f"options of the {half} half{'' if rows else ': none'}"]
+        following = [row[0].rpartition(".")[2] for row in rows if row[2].startswith(FOLLOWS)]
+        for row in (row for row in rows if not row[2].startswith(FOLLOWS)):
+            short = row[0].removeprefix("strategy.")
+            lines += _option(row, values["strategy"][half].get(row[0].rpartition(".")[2]), symbols.get(short), columns)
+        if following:
+            lines.append(
+                _wrapped(
+                    f"decided by options of these names elsewhere: {', '.join(following)}", columns, "      ", "  "
+                )
+            )
+    known = {row[0]: row for row in describe_options()}
+    lines += ["", _wrapped("of the options that all methods share, those with a letter in the paper", columns, "")]
+    for option in (option for option in symbols if not option.startswith(("client.", "server."))):
+        lines += _option(known[option], _value(values, option), symbols[option], columns)
+    words = (
+        f"Notes on it: docs/methods.md; its code: clients/{name}.py, strategies/{name}.py. All options: fedpriv --help."
+    )
+    lines += ["", _wrapped(words, columns, "")]
+    return "\n".join(lines)
+
+
+def summary_of(name: str) -> str:
+    """The first remark of the method's YAML file."""
+    lines = (CONF / "strategy" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    first = next((n for n, line in enumerate(lines) if line.startswith("# ") and "@package" not in line), None)
+    if first is None:
+        return "a method of one's own"
+    end = next((n for n in range(first, len(lines)) if not lines[n].startswith("# ")), len(lines))
+    return " ".join(line[2:].strip() for line in lines[first:end])
+
+
+def _value(values: Mapping[str, Any], option: str) -> Any:
+    for part in option.split("."):
+        values = values[part]
+    return values
+
+
+def _option(row: Row, value: Any, symbol: str | None, columns: int) -> list[str]:
+    """``option=default``, its range and letter; what it means, below."""
+    option, kind, words = row
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+    facts = [kind] if kind != "Any" else []
+    facts += [f"the paper's {symbol}"] if symbol else []
+    head = f"  {option}={shown}"
+    beside = f"  ({'; '.join(facts)})" if facts else ""
+    if len(head) + len(beside) <= columns:
+        lines = [head + beside]
+    else:
+        lines = [head, _wrapped(beside.strip(), columns, "      ", "      ")]
+    return [*lines, _wrapped(words, columns, "      ", "      ")]
+
+
+def _wrapped(text: str, columns: int, indent: str, first: str = "") -> str:
+    return textwrap.fill(
+        text, columns, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,55 @@
+"""What a run would cost, in words: the answer of `fedpriv plan`."""
+
+from __future__ import annotations
+
+from fedpriv.client.build import make_client
+from fedpriv.config.schema import Config
+from fedpriv.engines.worker import Worker
+from fedpriv.report.live.progress import figure
+from fedpriv.runs.planning import plan_elsewhere
+from fedpriv.runs.preparation import resolve
+
+
+def _parameters(worker: Worker) -> str:
+    size, shared = worker.model.layout.num_parameters, worker.shared
+    held = shared.stop - shared.start
+    return str(size) if held == size else f"{size}, of which {held} are shared"
+
+
+def _public_features(config: Config) -> dict[str, str]:
+    from fedpriv.data.features import public_knowledge
+
+    return {} if config.features.name == "none" else {"public features": public_knowledge(config.features)}
+
+
+def plan_rows(config: Config) -> dict[str, str]:
+    """Name -> value of every line. Trains nothing."""
+    config, worker, plan = resolve(config, None)
+    claim = plan.claim
+    claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
+    options = config.client_options()
+    threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
+    rows = {
+        "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
+        **_public_features(config),
+        "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
+        f"a client takes part {plan.participations[0]} to {plan.participations[1]} times",
+        "parameters": _parameters(worker),
+        "claimed epsilon": claimed,
+        "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
+        f"{plan.accountant})",
+        "threat model": f"{threat}, delta {config.privacy.delta:g}",
+        **{
+            f"and against {other.threat.observer}": f"{figure(other.verified_epsilon)} (median "
+            f"{figure(other.verified_median)}; {other.accountant})"
+            for other in plan_elsewhere(config)
+        },
+        "bytes up / down": f"{plan.bytes_up:,} / {plan.bytes_down:,}",
+        "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
+        "trainer": plan.trainer,
+    }
+    if "noise_multiplier" in options:
+        chosen = getattr(make_client(config), "noise_multiplier", None)
+        rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
+    rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}
+    return rows

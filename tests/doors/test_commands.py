@@ -1,0 +1,319 @@
+"""`fedpriv`, the one command: its subcommands, flags and exit codes, its help, and completion in a real bash."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import NO_REPORT, SMALL, Outcome
+
+from fedpriv.__main__ import main
+from fedpriv.cli import FLAGS
+from fedpriv.common.command_line import EXIT_CODES
+from fedpriv.common.subcommands import DEPLOYMENT, RUN_OPTIONS, SUBCOMMANDS
+from fedpriv.common.verbosity import VARIABLE
+from fedpriv.config import help as help_page
+from fedpriv.config.completion import answers
+from fedpriv.config.help import describe_options, rows_of
+from fedpriv.config.method_help import method_help
+from fedpriv.config.methods import METHODS
+from fedpriv.config.symbols import COMMON, SYMBOLS
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERYWHERE = {**SUBCOMMANDS, **{f"deploy {name}": command for name, command in DEPLOYMENT.items()}}
+Fedpriv = Callable[..., Outcome]
+
+
+@pytest.fixture
+def fedpriv(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fedpriv:
+    """``fedpriv("audit", "run=here")``: the command in this process, working in ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Outcome:
+        capfd.readouterr()
+        try:
+            code = main(arguments)
+        except SystemExit as ended:  # argparse
+            code = int(ended.code or 0)
+        return Outcome(code, *capfd.readouterr())
+
+    return call
+
+
+# --- subcommands -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_every_subcommand_has_a_door_and_tells_its_options(name: str, fedpriv: Fedpriv) -> None:
+    command = EVERYWHERE[name]
+    module, _, function = command.call.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    outcome = fedpriv(*name.split(), "--help")
+    assert outcome.code == 0 and outcome.err == "" and len(outcome.out) > 100
+    told = outcome.out
+    for option in command.options.split():
+        if option != RUN_OPTIONS:
+            assert re.search(rf"\b{option.strip('=-')}\b", told), option
+
+
+def test_help_without_imports_of_what_it_is_about() -> None:
+    """`fedpriv audit --help` does not wait for torch."""
+    script = (
+        "import sys; from fedpriv.__main__ import main; code = main(['audit', '--help']);"
+        "print([code, *(name for name in ('torch', 'hydra', 'pydantic') if name in sys.modules)])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[0]"
+
+
+def test_run_is_what_the_command_does_without_a_subcommand(fedpriv: Fedpriv, tmp_path: Path) -> None:
+    options = (*SMALL, NO_REPORT, "num_rounds=1")
+    for number, call in enumerate([options, ("run", *options)]):
+        assert fedpriv(*call, f"hydra.run.dir=run{number}").code == 0
+    found = [json.loads((tmp_path / f"run{number}" / "summary.json").read_text()) for number in (0, 1)]
+    assert found[0]["accuracy"] == found[1]["accuracy"]
+    sweep = fedpriv("-m", "run", *options, "seed=0,1", "hydra.sweep.dir=sweep")
+    assert sweep.code == 0 and "sweep: 2 runs finished, 0 failed" in sweep.out
+    assert fedpriv("compare", "run0", "run1", "--out", "both").code == 0
+    alone = fedpriv("compare", "run0")
+    assert alone.code == 2 and "`fedpriv report run0` writes its report" in alone.err
+    report = fedpriv("report", "run0")
+    assert (report.code, report.out) == (0, "run0/report.html\n") and (tmp_path / "run0/report.html").exists()
+
+
+def test_plan_is_the_option_plan(fedpriv: Fedpriv, tmp_path: Path) -> None:
+    first, second = fedpriv("plan", *SMALL), fedpriv(*SMALL, "plan=true")
+    assert first.code == second.code == 0 and "verified epsilon" in first.out
+    kept = [[line for line in one.out.splitlines() if "time" not in line] for one in (first, second)]
+    assert kept[0] == kept[1] and not list(tmp_path.iterdir())
+
+
+def test_files_and_folders_with_the_names_of_subcommands_do_not_matter(fedpriv: Fedpriv, tmp_path: Path) -> None:
+    for name in SUBCOMMANDS:
+        if len(name) % 2:
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).write_text("x")
+    assert fedpriv("plan", *SMALL).code == 0
+    assert fedpriv("audit", "run=nowhere").err == "fedpriv: nowhere: there is no such run folder\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (["audti", "run=x"], "audti: there is no such command; did you mean audit?"),
+        (["reprot", "x"], "reprot: there is no such command; did you mean report or reproduce?"),
+        (["fedcad"], "fedcad: there is no such command; did you mean strategy=fedcad?"),
+        (["cifar10"], "did you mean dataset=cifar10?"),
+        (["results"], "results: a folder is no command; did you mean fedpriv report results"),
+        (["seed=1", "audit"], "a command comes first: fedpriv audit ..."),
+        (["deploy", "nod"], "deploy=nod: allowed: credentials, superlink, node; did you mean node?"),
+        (["help", "fedcat"], "help=fedcat: there is no such method or command; did you mean fedcad"),
+        (["papers", "x=1"], "x=1: no such option; allowed: none"),
+        (["--cfg", "jobs"], "--cfg=jobs: allowed: job, hydra, all"),
+        (["--resolve"], "--resolve: belongs to --cfg"),
+        (["--hepl"], "did you mean --help?"),
+    ],
+)
+def test_a_mistyped_call_is_answered_with_what_was_meant(
+    call: list[str], words: str, fedpriv: Fedpriv, tmp_path: Path
+) -> None:
+    (tmp_path / "results").mkdir()
+    outcome = fedpriv(*call)
+    assert outcome.code == 2 and outcome.out == "" and outcome.err.count("\n") == 1
+    assert outcome.err.startswith("fedpriv: ") and words in outcome.err
+
+
+# --- flags -----------------------------------------------------------------------------------------------
+
+
+def test_quiet_leaves_the_last_line_and_errors(fedpriv: Fedpriv) -> None:
+    options = (*SMALL, "num_rounds=1", "evaluate.every=0")
+    outcome = fedpriv("-q", *options, NO_REPORT, "hydra.run.dir=here")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "folder: here\n", "")
+    assert fedpriv(*options, "-q", "hydra.run.dir=page").out == "report: page/report.html\n"
+    assert fedpriv("--quiet", "-m", *options, NO_REPORT, "seed=0,1", "hydra.sweep.dir=all").out.splitlines() == [
+        *(f"folder: all/{number}-fedcad-digits" for number in (0, 1)),
+        "compare: fedpriv compare all",
+    ]
+    assert "num_clients=0: must be at least 1" in fedpriv("-q", "num_clients=0").err
+    assert VARIABLE not in os.environ
+
+
+def test_verbose_logs_events_of_level_debug_and_shows_where_an_error_came_from(fedpriv: Fedpriv) -> None:
+    outcome = fedpriv("-v", *SMALL, "num_rounds=1", NO_REPORT, "hydra.run.dir=here")
+    levels = {line.split()[2]: line.split()[1] for line in outcome.err.splitlines()}
+    assert levels["run_prepared"] == levels["round_timings"] == "debug" and levels["round_ended"] == "info"
+    wrong = fedpriv("-v", "num_clients=0")
+    assert wrong.code == 2 and "Traceback" in wrong.err and wrong.err.splitlines()[-1].startswith("fedpriv: num_cl")
+    assert VARIABLE not in os.environ
+
+
+def test_hydras_flags_show_what_would_be_composed(fedpriv: Fedpriv, tmp_path: Path) -> None:
+    shown = fedpriv("run", "--cfg", "job", "strategy=fedldp", "num_rounds=7")
+    assert shown.code == 0 and "num_rounds: 7" in shown.out and "name: fedldp" in shown.out
+    assert "${strategy.server.clipping}" in shown.out
+    resolved = fedpriv("plan", "-c", "job", "--resolve", "strategy=fedldp")
+    assert resolved.code == 0 and "${" not in resolved.out
+    assert "run:\n" in fedpriv("--cfg=hydra", "hydra.run.dir=x").out
+    assert fedpriv("--cfg", "job", "num_rounds=0").code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_exit_codes_are_listed_where_people_look() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    for code, words in EXIT_CODES.items():
+        assert f"| {code} | {words}" in page
+        assert re.search(rf"^  {code} +{re.escape(words)}$", help_page.usage(), re.MULTILINE)
+    assert all(flag in help_page.usage() for flag in FLAGS)
+
+
+@pytest.mark.slow
+def test_who_reads_no_further_gets_no_traceback() -> None:
+    call = f"{sys.executable} -m fedpriv --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", call], capture_output=True, text=True)
+    assert done.stderr == "" and done.returncode in (0, 141)  # by who was faster
+
+
+# --- help on a method ------------------------------------------------------------------------------------
+
+
+def options_of(method: str) -> dict[str, str]:
+    """Option as `SYMBOLS` names it -> its description."""
+    server, client = METHODS[method]
+    rows = [*rows_of("server.", server), *rows_of("client.", client), *describe_options()]
+    return {option: words for option, _, words in rows}
+
+
+def test_every_option_of_every_method_has_words_and_every_letter_an_option() -> None:
+    assert SYMBOLS.keys() == METHODS.keys()
+    for method in METHODS:
+        options = options_of(method)
+        unnamed = [option for option, words in options.items() if not words and option.startswith(("client", "server"))]
+        assert unnamed == [], method
+        assert {*SYMBOLS[method], *COMMON} - options.keys() == set(), method
+        assert all({**COMMON, **SYMBOLS[method]}.values())
+
+
+#: Names of variables of these files, that options of the same names have nothing to do with.
+VARIABLES = {("fedags", "client.threshold"), ("fedonce", "server.spread")}
+
+
+def letters_in_code(method: str) -> dict[str, str]:
+    """Option -> letter, by the line ``Symbols: sigma -> noise_multiplier, ...`` of the method's two files."""
+    found = {}
+    for half, folder in (("client", "clients"), ("server", "strategies")):
+        text = (ROOT / folder / f"{method}.py").read_text().split('"""')[1]
+        listed = re.search(r"Symbols: (.*?)(?:\n\n|\Z)", text, re.DOTALL)
+        for pair in re.split(r"[,;] (?=[^()]*->)", " ".join(listed[1].split()) if listed else ""):
+            letter, arrow, name = pair.partition(" -> ")
+            word = re.match(r"`*([a-z_0-9.]+)`*(?=$|[.,; ]+\(|[.,;]|$)", name)
+            if arrow and word:
+                option = word[1].rstrip(".")
+                found[option if "." in option or option in COMMON else f"{half}.{option}"] = letter
+    return found
+
+
+def test_the_letters_are_those_of_the_methods_files() -> None:
+    compared = 0
+    for method in METHODS:
+        known = {**COMMON, **SYMBOLS[method]}
+        for option, letter in letters_in_code(method).items():
+            if option in options_of(method) and (method, option) not in VARIABLES:
+                assert letter in known.get(option, "").split(", "), (method, option)
+                compared += 1
+    assert compared > 45
+
+
+@pytest.mark.parametrize("columns", [50, 80, 132])
+def test_help_on_a_method_fits_the_terminal(columns: int, fedpriv: Fedpriv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    outcome = fedpriv("help", "fedcad")
+    assert outcome.code == 0 and max(map(len, outcome.out.splitlines())) <= columns
+    said = " ".join(outcome.out.split())
+    assert "strategy.client.obsolete_factor=0.0 (float >=0 <=1; the paper's gamma)" in said
+    assert "gamma: weight of the newest change in Diff; 0 = constant" in said
+    assert "num_rounds=60 (int >=1 <2147483648; the paper's T)" in said
+
+
+def test_help_on_every_method_names_every_option_and_value() -> None:
+    for method, halves in METHODS.items():
+        said = method_help(method, halves)
+        for half, schema in zip(("server", "client"), halves, strict=True):
+            for option, _, words in rows_of(f"strategy.{half}.", schema):
+                name = option.rpartition(".")[2]
+                assert (f" {option}=" in said) or (words.startswith("as ") and name in said), (method, option)
+    assert "strategy.server.step=auto" in method_help("fedonce", METHODS["fedonce"])
+
+
+def test_help_lists_methods_and_answers_for_commands(fedpriv: Fedpriv) -> None:
+    outcome = fedpriv("help")
+    assert outcome.code == 0 and "fedcad" in outcome.out and "exit codes:" in outcome.out
+    assert fedpriv("help", "audit").out == fedpriv("audit", "--help").out
+    assert fedpriv("help", "deploy", "node").out == fedpriv("deploy", "node", "--help").out
+
+
+# --- completion ------------------------------------------------------------------------------------------
+
+#: Asks bash's own completion function, as Tab would.
+BASH = """
+fedpriv() { "$PYTHON" -m fedpriv "$@"; }
+eval "$(fedpriv -sc install=bash)"
+while IFS= read -r line; do
+    COMP_LINE="$line" COMP_POINT=${#line} COMP_WORDS=(fedpriv) COMPREPLY=()
+    "$(complete -p fedpriv | sed 's/.*-F \\([^ ]*\\) .*/\\1/')"
+    echo "$line>${COMPREPLY[*]}"
+done
+"""
+
+
+def test_bash_completes_subcommands_and_options() -> None:
+    lines = ["fedpriv au", "fedpriv strategy=fedc", "fedpriv plan local.sam"]
+    done = subprocess.run(
+        ["bash", "-c", BASH], input="\n".join(lines) + "\n", text=True, capture_output=True, check=True,
+        env={**os.environ, "PYTHON": sys.executable}
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "fedpriv au>audit",
+        "fedpriv strategy=fedc>fedcad",  # bash has divided the word at =
+        "fedpriv plan local.sam>local.sampler=",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fedpriv -q re", ["report", "reproduce", "rerun=", "resume="]),
+        ("fedpriv audit run", ["run="]),
+        ("fedpriv attack lo", []),
+        ("fedpriv audit strategy=fedl", ["strategy=fedldp"]),
+        ("fedpriv deploy s", ["superlink"]),
+        ("fedpriv deploy superlink por", ["port="]),
+        ("fedpriv help nba", ["nbafl"]),
+        ("fedpriv run privacy.variant=", ["privacy.variant=published", "privacy.variant=repaired"]),
+        ("fedpriv strategy=fedcad strategy.client.obs", ["strategy.client.obsolete_factor="]),
+        ("fedpriv -m strategy=fedcad,fedav", ["strategy=fedcad,fedavg"]),
+        ("fedpriv evaluate.clients=t", ["evaluate.clients=true"]),
+        ("fedpriv report --o", []),
+        ("fedpriv --v", ["--version"]),
+    ],
+)
+def test_what_completion_offers(line: str, expected: list[str]) -> None:
+    assert answers(line) == expected
+
+
+def test_completion_of_paths(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "fifth.txt").touch()
+    assert answers(f"fedpriv audit run={tmp_path}/runs/fi") == [
+        f"run={tmp_path}/runs/fifth.txt",
+        f"run={tmp_path}/runs/first/",
+    ]
+    assert answers(f"fedpriv dataset.root={tmp_path}/ru") == [f"dataset.root={tmp_path}/runs/"]
