@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from record_fuzz import OVERSIZED, array, config_value, damaged
+from record_fuzz import array, config_value, damaged, oversized
 
 from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
@@ -207,7 +207,7 @@ def content(rng: random.Random, size: int) -> RecordDict:
     server_round = rng.choice((1, 1, 2, 2, 3, 0, 2**31 - 1)) if rng.random() < 0.95 else config_value(rng)
     found = request(arrays, server_round, rng.choice((0, 0, 0, 1, -1, 2**63 - 1)), **options)
     if rng.random() < 0.02:
-        found[rng.choice((CONFIG, "other"))] = rng.choice(OVERSIZED)
+        found[rng.choice((CONFIG, "other"))] = rng.choice(oversized())
     return found
 
 

@@ -56,6 +56,7 @@ def first_inputs(folder: Path) -> None:
 def main() -> None:
     logging.disable(logging.CRITICAL)
     identify_server()
+    record_fuzz.prepare()
     with tempfile.TemporaryDirectory() as folder:
         first_inputs(Path(folder))
         limits = ["-timeout=20", "-malloc_limit_mb=256", "-rss_limit_mb=4096", "-max_len=4096", "-print_final_stats=1"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -102,12 +103,12 @@ def check(given: str) -> Config | None:
         targets = _leaves(options, "_target_")
         assert len(targets) == 1 and targets[0].startswith(f"{half}.{strategy}."), targets
     assert "_target_" not in str({key: value for key, value in raw.items() if key != "strategy"})
-    default = DEFAULTS["dataset"]
+    default = defaults()["dataset"]
     assert all(raw["dataset"][key] == default[key] for key in ("root", "cache", "path", "split", "download")), given
     assert raw["model"].get("path") is None and raw["dataset"]["name"] not in ("custom", "huggingface", "image_folder")
     assert raw["privacy"]["rng"] == "seeded"
     assert raw["privacy"]["target_epsilon"] is None or "experiment=" in given
-    assert raw["engine"]["address"] is None and raw["engine"]["faults"] == DEFAULTS["engine"]["faults"]
+    assert raw["engine"]["address"] is None and raw["engine"]["faults"] == defaults()["engine"]["faults"]
     assert raw["run_dir"] is None or (raw["run_dir"].startswith("/") and raw["run_dir"].isprintable())
     return config
 
@@ -149,4 +150,6 @@ def try_text(given: str) -> Config | None:
         return check(given)
 
 
-DEFAULTS = compose_remote_text("").to_dict()
+@cache
+def defaults() -> dict[str, Any]:
+    return compose_remote_text("").to_dict()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import making
@@ -61,32 +62,50 @@ RECORDS = (ARRAYS, CONFIG, METRICS, DIAGNOSTICS, STATISTICS, KEYS, "other")
 DTYPES = ("<f4", "<f8", "<i8", "|b1", "|O", "<U3", "|V4", ">f4", "<c8", "[('a', '<f4')]", "<M8[s]", "nonsense", "")
 
 _POPULATION = Population(0, 4, 2, lambda client: 10, layers=(slice(0, 3), slice(3, SIZE)))
-ONE_BIT = making.server(
-    LDPFL, _POPULATION, epsilon=1.0, encode="update", radius=0.5, radius_floor=0.1, clip_factor=1.0, weighting="uniform"
-)
-WHOLE_NUMBERS = making.server(
-    CpSGD,
-    _POPULATION,
-    rounds=3,
-    epsilon=50.0,
-    claimed_delta=1e-5,
-    clip_norm=1.0,
-    levels=8,
-    trials=100,
-    sensitivity="clip",
-    variant="repaired",
-    learning_rate=1.0,
-)
-SKETCH = making.server(PrivUnit, _POPULATION, learning_rate=1.0, mechanism="sketch", epsilon=4.0, bits=4, projections=2)
-for _strategy in (ONE_BIT, WHOLE_NUMBERS, SKETCH):
-    _strategy.current = Round(1, np.zeros(SIZE, np.float32))
+
+
+@cache
+def one_bit() -> LDPFL:
+    """Made when it is first asked for, as all that follow: every process of the tests imports this file."""
+    bits = {"epsilon": 1.0, "encode": "update", "radius": 0.5, "radius_floor": 0.1, "clip_factor": 1.0}
+    return in_round(making.server(LDPFL, _POPULATION, **bits, weighting="uniform"))
+
+
+@cache
+def whole_numbers() -> CpSGD:
+    options = {"rounds": 3, "epsilon": 50.0, "claimed_delta": 1e-5, "clip_norm": 1.0, "levels": 8, "trials": 100}
+    more = {"sensitivity": "clip", "variant": "repaired", "learning_rate": 1.0}
+    return in_round(making.server(CpSGD, _POPULATION, **options, **more))
+
+
+@cache
+def sketch() -> PrivUnit:
+    options = {"learning_rate": 1.0, "mechanism": "sketch", "epsilon": 4.0, "bits": 4, "projections": 2}
+    return in_round(making.server(PrivUnit, _POPULATION, **options))
+
+
+def prepare() -> None:
+    """Makes them now: where `tripwires.armed` holds, nothing can be imported and no file be read."""
+    for make in (one_bit, whole_numbers, sketch, numbers_release, oversized):
+        make()
+
+
+def in_round(server: Any) -> Any:
+    server.current = Round(1, np.zeros(SIZE, np.float32))
+    return server
+
 
 FLOATS = (0.0, -1.5, 1e308, -1e308, 5e-324, float("nan"), float("inf"), float("-inf"))
 INTEGERS = (0, -1, 1, 7, 2**31, 2**63 - 1, -(2**63))
 
 
 ONE_BIT_RELEASE = np.array([0b10110], np.uint8)
-NUMBERS_RELEASE = WHOLE_NUMBERS.grid(0).pack(torch.arange(WHOLE_NUMBERS.grid(0).padded))
+
+
+@cache
+def numbers_release() -> Any:
+    grid = whole_numbers().grid(0)
+    return grid.pack(torch.arange(grid.padded))
 
 
 def valid(rng: random.Random) -> RecordDict:
@@ -104,7 +123,7 @@ def valid(rng: random.Random) -> RecordDict:
             lambda: blobs_content(KEYS, [rng.randbytes(160)]),
             lambda: blobs_content(UNMASK, [rng.randbytes(33) for _ in range(3)]),
             lambda: reply_content(ONE_BIT_RELEASE, 10, None),  # type: ignore[arg-type]
-            lambda: reply_content(NUMBERS_RELEASE, 10, None),  # type: ignore[arg-type]
+            lambda: reply_content(numbers_release(), 10, None),
             lambda: identity_content(4),
         )
     )()
@@ -148,7 +167,7 @@ def damaged(rng: random.Random, good: Array) -> Array:
 def record(rng: random.Random) -> ArrayRecord | ConfigRecord | MetricRecord:
     kind = rng.randrange(3)
     if rng.random() < 0.01:
-        return rng.choice(OVERSIZED)
+        return rng.choice(oversized())
     if kind == 0:
         return ArrayRecord({rng.choice((VECTOR, "other", str(n))): array(rng) for n in range(rng.randrange(3))})
     names = ("round", "attempt", "client", "num-examples", TRAIN_LOSS, "0", "1", "train_loss")
@@ -157,18 +176,20 @@ def record(rng: random.Random) -> ArrayRecord | ConfigRecord | MetricRecord:
     return MetricRecord({rng.choice(names): metric_value(rng) for _ in range(rng.randrange(4))})
 
 
-#: Just beyond one of the limits, and far beyond.
-OVERSIZED = [
-    record
-    for factor in (1, 30)
-    for record in (
-        MetricRecord({str(n): 0.5 for n in range(MOST_KEYS * factor + 1)}),
-        MetricRecord({"n" * (MOST_NAME * factor + 1): 0.5}),
-        ConfigRecord({"round": 1, "attempt": 0, "text": "t" * (MOST_TEXT * factor + 1)}),
-        ConfigRecord({"0": b"b" * (MOST_BLOB * factor + 1)}),
-        ConfigRecord({"round": 1, "attempt": 0, "list": [1.0] * (2**16 * factor)}),
-    )
-]
+@cache
+def oversized() -> list[ArrayRecord | ConfigRecord | MetricRecord]:
+    """Just beyond one of the limits, and far beyond."""
+    return [
+        record
+        for factor in (1, 30)
+        for record in (
+            MetricRecord({str(n): 0.5 for n in range(MOST_KEYS * factor + 1)}),
+            MetricRecord({"n" * (MOST_NAME * factor + 1): 0.5}),
+            ConfigRecord({"round": 1, "attempt": 0, "text": "t" * (MOST_TEXT * factor + 1)}),
+            ConfigRecord({"0": b"b" * (MOST_BLOB * factor + 1)}),
+            ConfigRecord({"round": 1, "attempt": 0, "list": [1.0] * (2**16 * factor)}),
+        )
+    ]
 
 
 def content(rng: random.Random) -> RecordDict:
@@ -190,9 +211,9 @@ def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     yield lambda: read_request(case)
     yield lambda: unpack_vector(case, SIZE)
     yield lambda: read_reply(message, 0, SIZE, 10)
-    yield lambda: read_reply(message, 0, SIZE, 10, decode=ONE_BIT.decoded)
-    yield lambda: read_reply(message, 0, SIZE, 10, decode=WHOLE_NUMBERS.decoded)
-    yield lambda: read_reply(message, 0, SIZE, 10, decode=SKETCH.decoded)
+    yield lambda: read_reply(message, 0, SIZE, 10, decode=one_bit().decoded)
+    yield lambda: read_reply(message, 0, SIZE, 10, decode=whole_numbers().decoded)
+    yield lambda: read_reply(message, 0, SIZE, 10, decode=sketch().decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, (TRAIN_LOSS,))
     yield lambda: read_report(message, 0, (TRAIN_LOSS,))
     yield lambda: read_blobs(message, KEYS)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from record_fuzz import SIZE, content, try_case
+from record_fuzz import SIZE, content, prepare, try_case
 from tripwires import armed
 
 from fedpriv.common.errors import RunFailed
@@ -54,6 +54,7 @@ CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))
 
 def test_damaged_and_invented_messages_are_read_or_refused() -> None:
     read = refused = 0
+    prepare()
     with armed():
         for seed in range(CASES):
             for found in try_case(content(random.Random(seed))):

@@ -65,7 +65,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return made
 
 
+@cache
 def planned(case: Case, *more: str) -> Any:
+    """Made once: three tests ask."""
     config = with_target(compose([*SIZE, *case, *more]))
     return make_plan(config, Worker(config))
 

@@ -320,12 +320,18 @@ def test_no_noise_key_is_used_for_two_updates() -> None:
             take_part(forgetful, 5)
 
 
-def test_a_repeated_attempt_has_other_noise_and_other_batches() -> None:
+@pytest.mark.parametrize("what", ["batches", "noise"])
+def test_a_repeated_attempt_has_other_noise_and_other_batches(what: str) -> None:
+    """Each alone: batches without noise, and noise on an update that is always the same."""
     theta = linear_model().theta.numpy().copy()
-    first, again, same = (
-        take_part(making.client(FedLDPClient, noise_multiplier=0.0, clip_norm=1e6, site=make_site()), 1, theta, attempt)
-        for attempt in (0, 1, 0)
-    )
+
+    def released(attempt: int) -> np.ndarray:
+        trainer = FixedUpdates(lambda _: torch.zeros(len(theta))) if what == "noise" else None
+        sigma = 1.0 if what == "noise" else 0.0
+        client = making.client(FedLDPClient, noise_multiplier=sigma, clip_norm=1e6, site=make_site(trainer=trainer))
+        return take_part(client, 1, theta, attempt)
+
+    first, again, same = map(released, (0, 1, 0))
     assert np.array_equal(first, same) and not np.array_equal(first, again)
 
 
