@@ -1,8 +1,11 @@
 """`fedpriv leaderboard`: all methods at equal verified epsilon, tuned with equal effort.
 
-    fedpriv leaderboard [board=all] [data=FOLDER] [download=false] [workers=0] [out=results/leaderboard]
+    fedpriv leaderboard [board=all] [scale=small] [plan=false] [data=FOLDER] [download=false] [workers=0]
+                        [out=results/leaderboard]
 
 board     names of files in conf/leaderboard, with commas; all: all of them
+scale     small, or literal: with a board's longer setting, where its file has one
+plan      true: print how many runs it takes and how long about, run nothing but the plans of methods
 data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data
 download  true: fetch what is missing
 workers   runs at a time; 0: one per core
@@ -23,6 +26,8 @@ from fedpriv.common.command_line import DONE, command_options, guarded, shown, w
 from fedpriv.common.errors import OptionError
 from fedpriv.common.stopping import stop
 
+YES_NO = ("true", "false")
+
 
 def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
@@ -34,20 +39,28 @@ def main(arguments: Sequence[str]) -> int:
 
 def _study(arguments: Sequence[str]) -> int:
     from fedpriv.studies import boards
+    from fedpriv.studies.board_jobs import prepare
     from fedpriv.studies.data import default_folder
-    from fedpriv.studies.leaderboard import carry_out, prepare
+    from fedpriv.studies.leaderboard import carry_out
+    from fedpriv.studies.leaderboard_effort import effort
     from fedpriv.studies.leaderboard_page import with_pictures, write_pages
     from fedpriv.studies.results import write_results
     from fedpriv.studies.study_progress import StudyProgress
 
-    known = {"board": "all", "data": str(default_folder()), "download": "false", "workers": "0"}
-    options = command_options(arguments, {**known, "out": "results/leaderboard"}, "fedpriv.leaderboard")
-    if options["download"] not in ("true", "false"):
-        raise OptionError("download", options["download"], "allowed: true, false")
+    known = {"board": "all", "scale": "small", "plan": "false", "data": str(default_folder()), "download": "false"}
+    known |= {"workers": "0", "out": "results/leaderboard"}
+    options = command_options(arguments, known, "fedpriv.leaderboard")
+    for name, allowed in (("download", YES_NO), ("plan", YES_NO), ("scale", ("small", "literal"))):
+        if options[name] not in allowed:
+            raise OptionError(name, options[name], f"allowed: {', '.join(allowed)}")
     workers, out = whole_number(options, "workers", 0, 1024), Path(options["out"])
-    plans = boards.read_boards(options["board"], boards.BOARDS)
+    plans = boards.read_boards(options["board"], boards.BOARDS, options["scale"])
     pictures, download = Path(options["data"]), options["download"] == "true"
     prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
+    if options["plan"] == "true":
+        with StudyProgress() as progress:
+            print("\n".join(effort(prepared, out, workers, progress.told)), flush=True)
+        return DONE
     with StudyProgress() as progress:
         results, records = carry_out(prepared, out, workers, progress.told)
     results = with_pictures(results, out)

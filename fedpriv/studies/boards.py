@@ -1,19 +1,25 @@
-"""conf/leaderboard/*.yaml: one board for each threat model, with its setting, methods, and what is tried for each."""
+"""conf/leaderboard/*.yaml: one board for each threat model, with its setting, methods, and what is tried for each.
+
+How often, where and when a client takes part, and how its batches are drawn, is the board's (``plan``), for all methods
+alike: otherwise a difference between two methods might be one between two plans. A method that has a plan of its own
+in its paper is a second row, which says so (``plan`` of a method).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
-from pydantic import Field, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, parse
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
 from fedpriv.privacy.events import Threat
+from fedpriv.studies.search import Range, Search, begin
 
 BOARDS = CONF / "leaderboard"
 
@@ -24,9 +30,23 @@ RESERVED = (
 )
 
 
+#: What a plan decides, and no row's overrides.
+PLANNED = (
+    *("num_clients", "clients_per_round", "num_rounds", "over_selection", "local.sampler"),
+    *("strategy.server.participation", "strategy.server.participations", "strategy.server.client_sampling"),
+)
+
+#: Lists of values, all combinations of which are tried (``a=1,2``), or ranges.
+Wanted = Annotated[
+    Annotated[tuple[str, ...], Tag("lists")] | Annotated[dict[str, Range], Tag("ranges")],
+    Discriminator(lambda value: "ranges" if isinstance(value, dict) else "lists"),
+]
+
+
 class Method(Options):
-    """overrides: what the method adds to the board's setting. search: sweeps that replace the board's own of the same
-    option, or stand beside them.
+    """overrides: what the method adds to the board's setting. search: what replaces the board's own of the same option,
+    or stands beside it. plan: in place of the board's, where the method has one of its own. why: why it stands where it
+    does, for the list of what is not ranked.
     """
 
     name: str = Field(pattern="[a-z0-9-]+")
@@ -34,20 +54,44 @@ class Method(Options):
     paper: str
     idea: Literal["plain", "paper", "rival"]
     overrides: tuple[str, ...] = Field(min_length=1)
-    search: tuple[str, ...]
+    search: Wanted = ()
+    plan: tuple[str, ...] = ()
+    why: str = ""
 
 
 class Tuning(Options):
-    """seed: of the runs among which is chosen. pictures: training pictures that they are tested on."""
+    """seed: of the runs among which is chosen, and of the search's points. pictures: training pictures that they are
+    tested on. trials: how many, of a search over ranges; further: of each widening; widenings: at most; factor: by
+    which a range grows. private: how often is tried is drawn from ``law`` with ``trials`` as its mean, and the choice
+    is part of the guarantee (`fedpriv.privacy.private_selection`).
+    """
 
     seed: int = Field(ge=0, lt=2**31)
     pictures: int = Field(ge=1)
+    trials: int | None = Field(default=None, ge=2, le=1024)
+    further: int = Field(default=4, ge=1, le=1024)
+    widenings: int = Field(default=2, ge=0, le=5)
+    factor: float = Field(default=4.0, gt=1)
+    private: bool = False
+    law: Literal["geometric", "logarithmic"] = "geometric"
+
+
+class Longer(Options):
+    """What scale=literal puts in place of a board's own."""
+
+    words: str | None = None
+    setting: tuple[str, ...] = ()
+    plan: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
 
 
 class BoardPlan(Options):
-    """A file of conf/leaderboard. words: the setting for readers. setting: overrides of every run. reference: the same
-    setting without privacy. measure: the accuracy by which is ranked: of the server's model on the test set (final), or
-    the mean of the clients' own models on their own test pictures (personalised).
+    """A file of conf/leaderboard. words: the setting for readers. setting: overrides of every run; plan: those that say
+    who takes part when, which no method's overrides change. reference: the same setting without privacy; alone: a line
+    of epsilon 0, where every client trains by itself. measure: the accuracy by which is ranked: of the server's model
+    on the test set (final), or the mean of the clients' own models on their own test pictures (personalised). literal:
+    the longer setting.
     """
 
     title: str = Field(min_length=1)
@@ -59,26 +103,64 @@ class BoardPlan(Options):
     delta: float = Field(gt=0, lt=1)
     words: str
     setting: tuple[str, ...]
+    plan: tuple[str, ...] = ()
     targets: tuple[float, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
     tuning: Tuning
-    search: tuple[str, ...]
+    search: Wanted
     reference: Method
+    alone: Method | None = None
     methods: tuple[Method, ...] = Field(min_length=1)
+    literal: Longer | None = None
 
     @property
     def threat(self) -> Threat:
         return Threat(self.unit, self.adjacency, self.observer)
 
+    @property
+    def by_ranges(self) -> bool:
+        return self.tuning.trials is not None
+
+    @property
+    def lines(self) -> tuple[Method, ...]:
+        """What has no target."""
+        return (self.reference, *([self.alone] if self.alone else []))
+
     def sweeps(self, method: Method) -> tuple[str, ...]:
-        """The method's search space: the board's, with the method's own values where it has some."""
+        """The lists of values: the board's, with the method's own where it has some."""
         own = {option_of(sweep): sweep for sweep in method.search}
         common = {option_of(sweep): sweep for sweep in self.search}
         return tuple({**common, **own}.values())
 
-    def trials(self, method: Method) -> list[tuple[str, ...]]:
-        """Every combination of the search space, as overrides."""
-        return expand(self.sweeps(method))
+    def space(self, method: Method) -> dict[str, Range]:
+        """The ranges: the board's, with the method's own where it has some."""
+        common, own = (search if isinstance(search, dict) else {} for search in (self.search, method.search))
+        return {**common, **own}
+
+    def begin(self, method: Method) -> Search:
+        """The first trials: the points of the sequence, or every combination of the lists."""
+        if self.tuning.trials is None:
+            return Search({}, tuple(expand(self.sweeps(method))))
+        return begin(self.space(method), self.tuning.trials, self.tuning.seed)
+
+    def searched(self, method: Method) -> str:
+        """For readers."""
+        return Search(self.space(method), ()).in_words() if self.by_ranges else "; ".join(self.sweeps(method))
+
+    def at_scale(self, scale: str) -> BoardPlan:
+        """small: as the file says; literal: with its longer setting, where it has one."""
+        if scale == "small" or self.literal is None:
+            return self
+        new = self.literal
+        return self.model_copy(
+            update={
+                "words": new.words or self.words,
+                "setting": (*self.setting, *new.setting),
+                "plan": (*self.plan, *new.plan),
+                "targets": new.targets or self.targets,
+                "seeds": new.seeds or self.seeds,
+            }
+        )
 
 
 def option_of(override: str) -> str:
@@ -101,13 +183,22 @@ def expand(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
 # --- the files ---------------------------------------------------------------------------------------------
 
 
-def read_boards(wanted: str, folder: Path = BOARDS) -> dict[str, BoardPlan]:
-    """The boards named (with commas, or ``all``). Raises `OptionError` for unknown ones and for broken files."""
+def read_boards(wanted: str, folder: Path = BOARDS, scale: str = "small") -> dict[str, BoardPlan]:
+    """The boards named (with commas, or ``all``) at a scale (`BoardPlan.at_scale`). Raises `OptionError` for unknown
+    ones and for broken files.
+    """
     known = sorted(file.stem for file in folder.glob("*.yaml"))
     names = known if wanted == "all" else [name.strip() for name in wanted.split(",")]
     if unknown := [name for name in names if name not in known]:
         raise OptionError("board", unknown[0], f"allowed: all, {', '.join(known)}")
-    return {name: read_board(folder / f"{name}.yaml") for name in dict.fromkeys(names)}
+    found = {name: read_board(folder / f"{name}.yaml").at_scale(scale) for name in dict.fromkeys(names)}
+    for name, board in found.items():
+        try:
+            _check(board)
+        except OptionError as error:
+            words = f"{folder / name}.yaml at scale={scale}: {error.option}"
+            raise OptionError(words, error.value, error.allowed) from None
+    return found
 
 
 def read_board(path: Path) -> BoardPlan:
@@ -141,15 +232,41 @@ def _check(board: BoardPlan) -> None:
         raise OptionError("targets", min(board.targets), "must be more than 0")
     if board.tuning.seed in board.seeds:
         raise OptionError("tuning.seed", board.tuning.seed, "is also one of seeds: the choice must not see these runs")
-    _no_reserved("setting", board.setting)
-    most = len(board.trials(board.reference))
-    for method in (board.reference, *board.methods):
-        _no_reserved(f"{method.name}.overrides", method.overrides)
-        _no_reserved(f"{method.name}.search", method.search)
-        found = len(board.trials(method))
-        if found != most:
-            words = f"{found} trials, but {most} for {board.reference.name}: equal effort for all"
-            raise OptionError(f"{method.name}.search", "; ".join(board.sweeps(method)), words)
+    _no_reserved("setting", (*board.setting, *board.plan))
+    for method in (*board.lines, *board.methods):
+        _no_reserved(f"{method.name}.overrides", (*method.overrides, *method.plan))
+        _check_search(board, method)
+        if board.plan:
+            _check_planned(method)
+
+
+def _check_search(board: BoardPlan, method: Method) -> None:
+    """Ranges of a search over ranges, else lists; reserved options in neither; equal effort for all."""
+    key = f"{method.name}.search"
+    _no_reserved(key, tuple(board.space(method)) or board.sweeps(method))
+    if board.by_ranges:
+        for search in (board.search, method.search):
+            if search and not isinstance(search, dict):
+                words = "a list of values has edges chosen by hand; allowed with tuning.trials: {low: L, high: H}"
+                raise OptionError(key, "; ".join(search), words)
+        if not board.space(method):
+            raise OptionError(key, "", "names no range")
+        return
+    if isinstance(board.search, dict) or isinstance(method.search, dict):
+        raise OptionError(key, "", "ranges need tuning.trials, the number of trials")
+    if board.tuning.private:
+        raise OptionError("tuning.private", "true", "draws its trials from ranges: needs tuning.trials")
+    found, most = len(expand(board.sweeps(method))), len(expand(board.sweeps(board.reference)))
+    if found != most:
+        words = f"{found} trials, but {most} for {board.reference.name}: equal effort for all"
+        raise OptionError(key, "; ".join(board.sweeps(method)), words)
+
+
+def _check_planned(method: Method) -> None:
+    for override in method.overrides:
+        if option_of(override) in PLANNED:
+            words = "is the board's plan, the same for all rows; a row with a plan of its own names it under plan"
+            raise OptionError(f"{method.name}.overrides", override, words)
 
 
 def _no_reserved(key: str, overrides: Sequence[str]) -> None:

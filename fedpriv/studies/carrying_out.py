@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.common.errors import FedprivError, RunFailed, RunFolderError
+from fedpriv.common.errors import FedprivError, OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.stopping import end_with_parent, stop
 from fedpriv.report.reading import read_run
@@ -26,6 +26,8 @@ from fedpriv.studies.provenance import arithmetic, here
 from fedpriv.studies.results import RunRecord, read_runs
 
 RECORD_FILE = "record.json"
+#: Of the summary of a plan that is refused: why, in words.
+REFUSED = "refused"
 
 
 def find(job: Job, folder: Path) -> RunRecord | None:
@@ -79,23 +81,35 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
     summary = dict(run.summary or {}) if run else figures.pop("summary", {})
     if job.kind == "train":  # which may have been finished by an earlier commit
         place["commit"] = str(summary.get("commit", ""))
-    record = RunRecord(
+    seconds = max(time.perf_counter() - began, number(pick(summary, "timing", "rounds_s")) or 0.0)
+    record = _record(
+        job,
+        summary,
+        round(seconds, 3),
+        place,
+        figures={name: number(value) for name, value in figures.items()},
+        curve=tuple(_curve(run.rounds)) if run else (),
+        norms=tuple(_norms(run.rounds)) if run else (),
+    )
+    _write(record, folder)
+    return record
+
+
+def _record(
+    job: Job, summary: Mapping[str, Any], seconds: float, place: Mapping[str, Any] | None = None, **found: Any
+) -> RunRecord:
+    return RunRecord(
         name=job.name,
         kind=job.kind,  # type: ignore[arg-type]
         options=portable(job.options),
         seed=job.seed,
         command=job.command,
         summary=summary,
-        figures={name: number(value) for name, value in figures.items()},
-        curve=tuple(_curve(run.rounds)) if run else (),
-        norms=tuple(_norms(run.rounds)) if run else (),
-        seconds=round(max(time.perf_counter() - began, number(pick(summary, "timing", "rounds_s")) or 0.0), 3),
+        seconds=seconds,
         form=FORMS[job.kind],
         arithmetic=arithmetic(),
-        **place,
+        **{**(here() if place is None else place), **found},
     )
-    _write(record, folder)
-    return record
 
 
 def _curve(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float | None, float | None]]:
@@ -116,10 +130,11 @@ def _norms(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that cannot be done, in words. wrong: an option of it is refused, which no repetition mends."""
+    """A job that cannot be done, in words. record: of a plan whose options are refused, which no repetition mends."""
 
     job: Job
     words: str
+    record: RunRecord | None = None
 
 
 def carry_out_all(
@@ -140,8 +155,8 @@ def carry_out_all(
     results: dict[Job, RunRecord | Failure] = {}
     for job in jobs:
         if (done := find(job, folder)) is not None:
-            results[job] = done
-            told(job, done, len(results), len(jobs))
+            results[job] = _result(job, done)
+            told(job, results[job], len(results), len(jobs))
     waiting = [job for job in jobs if job not in results]
     if not waiting:
         return results
@@ -189,10 +204,21 @@ def _quieten() -> None:
     end_with_parent()  # a worker whose parent was killed would wait for its next job for ever
 
 
+def _result(job: Job, record: RunRecord) -> RunRecord | Failure:
+    refused = record.summary.get(REFUSED)
+    return record if refused is None else Failure(job, str(refused), record)
+
+
 def _attempt(job: Job, folder: Path) -> RunRecord | Failure:
     with stop.handled():
         try:
-            return carry_out(job, folder)
+            return _result(job, carry_out(job, folder))
+        except OptionError as error:
+            if job.kind != "plan":
+                return Failure(job, str(error))
+            record = _record(job, {REFUSED: str(error)}, seconds=0.0)
+            _write(record, folder)
+            return _result(job, record)
         except FedprivError as error:
             return Failure(job, str(error))
         except Exception as error:  # a mistake of ours in one job: the other hundred go on

@@ -70,3 +70,19 @@ def _divides(file: Path, known: int, pictures: int) -> bool:
     except OptionError:
         return False
     return len(found.train) + len(found.test) == known and abs(len(found.test) - pictures) <= known // 100
+
+
+def tested_elsewhere(where: Sequence[str], split: Path) -> Path:
+    """A file beside ``split`` (of `held_out`) with the same training rows and the set's own test pictures: what is
+    trained with it is the same, and is tested on pictures by which nothing was chosen. As it is, where it is there.
+    """
+    file, train = split.with_name(f"{split.stem}-tested.npz"), read_split(str(split)).train
+    if file.is_file() and np.array_equal(read_split(str(file)).train, train):
+        return file
+    from fedpriv.config.compose import compose
+    from fedpriv.data.load import load_dataset
+
+    found = load_dataset(compose(where).dataset, 0)
+    first, own = len(found.train.labels), len(found.test.labels)
+    write_split(file, Split(train, np.arange(first, first + own)))
+    return file

@@ -15,7 +15,7 @@ from fedpriv.studies.jobs import Job
 
 #: What a record of each kind holds; raised where `WORK` writes something new, or a figure that means something else, so
 #: that older records are made again.
-FORMS = {"train": 1, "plan": 1, "dme": 1, "audit": 3, "attack": 2}
+FORMS = {"train": 1, "plan": 1, "dme": 1, "audit": 3, "attack": 2, "tuning": 1}
 
 
 def _train(job: Job, path: Path) -> dict[str, Any]:
@@ -151,10 +151,17 @@ def _dme(job: Job, path: Path) -> dict[str, Any]:
     return {"summary": {"strategy": "dme", "privacy": {}}, **figures}
 
 
+def _tuning(job: Job, path: Path) -> dict[str, Any]:
+    from fedpriv.studies.choice_price import price
+
+    return price(job.overrides, job.extra)
+
+
 WORK: dict[str, Callable[[Job, Path], dict[str, Any]]] = {
     "train": _train,
     "plan": _plan,
     "audit": _audit,
     "attack": _attack,
     "dme": _dme,
+    "tuning": _tuning,
 }

@@ -22,14 +22,24 @@ from fedpriv.config.schema import KNOWN_SETS
 #: Of every job: nothing that only a person who looks at one run needs, and one core each.
 QUIET = ("engine=inprocess", "engine.threads_per_client=1", "operations.report=false")
 
+#: What a person types for a job of a kind, where it is not `python -m fedpriv`.
+MODULES = {
+    "plan": "fedpriv plan=true",
+    "tuning": "fedpriv plan=true",
+    "audit": "fedpriv.audit",
+    "dme": "fedpriv.dme",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """``kind``: a training run (train), what one would cost (plan), an audit of its release code (audit), a run and an
-    attack on its model (attack), or mean estimation by all quantisers (dme).
+    """``kind``: a training run (train), what one would cost (plan) and what choosing its options would (tuning), an
+    audit of its release code (audit), a run and an attack on its model (attack), or mean estimation by all quantisers
+    (dme).
 
-    options: overrides of `python -m fedpriv` (dme: its own options), without the seed. extra: options of the audit, or
-    the attack's name. Two jobs are the same where their names are, however their options were written.
+    options: overrides of `python -m fedpriv` (dme: its own options), without the seed. extra: options of the audit or
+    of the price of tuning, or the attack's name. Two jobs are the same where their names are, however their options
+    were written.
     """
 
     kind: str
@@ -62,7 +72,7 @@ class Job:
     def command(self) -> str:
         """What a person types for the same result."""
         words = [f"'{option}'" if set(option) & set("{}[]$ ") else option for option in portable(self.options)]
-        module = {"plan": "fedpriv plan=true", "audit": "fedpriv.audit", "dme": "fedpriv.dme"}.get(self.kind, "fedpriv")
+        module = MODULES.get(self.kind, "fedpriv")
         extra = self.extra if self.kind == "audit" else ()
         return " ".join(["python -m", module, *words, f"seed={self.seed}", *extra])
 

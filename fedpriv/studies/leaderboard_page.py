@@ -68,10 +68,18 @@ def _board(board: Board) -> Iterator[str]:
         yield "Accuracy is the mean, over clients, of a client's own model on its own test pictures."
         yield ""
     guessing = "" if board.chance is None else f"; guessing: {board.chance:.1f} %"
-    yield f"Without privacy: {in_percent(board.reference)}{guessing}."
+    alone = "" if board.alone is None else f" Every client by itself, which costs nothing: {in_percent(board.alone)}."
+    yield f"Without privacy: {in_percent(board.reference)}{guessing}.{alone}"
     yield ""
     yield from (f"- {words}" for words in board.verdicts)
     yield ""
+    if any(duel.adjusted is not None for duel in board.duels):
+        yield (
+            f"The {len(board.duels)} duels of this board, every paper's idea against every plain method that learns at "
+            "every target, are one family: differences are decided at 5 % for all of them together (paired t-tests, "
+            "Holm)."
+        )
+        yield ""
     for target in board.targets:
         entries = sorted((e for e in board.entries if e.target == target), key=lambda entry: entry.rank)
         if not entries:
@@ -80,9 +88,10 @@ def _board(board: Board) -> Iterator[str]:
             continue
         yield f"### Epsilon {figure(target)}"
         yield ""
-        yield "| | method | paper | accuracy | verified epsilon | up | time | chosen |"
-        yield "|---|---|---|---|---|---|---|---|"
-        yield from (_row(entry, board.trials) for entry in entries)
+        priced = any(entry.tuning for entry in entries)
+        yield f"| | method | paper | accuracy | verified epsilon |{TUNED if priced else ''} up | time | chosen |"
+        yield f"|---|---|---|---|---|{'---|' if priced else ''}---|---|---|"
+        yield from (_row(entry, board.trials, priced) for entry in entries)
         yield ""
         for entry in entries:
             if entry.superseded:
@@ -98,13 +107,28 @@ def _board(board: Board) -> Iterator[str]:
         yield f"![{board.plot.alt}]({board.plot.file})"
         yield ""
     yield from _left(board)
-    yield "Tried for each method, all combinations:"
+    if any(entry.tuning for entry in board.entries):
+        yield (
+            "With its search: what it would have cost to choose on the training pictures themselves. First all runs of "
+            "the search and the last one, composed; then the best of a random number of runs, with the same mean "
+            "(Papernot and Steinke, ICLR 2022)."
+        )
+        yield ""
+    if ends := [entry for entry in board.entries if entry.at_edge]:
+        yield "Best values that still stand at an edge of what was tried, so that more may be found beyond:"
+        yield ""
+        yield from (f"- {one.label} at epsilon {figure(one.target)}: {', '.join(one.at_edge)}." for one in ends)
+        yield ""
+    yield "Tried for each method, all combinations:" if board.searched is None else f"{board.searched} Ranges:"
     yield ""
     yield from (f"- {name}: `{words}`" for name, words in board.search.items())
     yield ""
 
 
-def _row(entry: Entry, trials: int | None) -> str:
+TUNED = " with its search |"
+
+
+def _row(entry: Entry, trials: int | None, priced: bool = False) -> str:
     mark = "=" if entry.tied and entry.rank > 1 else ""
     chosen = ", ".join(f"{option.rpartition('.')[2]} {value}" for option, value in entry.chosen.items())
     if entry.tried is not None and trials is not None and entry.tried < trials:
@@ -115,11 +139,18 @@ def _row(entry: Entry, trials: int | None) -> str:
         entry.paper,
         in_percent(entry.accuracy),
         figure(entry.verified_epsilon) + (" †" if entry.superseded else ""),
+        *([_tuned(entry)] if priced else []),
         size(entry.bytes_up),
         seconds(entry.seconds.mean),
         chosen,
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _tuned(entry: Entry) -> str:
+    if entry.tuning is None:
+        return "–"
+    return f"{figure(entry.tuning.composed)}; {figure(entry.tuning.random)}"
 
 
 def _left(board: Board) -> Iterator[str]:

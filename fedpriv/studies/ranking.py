@@ -1,9 +1,16 @@
-"""Who is first, who is tied with the first, and which difference is one: pure functions of accuracies over seeds."""
+"""Who is first, who is tied with the first, and which difference is one: pure functions of accuracies over seeds.
+
+The duels of a board, every paper's idea against every plain method at every target where both are ranked, are one
+family: their p-values (paired t-tests over seeds) are adjusted by Holm's rule, so that with 95 % none of a board's
+"beats" and "loses to" is due to chance. The family follows from the board's file and from who is ranked, not from what
+is found.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedpriv.report.compare import spread
@@ -11,6 +18,11 @@ from fedpriv.report.words import figure
 from fedpriv.studies.results import Estimate
 
 Outcome = Literal["beats", "loses to", "not decided"]
+
+#: Below so many times the accuracy of guessing a method has not learned.
+GUESSING = 1.5
+#: The family-wise error rate.
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -66,55 +78,99 @@ def outcome(found: Estimate) -> Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
+    """p: two-sided, of the paired difference; adjusted: for all duels of the board. Without them the outcome is what
+    the 95 % interval says.
+    """
+
+    target: float
     one: Contender
     other: Contender
     difference: Estimate
     outcome: Outcome
+    p: float | None = None
+    adjusted: float | None = None
 
 
-def compared(contenders: Sequence[Contender]) -> list[Comparison]:
-    """Every paper's idea against every plain method, the best of these (by mean accuracy) first."""
-    plain = sorted((c for c in contenders if c.idea == "plain"), key=lambda c: (-c.mean, c.method))
-    ideas = [contender for contender in contenders if contender.idea == "paper"]
+def duels(contenders: Mapping[float, Sequence[Contender]], chance: float, adjusted: bool = True) -> list[Comparison]:
+    """Every paper's idea against every plain method, target by target, the best plain method (by mean accuracy) first.
+    A plain method that guesses while another plain one learns is no opponent. adjusted: by Holm's rule.
+    """
     found = []
-    for other in plain:
-        for one in ideas:
-            gap = difference(one.accuracies, other.accuracies)
-            found.append(Comparison(one, other, gap, outcome(gap)))
+    for target, all_ in contenders.items():
+        plain = sorted((c for c in all_ if c.idea == "plain"), key=lambda c: (-c.mean, c.method))
+        if adjusted:
+            plain = [c for c in plain if c.mean >= GUESSING * chance] or plain[:1]
+        for other in plain:
+            for one in (contender for contender in all_ if contender.idea == "paper"):
+                gap = difference(one.accuracies, other.accuracies)
+                found.append(Comparison(target, one, other, gap, outcome(gap), p_value(gap)))
+    if not adjusted:
+        return found
+    together = holm([one.p for one in found])
+    return [
+        replace(one, adjusted=p, outcome=one.outcome if p is not None and p <= LEVEL else "not decided")
+        for one, p in zip(found, together, strict=True)
+    ]
+
+
+def p_value(found: Estimate) -> float | None:
+    """Two-sided, of a mean of paired differences (t-test); None for a single seed."""
+    if found.mean is None or found.std is None or found.n < 2:
+        return None
+    if found.std == 0:
+        return 0.0 if found.mean else 1.0
+    from scipy.special import stdtr  # half a second to import
+
+    return float(2 * stdtr(found.n - 1, -abs(found.mean) / (found.std / math.sqrt(found.n))))
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Adjusted p-values (Holm 1979): in ascending order, the i-th of m is multiplied by m - i + 1, and none is smaller
+    than one before it. A missing value counts as 1.
+    """
+    order = sorted(range(len(values)), key=lambda place: 1.0 if values[place] is None else values[place])  # type: ignore[arg-type, return-value]
+    found: list[float | None] = [None] * len(values)
+    largest = 0.0
+    for rank, place in enumerate(order):
+        if (value := values[place]) is not None:
+            largest = max(largest, min(1.0, (len(values) - rank) * value))
+            found[place] = largest
     return found
 
 
-def sentence(target: float, found: Comparison) -> str:
+def sentence(found: Comparison) -> str:
     """In words, with the figures that it rests on."""
     one, other, gap = found.one, found.other, found.difference
     sides = f"{one.mean:.1f} against {other.mean:.1f} %"
     spread_words = "" if gap.half_width is None else f" ± {gap.half_width:.1f}"
     points = f"{abs(gap.mean or 0.0):.1f}{spread_words} points"
-    at = f"At epsilon {figure(target)}"
+    at = f"At epsilon {figure(found.target)}"
     if found.outcome == "not decided":
         sign = "-" if (gap.mean or 0.0) < 0 else "+"
-        return f"{at}, {one.label} against {other.label} is not decided: {sign}{points} ({sides})."
+        alone = found.adjusted is not None and outcome(gap) != "not decided"
+        beside = f"; p = {found.adjusted:.2g} among all duels of the board" if alone else ""
+        return f"{at}, {one.label} against {other.label} is not decided: {sign}{points} ({sides}{beside})."
     return f"{at}, {one.label} {found.outcome} {other.label} by {points} ({sides})."
 
 
 def nothing_learns(contenders: Sequence[Contender], chance: float) -> bool:
     """Whether even the best is nearer to guessing than to twice that."""
-    return bool(contenders) and max(contender.mean for contender in contenders) < 1.5 * chance
+    return bool(contenders) and max(contender.mean for contender in contenders) < GUESSING * chance
 
 
-def verdicts(target: float, contenders: Sequence[Contender], chance: float) -> list[str]:
+def verdicts(target: float, contenders: Sequence[Contender], fought: Sequence[Comparison], chance: float) -> list[str]:
     """What a target says of the papers' ideas: each against the best plain method, and whatever else they beat."""
     at = f"At epsilon {figure(target)}"
     if not contenders:
-        return [f"{at} no method can be calibrated."]
+        return [f"{at} no method can be calibrated, or all guess."]
     if nothing_learns(contenders, chance):
         best = max(contenders, key=lambda contender: contender.mean)
         return [f"{at} nothing learns: the best, {best.label}, has {best.mean:.1f} %, and guessing {chance:.1f} %."]
     ideas = [contender for contender in contenders if contender.idea == "paper"]
     if not ideas:
-        return [f"{at} no paper's idea is ranked: none is calibrated for this observer."]
-    found = compared(contenders)
+        return [f"{at} no paper's idea is ranked."]
+    found = [duel for duel in fought if duel.target == target]
     if not found:
         return [f"{at} no plain method is ranked, so nothing is compared."]
-    best = found[0].other
-    return [sentence(target, one) for one in found if one.other is best or one.outcome == "beats"]
+    opponent = found[0].other
+    return [sentence(one) for one in found if one.other is opponent or one.outcome == "beats"]

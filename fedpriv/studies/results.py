@@ -82,7 +82,7 @@ class RunRecord(Stored):
     """
 
     name: str
-    kind: Literal["train", "plan", "audit", "attack", "dme", "computed"]
+    kind: Literal["train", "plan", "audit", "attack", "dme", "computed", "tuning"]
     options: tuple[str, ...]
     seed: int
     command: str
@@ -193,6 +193,17 @@ class PaperResults(Stored):
     claims: tuple[Claim, ...]
 
 
+class TuningCost(Stored):
+    """What an entry's search would have cost on the training data themselves. runs: of the search and the last one;
+    composed: epsilon of all of them; random: of the best of a random number of trials with this mean, by ``law``.
+    """
+
+    runs: int
+    composed: Number
+    random: Number
+    law: str
+
+
 class Entry(Stored):
     """A calibrated method at one target. figures in their units: accuracy in percent, bytes up and down and seconds of
     the whole run; chosen: what the search found; runs: names of its final runs. idea: of a paper, a plain method, or a
@@ -218,11 +229,14 @@ class Entry(Stored):
     tied: bool = False
     tried: int | None = None
     superseded: str | None = None
+    at_edge: tuple[str, ...] = Field(default=(), description="options whose best value ends at an edge of its range")
+    tuning: TuningCost | None = None
 
 
 class Duel(Stored):
     """A paper's idea against a plain method at the same target: the paired difference of accuracy over equal seeds, in
-    points, and what its 95 % interval says.
+    points, its p-value, that value adjusted for all duels of the board (Holm), and what it says at 5 %. Older boards:
+    what the 95 % interval says.
     """
 
     target: float
@@ -230,6 +244,8 @@ class Duel(Stored):
     against: str
     difference: Estimate
     outcome: Literal["beats", "loses to", "not decided"]
+    p: float | None = None
+    adjusted: float | None = None
 
 
 class Left(Stored):
@@ -258,6 +274,7 @@ class Board(Stored):
     trials: int | None = None
     targets: tuple[float, ...]
     reference: Estimate
+    alone: Estimate | None = Field(default=None, description="every client trained by itself: epsilon 0")
     entries: tuple[Entry, ...]
     left: tuple[Left, ...] = ()
     plot: Figure | None = None
@@ -267,6 +284,7 @@ class Board(Stored):
     duels: tuple[Duel, ...] = Field(default=(), description="what the verdicts rest on")
     chance: float | None = Field(default=None, description="accuracy of guessing, in percent")
     search: Mapping[str, str] = Field(default={}, description="what was tried for each method, by its name")
+    searched: str | None = Field(default=None, description="how a search over ranges went, in words")
 
 
 class Leaderboard(Stored):

@@ -23,13 +23,14 @@ from fedpriv.config.methods import METHODS
 from fedpriv.data.load import load_dataset
 from fedpriv.data.splits import read_split
 from fedpriv.privacy.events import CLIENT_TO_SERVER
-from fedpriv.studies import boards, leaderboard_page, ranking
+from fedpriv.studies import board_results, boards, leaderboard_page, ranking
 from fedpriv.studies import leaderboard as study
+from fedpriv.studies.board_jobs import Prepared, privacy_under
+from fedpriv.studies.board_results import Key, accuracies, records_of
 from fedpriv.studies.boards import expand, read_board, read_boards
 from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.leaderboard import Prepared, privacy_under
-from fedpriv.studies.ranking import Contender, compared, difference, outcome, ranked, verdicts
+from fedpriv.studies.ranking import Contender, difference, duels, holm, outcome, p_value, ranked, verdicts
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results
 
 TINY = {
@@ -122,6 +123,8 @@ def test_a_board_from_search_to_page(
     # Everybody was tried equally often: two trials with the tuning seed, on the tuning split.
     ran = {(entry.method, entry.target) for entry in board.entries}
     assert ran == {("fedldp", 20), ("fedldp", 2000), ("fedcad", 20), ("fedcad", 2000), ("quantile", 2000)}
+    assert sum(run.kind == "plan" for run in runs) == 6 * 3  # two targets and the published variant, refused or not
+    runs = [run for run in runs if run.kind == "train"]
     tuned = [run for run in runs if run.seed == 1000]
     assert len(tuned) == 2 * (1 + len(ran)) and all("dataset.split=" in " ".join(run.options) for run in tuned)
     finals = [run for run in runs if run.seed != 1000]
@@ -211,25 +214,27 @@ def done(accuracy: dict[str, float | None], seed: int = 0) -> RunRecord:
 
 def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: Path) -> None:
     plan = read_board(written(tmp_path, targets=[20.0], measure="personalised"))
-    board = Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", 10)
+    board = Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", Path(), 10)
     method = plan.methods[0]
-    first, second = board.tuning(method, 20.0)
+    key, search = Key("tiny", method, 20.0), plan.begin(method)
+    first, second = board.tuning(method, 20.0, search.trials)
     assert "privacy.delta=1e-05" in first.options
     tuned: dict[Job, RunRecord | Failure] = {
         first: Failure(first, "no"), second: done({"final": 0.1, "personalised": 0.4}),
     }  # fmt: skip
-    assert study._tried(board, method, 20.0, tuned) == [(0.4, plan.trials(method)[1])]
+    found = study._chosen(board, key, search, tuned)
+    assert found.tried == 1 and [f"{option}={value}" for option, value in found.chosen.items()] == [*search.trials[1]]
     nothing = {first: done({"final": 0.9, "personalised": None}), second: done({"final": 0.9, "personalised": None})}
-    assert study._best(board, method, 20.0, nothing) is None
-    assert study._records(board, method, 20.0, {}, nothing, {}) == "a tuning run has no personalised accuracy"
-    chosen = {("tiny", method.name, 20.0): plan.trials(method)[1]}
-    zero, one = board.final(method, 20.0, plan.trials(method)[1])
+    none = study._chosen(board, key, search, nothing)
+    assert none.reason == "a tuning run has no personalised accuracy" and not none.final
+    assert records_of(board, key, none, {}) == none.reason
+    zero, one = found.final.values()
     half = {zero: done({"personalised": 0.5}), one: done({"personalised": None}, 1)}
-    assert study._records(board, method, 20.0, chosen, tuned, half) == "a final run has no personalised accuracy"
+    assert records_of(board, key, found, half) == "a final run has no personalised accuracy"
     whole = {zero: done({"personalised": 0.5}), one: done({"personalised": 0.6}, 1)}
-    records = study._records(board, method, 20.0, chosen, tuned, whole)
-    assert not isinstance(records, str) and study._accuracies(board, records) == {0: 50.0, 1: 60.0}
-    entry = study._entry(board, method, 20.0, chosen, records, 1, False, 1)
+    records = records_of(board, key, found, whole)
+    assert not isinstance(records, str) and accuracies(board, records) == {0: 50.0, 1: 60.0}
+    entry = board_results._entry(board, key, found, records, 1, False)
     assert "(of 1 of 2 trials: the others failed)" in leaderboard_page._row(entry, 2)
     assert "failed" not in leaderboard_page._row(entry, 1)
 
@@ -293,10 +298,12 @@ def test_the_command_refuses_in_one_line(
 @pytest.mark.parametrize("name", sorted(path.stem for path in boards.BOARDS.glob("*.yaml")))
 def test_every_shipped_board_composes(name: str) -> None:
     board = read_boards(name)[name]
-    assert len(board.seeds) >= 3 and len(board.trials(board.reference)) == 6
+    assert len(board.seeds) >= 3 and len(board.begin(board.reference).trials) == 6
     assert {method.idea for method in board.methods} == {"plain", "paper", "rival"}
     for method in (board.reference, *board.methods):
-        config = compose([f"dataset={board.dataset}", *board.setting, *method.overrides, *board.trials(method)[-1]])
+        config = compose(
+            [f"dataset={board.dataset}", *board.setting, *method.overrides, *board.begin(method).trials[-1]]
+        )
         assert config.privacy.variant == "repaired" and config.privacy.target_epsilon is None
 
 
@@ -355,29 +362,64 @@ def test_differences_are_paired_by_seed() -> None:
     assert difference({0: 1.0, 1: 5.0}, {1: 2.0, 2: 7.0}).mean == 3.0
 
 
+def said(target: float, contenders: list[Contender], chance: float) -> list[str]:
+    return verdicts(target, contenders, duels({target: contenders}, chance), chance)
+
+
 def test_ideas_meet_the_plain_methods_and_nobody_else() -> None:
     plain = contender("plain", [80.0, 80.2, 80.4], "plain")
     worse = contender("worse", [60.0, 60.2, 60.4], "plain")
+    guesser = contender("guesser", [10.0, 10.2, 10.4], "plain")
     rival = contender("rival", [99.0, 99.1, 99.2], "rival")
     idea, bad = contender("idea", [85.0, 85.1, 85.5]), contender("bad", [70.0, 70.1, 70.5])
-    found = {(one.one.method, one.other.method): one.outcome for one in compared([worse, plain, rival, idea, bad])}
+    everybody = {8.0: [worse, plain, guesser, rival, idea, bad]}
+    found = {(one.one.method, one.other.method): one.outcome for one in duels(everybody, 10.0)}
     assert found == {
         ("idea", "plain"): "beats", ("bad", "plain"): "loses to", ("idea", "worse"): "beats", ("bad", "worse"): "beats",
     }  # fmt: skip
-    said = verdicts(8.0, [worse, plain, rival, bad], 10.0)
-    assert len(said) == 2 and "BAD loses to PLAIN" in said[0] and "BAD beats WORSE" in said[1]
-    first, second = verdicts(8.0, [plain, idea, bad], 10.0)
+    assert len(duels(everybody, 10.0, adjusted=False)) == 6
+    words = said(8.0, [worse, plain, rival, bad], 10.0)
+    assert len(words) == 2 and "BAD loses to PLAIN" in words[0] and "BAD beats WORSE" in words[1]
+    first, second = said(8.0, [plain, idea, bad], 10.0)
     assert first == "At epsilon 8, IDEA beats PLAIN by 5.0 ± 0.2 points (85.2 against 80.2 %)."
     assert second == "At epsilon 8, BAD loses to PLAIN by 10.0 ± 0.2 points (70.2 against 80.2 %)."
-    (open_,) = verdicts(8.0, [plain, contender("idea", [79.0, 82.0, 80.0])], 10.0)
+    (open_,) = said(8.0, [plain, contender("idea", [79.0, 82.0, 80.0])], 10.0)
     assert open_.startswith("At epsilon 8, IDEA against PLAIN is not decided: +0.1 ± 3.")
+
+
+def test_a_boards_duels_are_decided_together() -> None:
+    """p = 0.03 decides one duel; of two at p = 0.03 none, and the page says why."""
+    plain = contender("plain", [80.0] * 4, "plain")
+    near = contender("near", [80.6, 81.4, 81.0, 80.4])
+    (one,) = duels({8.0: [plain, near]}, 10.0)
+    assert one.p == one.adjusted == p_value(difference(near.accuracies, plain.accuracies)) and one.outcome == "beats"
+    both = duels({1.0: [plain, near], 8.0: [plain, near]}, 10.0)
+    assert [duel.adjusted for duel in both] == [approx(2 * (one.p or 0))] * 2
+    assert {duel.outcome for duel in both} == {"not decided"}
+    words = verdicts(8.0, [plain, near], both, 10.0)
+    assert words == [
+        "At epsilon 8, NEAR against PLAIN is not decided: +0.9 ± 0.7 points "
+        f"(80.8 against 80.0 %; p = {both[0].adjusted:.2g} among all duels of the board)."
+    ]
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == [approx(0.03), approx(0.06), approx(0.06)]
+    assert holm([0.5, None, 0.001]) == [1.0, None, approx(0.003)] and holm([]) == []
+    from scipy import stats
+
+    values = [0.3, 0.1, 0.7, -0.2, 0.5]
+    paired = difference(dict(enumerate(values)), dict.fromkeys(range(5), 0.0))
+    assert p_value(paired) == approx(stats.ttest_1samp(values, 0).pvalue)
+    assert p_value(difference({0: 1.0}, {0: 0.0})) is None
+    assert p_value(difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.0})) == 0.0
 
 
 def test_a_board_without_learning_or_without_sides_says_so() -> None:
     guess, plain = contender("guess", [11.0, 12.0]), contender("plain", [80.0, 81.0], "plain")
-    (words,) = verdicts(1.0, [guess], 10.0)
+    (words,) = said(1.0, [guess], 10.0)
     assert words == "At epsilon 1 nothing learns: the best, GUESS, has 11.5 %, and guessing 10.0 %."
-    assert "none is calibrated" in verdicts(1.0, [plain], 10.0)[0]
-    assert "no plain method" in verdicts(1.0, [contender("idea", [80.0, 81.0])], 10.0)[0]
-    assert verdicts(1.0, [], 10.0) == ["At epsilon 1 no method can be calibrated."]
+    assert "no paper's idea is ranked" in said(1.0, [plain], 10.0)[0]
+    assert "no plain method" in said(1.0, [contender("idea", [80.0, 81.0])], 10.0)[0]
+    assert said(1.0, [], 10.0) == ["At epsilon 1 no method can be calibrated, or all guess."]
     assert ranking.nothing_learns([plain], 10.0) is False

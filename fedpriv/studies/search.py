@@ -1,0 +1,122 @@
+"""A search over ranges that nobody moves by hand: its points, when it is widened, and where it ends.
+
+Points are those of a scrambled Sobol sequence (`scipy.stats.qmc`), even in the logarithm of every option. Not by a
+sampler that learns from trial to trial (TPE and the like): all trials of a sequence are known beforehand, so they run
+side by side, are the same for any number of workers and after any interruption, and are as many, at the same places of
+its ranges, for every method.
+
+A best trial in the outermost tenth of a range (of its logarithm) stands at an edge: the best may lie beyond. Then every
+search of the board gets the same number of further trials; a range whose own best stands at an edge grows there by a
+fixed factor, and the further trials lie in what was added; the others' lie in the ranges that they have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fedpriv.config.options import Options
+
+#: Of the length of a range's logarithm: where its edges begin.
+EDGE = 0.1
+Side = Literal["low", "high"]
+
+
+class Range(Options):
+    """Values of one option. least, most: limits of the option itself, beyond which no range grows."""
+
+    low: float = Field(gt=0, allow_inf_nan=False)
+    high: float = Field(gt=0, allow_inf_nan=False)
+    least: float = Field(default=0.0, ge=0)
+    most: float = math.inf
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if not self.least <= self.low < self.high <= self.most:
+            raise ValueError(f"low={self.low:g}, high={self.high:g}: allowed: least <= low < high <= most")
+        return self
+
+    def at(self, share: float) -> float:
+        """The value at a share of the way from low to high, in logarithms, to three significant digits."""
+        value = self.low * (self.high / self.low) ** share
+        return float(f"{min(self.high, max(self.low, value)):.3g}")
+
+    def side(self, value: float) -> Side | None:
+        """The edge at which a value stands, unless the option itself ends there."""
+        place = math.log(value / self.low) / math.log(self.high / self.low)
+        if place <= EDGE and self.low > self.least:
+            return "low"
+        return "high" if place >= 1 - EDGE and self.high < self.most else None
+
+    def beyond(self, side: Side | None, factor: float) -> Range:
+        """What widening adds on a side; the range itself where it is not widened."""
+        if side is None:
+            return self
+        if side == "low":
+            return self.model_copy(update={"low": max(self.least, self.low / factor), "high": self.low})
+        return self.model_copy(update={"low": self.high, "high": min(self.most, self.high * factor)})
+
+    def grown(self, side: Side | None, factor: float) -> Range:
+        added = self.beyond(side, factor)
+        return self.model_copy(update={"low": min(self.low, added.low), "high": max(self.high, added.high)})
+
+    def in_words(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+Space = Mapping[str, Range]
+Trial = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Search:
+    """Of one method at one target. space: its ranges now; trials: what is tried, as overrides, in order."""
+
+    space: Space
+    trials: tuple[Trial, ...]
+
+    def further(self, best: Trial | None, count: int, seed: int, factor: float) -> Search:
+        """With so many more trials, in what the best one widens, or in the same ranges."""
+        sides = self.sides(best)
+        shares = points(len(self.space), len(self.trials) + count, seed)[len(self.trials) :]
+        added = {option: own.beyond(sides.get(option), factor) for option, own in self.space.items()}
+        grown = {option: own.grown(sides.get(option), factor) for option, own in self.space.items()}
+        return replace(self, space=grown, trials=(*self.trials, *(_trial(added, share) for share in shares)))
+
+    def sides(self, best: Trial | None) -> dict[str, Side]:
+        """Option -> the edge at which the best trial stands."""
+        if best is None:
+            return {}
+        values = {option: float(value) for option, _, value in (override.partition("=") for override in best)}
+        found = {option: own.side(values[option]) for option, own in self.space.items()}
+        return {option: side for option, side in found.items() if side is not None}
+
+    def in_words(self) -> str:
+        return "; ".join(f"{option} from {own.in_words()}" for option, own in self.space.items())
+
+
+def begin(space: Space, count: int, seed: int) -> Search:
+    return Search(space, tuple(_trial(space, share) for share in points(len(space), count, seed)))
+
+
+def _trial(space: Space, shares: Sequence[float]) -> Trial:
+    return tuple(f"{option}={own.at(share):g}" for (option, own), share in zip(space.items(), shares, strict=True))
+
+
+def points(dimensions: int, count: int, seed: int) -> list[list[float]]:
+    """The first ``count`` points of the sequence in [0, 1)^dimensions; a longer call begins with the same ones."""
+    from scipy.stats import qmc  # half a second to import
+
+    sequence = qmc.Sobol(dimensions, scramble=True, rng=seed)
+    found: list[list[float]] = sequence.random_base2(max(1, math.ceil(math.log2(count))))[:count].tolist()
+    return found
+
+
+def drawn(space: Space, rng: np.random.Generator) -> Trial:
+    """One trial at random, independent of any other: what private selection needs."""
+    return _trial(space, rng.random(len(space)).tolist())
