@@ -97,6 +97,9 @@ class CpSGDClient(SummingClient, GradientClient):
 
         return all(why_unbounded(event) is None for event in self.planned_events(1))
 
+    def bound_to_rounds(self) -> str | None:
+        return "a release's share of delta is claimed_delta / num_rounds"
+
     def charges(self, state: Any) -> tuple[Charge, ...]:
         # Trials that follow from n_k differ: then the client counts on its own alone.
         together = 1 if self.options.sensitivity == "per_example" else self.noises

@@ -74,6 +74,9 @@ class FedAGSClient(SelectingClient):
     def emptiest_round(self) -> int:
         return self.facts.num_rounds if self.options.threshold == "equation" else 1
 
+    def bound_to_rounds(self) -> str | None:
+        return "the number of selected coordinates k_t changes from round to round until num_rounds"
+
     def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         scores = clipped.abs() if self.options.significance == "magnitude" else clipped
         dimension = clipped.shape[-1]

@@ -45,6 +45,9 @@ class LDPFLClient(OneBitClient):
         )
         return own, Charge(counts)
 
+    def bound_to_rounds(self) -> str | None:
+        return "shuffle_delta is divided among num_rounds" if self.options.shuffle else None
+
     def planned_events(self, participations: int) -> list[Event]:
         return [replace(self.charges(None)[0].event, count=participations)] if participations else []
 

@@ -97,6 +97,9 @@ class NbAFLClient(Client):
 
     # --- what it costs (unit example, add-or-remove-one; observers server and public) --------------------
 
+    def bound_to_rounds(self) -> str | None:
+        return "the noise of both sides is chosen for num_rounds (T) and for the exposures (L) among them"
+
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """An upload moves by 2C. Outsiders see the mean of at least ``min_replies`` uploads with the server's noise:
         it moves by 2C/K and carries variance sU^2/K + sD^2, and K = min_replies is the worst cohort.

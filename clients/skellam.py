@@ -24,6 +24,9 @@ class SkellamClient(WholeGaussianClient):
     options: SkellamClientOptions  # type: ignore[assignment]
     law = "skellam"
 
+    def bound_to_rounds(self) -> str | None:
+        return "a release's share of delta is claimed_delta divided by the number of releases in num_rounds"
+
     @property
     def share(self) -> float:
         return delta_share(self.options.claimed_delta, self.facts.num_rounds * (1 + len(self.grid.statistics)))

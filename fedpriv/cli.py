@@ -29,7 +29,7 @@ from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.subcommands import nearest
 from fedpriv.common.verbosity import is_quiet
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import COMMANDS, CONF, compose, group_choices
 from fedpriv.config.halves import schema_of
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
@@ -148,8 +148,8 @@ def _dispatch(arguments: list[str]) -> int:
         print(__version__)
         return DONE
     multirun = "-m" in flags or "--multirun" in flags
-    commands = {key: value for key, value in map(_split, overrides) if key in ("resume", "rerun", "plan")}
-    for command, work in (("resume", _resume), ("rerun", _rerun)):
+    commands = {key: value for key, value in map(_split, overrides) if key in COMMANDS}
+    for command, work in (("resume", _resume), ("rerun", _rerun), ("extend", _extend)):
         if commands.get(command, "null") != "null":
             _refuse_others(command, commands[command], overrides, list(flags))
             return work(path_of(commands[command]), overrides)
@@ -306,9 +306,21 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
 def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: Sequence[str]) -> None:
     if not folder:
         raise OptionError(command, "", "must be the folder of a run")
-    others = [*flags, *(o for o in overrides if _split(o)[0] not in (command, "hydra.run.dir") and not _operates(o))]
+    others = [*flags, *(o for o in overrides if _split(o)[0] in COMMANDS and _split(o)[0] != command)]
+    if command == "resume":
+        others += [o for o in overrides if _split(o)[0] not in (command, "hydra.run.dir") and not _operates(o)]
     if others:
-        raise OptionError(*_split(others[0]), f"{command}= takes the run's own options")
+        key, value = _split(others[0])
+        words = (
+            f"{command}= takes the run's own options; extend={shown(Path(path_of(folder)))} num_rounds=... gives a finished run "
+            f"more rounds, rerun={shown(Path(path_of(folder)))} option=value repeats a run with other options"
+        )
+        raise OptionError(key, value, words)
+
+
+def _own(overrides: Sequence[str]) -> list[str]:
+    """Without commands and what Hydra itself is told."""
+    return [o for o in overrides if _split(o)[0] not in COMMANDS and not _is_hydras(_split(o)[0].lstrip("+~"))]
 
 
 def _operates(override: str) -> bool:
@@ -326,9 +338,10 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
 
 
 def _rerun(folder: str, overrides: Sequence[str]) -> int:
-    from fedpriv.runs.start import config_for_rerun, start_run, with_operations
+    from fedpriv.runs.changed import config_for_rerun
+    from fedpriv.runs.start import start_run
 
-    config = with_operations(config_for_rerun(Path(folder)), list(filter(_operates, overrides)))
+    config = config_for_rerun(Path(folder), _own(overrides))
     now = datetime.now()
     name = f"{now:%H-%M-%S}-{config.strategy.name}-{config.dataset.name}"
     chosen = [value for key, value in map(_split, overrides) if key == "hydra.run.dir"]
@@ -337,6 +350,15 @@ def _rerun(folder: str, overrides: Sequence[str]) -> int:
         summary = start_run(config, target)
     finish(summary, target)
     return DONE
+
+
+def _extend(folder: str, overrides: Sequence[str]) -> int:
+    from fedpriv.runs.extension import extend_run
+
+    path = Path(folder)
+    with running(path):
+        extend_run(path, _own(overrides))
+    return _resume(folder, [])
 
 
 def _plan(overrides: Sequence[str]) -> int:

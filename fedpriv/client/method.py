@@ -142,6 +142,12 @@ class Method:
         """
         return []
 
+    def bound_to_rounds(self) -> str | None:
+        """Why a run of this method cannot be extended: what of its releases, noise or price was fixed by num_rounds.
+        None: round t is the same in a run of any length, so more rounds may follow.
+        """
+        return None
+
     @property
     def one_by_one(self) -> str | None:
         """Why clients with these options cannot take part at once, although their class is written for it."""

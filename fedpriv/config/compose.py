@@ -36,7 +36,7 @@ from fedpriv.config.schema import Config
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 #: Keys of the command line that are not part of a run's configuration.
-COMMANDS = ("resume", "rerun", "plan")
+COMMANDS = ("resume", "rerun", "extend", "plan")
 
 #: Value options that a remote caller (`flwr run`) may set; paths, targets, noise source and groups that load
 #: code are not among them.

@@ -31,7 +31,8 @@ FORMS = """\
   fedpriv strategy=fedcad num_rounds=10   one run; without options the default job (conf/config.yaml)
   fedpriv -m option=a,b ...               a sweep over all combinations
   fedpriv resume=RUN_FOLDER               go on after an interruption
-  fedpriv rerun=RUN_FOLDER                repeat a run"""
+  fedpriv rerun=RUN_FOLDER [option=value] repeat a run, with other options where you name some
+  fedpriv extend=RUN_FOLDER num_rounds=120   more rounds for a finished run, priced with the old ones"""
 
 
 def usage() -> str:

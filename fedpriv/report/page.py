@@ -229,6 +229,8 @@ def _boxes(run: RunFolder, privacy: Mapping[str, Any] | None, problems: Mapping[
         boxes.append({"title": "An attack contradicts the guarantee.", "text": text, "lines": broken})
     if (layers := untrained_layers(run.summary)) is not None:
         boxes.append({"title": "Clients keep layers.", "text": layers, "lines": []})
+    if stages := pick(run.summary, "stages"):
+        boxes.append({"title": "This run was extended.", "text": EXTENDED, "lines": list(map(_stage, stages))})
     if note := pick(run.summary, "note"):
         boxes.append({"title": "Note.", "text": f"{note}.", "lines": []})
     if run.summary is None and "summary.json" not in problems:
@@ -238,6 +240,19 @@ def _boxes(run: RunFolder, privacy: Mapping[str, Any] | None, problems: Mapping[
         lines = [f"{name}: {problem}" for name, problem in problems.items()]
         boxes.append({"title": "Not everything could be read.", "text": "", "lines": lines})
     return boxes
+
+
+EXTENDED = (
+    "Every figure here is of all rounds together. They were priced before the first added round. That bounds what the "
+    "whole run tells, if no larger extension would have been chosen after looking at the first part; whoever means to "
+    "decide more than once sets privacy.max_epsilon before the first round."
+)
+
+
+def _stage(stage: Mapping[str, Any]) -> str:
+    verified = number(stage.get("verified_epsilon"))
+    shown = "no finite bound" if verified is None else f"verified epsilon {figure(verified)}"
+    return f"It had ended after round {stage['rounds']}: {shown} until then."
 
 
 def _privacy_section(privacy: Mapping[str, Any]) -> dict[str, Any]:

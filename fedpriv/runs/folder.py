@@ -36,6 +36,8 @@ from fedpriv.training.flat_model import Layout
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
 START = ".start.json"
+#: Where an extended run has its earlier ends.
+STAGES = "stages.json"
 #: A folder that holds one of these has been used by a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots")
 
@@ -104,7 +106,8 @@ class RunFolder:
 
     def _check_basis(self, found: dict[str, Any], file: Path, config: Config) -> None:
         """Raises `RunFolderError`: the rounds could not be repeated, and their noise would serve different updates."""
-        if found["config"] != config.digest():
+        before = {stage["config"] for stage in self.stages() if found.get("round", 0) <= stage["rounds"]}
+        if found["config"] not in {config.digest(), *before}:
             raise RunFolderError(f"{file} was made with another configuration than {self.path / 'config.yaml'}")
         then, now = found["versions"], library_versions()
         if then != now:
@@ -115,6 +118,39 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.to_dict())))
+
+    # --- a finished run that goes on ---------------------------------------------------------------------
+
+    def stages(self) -> list[dict[str, Any]]:
+        """The run's earlier ends, oldest first: how many rounds it had then (rounds), the digest of its configuration
+        (config), and what was claimed and verified (claimed_epsilon, verified_epsilon).
+        """
+        file = self.path / STAGES
+        try:
+            found = json.loads(file.read_text()) if file.exists() else []
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{file}: cannot be read ({error})") from None
+        return list(found)
+
+    def refuse_unrepeatable(self, config: Config) -> None:
+        """Raises `RunFolderError` if the state after the last round is not there: the rounds before it would have to be
+        done again.
+        """
+        checkpoint = self.load_checkpoint(config) if self.checkpoints() else None
+        if checkpoint is None or checkpoint.round != config.num_rounds:
+            have = (
+                "no checkpoint" if checkpoint is None else f"its newest whole checkpoint is of round {checkpoint.round}"
+            )
+            words = f"the state after round {config.num_rounds} was not kept ({have}; checkpoint.every=0 keeps none)"
+            raise RunFolderError(f"{self.path}: {words}: rerun={self.path} num_rounds=... begins anew")
+
+    def add_stage(self, config: Config, summary: dict[str, Any]) -> None:
+        """Notes this end of the run, and makes it a run that has not finished. The summary stays, under another name."""
+        figures = {name: summary["privacy"][name] for name in ("claimed_epsilon", "verified_epsilon")}
+        stage = {"rounds": config.num_rounds, "config": config.digest(), **figures}
+        earlier = [known for known in self.stages() if known["rounds"] < config.num_rounds]
+        write_atomic(self.path / STAGES, json.dumps([*earlier, stage], indent=1) + "\n")
+        (self.path / "summary.json").rename(self.path / f"summary-{config.num_rounds:06d}.json")
 
     @property
     def finished(self) -> bool:

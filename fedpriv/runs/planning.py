@@ -25,7 +25,7 @@ from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.composition import compose_clients
+from fedpriv.privacy.composition import compose, compose_clients
 from fedpriv.privacy.events import Event, Threat
 
 
@@ -211,6 +211,16 @@ def with_target(config: Config) -> Config:
     server = config.strategy.server | {name: value for name, value in chosen.items() if name in config.strategy.server}
     halves = {"client": config.strategy.client | chosen, "server": server}
     return config.model_copy(update={"strategy": config.strategy.model_copy(update=halves)})
+
+
+def target_price(config: Config) -> float:
+    """The epsilon that `privacy.target_epsilon` is about: of the client that takes part most often, over the whole
+    planned run, against `privacy.target_observer`.
+    """
+    client, times = make_client(config), most_participations(config)
+    threat = target_threat(config, client)
+    events = planned_events(client, times) if threat == client.threat else client.planned_against(threat, times)
+    return compose(events, config.privacy.delta).epsilon
 
 
 def target_threat(config: Config, client: Client) -> Threat:

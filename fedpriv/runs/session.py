@@ -209,8 +209,9 @@ class Session:
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
             self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
         due = config.checkpoint.every and current.number % config.checkpoint.every == 0
-        if not last and (due or stop.requested):
-            self._save_checkpoint(current)
+        if due or (last and config.checkpoint.every) or (stop.requested and not last):
+            self._save_checkpoint(current)  # after the last round too: `extend` goes on from there
+        if not last:
             stop.check()
         self._draw_labels()
 
@@ -277,6 +278,7 @@ class Session:
 
     def _summary(self, score: Score) -> dict[str, Any]:
         config, rows = self.config, self.folder.metrics.read()
+        stages = self.folder.stages()
         seconds = [row["seconds"] for row in rows]
         return {
             "strategy": config.strategy.name,
@@ -308,4 +310,5 @@ class Session:
             "versions": library_versions(),
             "commit": commit(),
             "note": self.note,
+            **({"stages": stages} if stages else {}),
         }

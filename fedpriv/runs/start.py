@@ -19,10 +19,11 @@ from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import locked
 from fedpriv.common.stopping import Stopped, end_with_parent, stop
 from fedpriv.common.versions import commit
-from fedpriv.config.compose import from_dict, parse, read_config
+from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched
+from fedpriv.runs.changed import with_operations
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import resolve
@@ -76,7 +77,8 @@ def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
     config = with_operations(read_config(path), operations)
     with locked(folder.path):
         if folder.finished:
-            raise RunFolderError(f"{folder.path}: this run has finished; rerun={folder.path} repeats it")
+            words = f"extend={folder.path} num_rounds=... goes on, rerun={folder.path} repeats it"
+            raise RunFolderError(f"{folder.path}: this run has finished; {words}")
         config = config.model_copy(update={"run_dir": str(folder.path)})  # the folder may have been moved
         with watched(config, folder.path) as monitor:
             return _returned(config, folder, Worker(config), began, monitor).run()
@@ -147,20 +149,3 @@ def ended_by_flower(grace: float) -> Iterator[None]:
         raise
     finally:
         done.set()
-
-
-def with_operations(config: Config, overrides: Sequence[str]) -> Config:
-    """The configuration with other options of operations and tracking. Raises `OptionError`."""
-    raw = config.to_dict()
-    for override in parse(overrides):
-        group, _, name = override.key_or_group.partition(".")
-        if group not in ("operations", "tracking") or override.is_sweep_override():
-            words = "only operations.* and tracking.* can be changed"
-            raise OptionError(override.key_or_group, override.get_value_string(), words)
-        raw[group][name] = override.value()
-    return from_dict(raw)
-
-
-def config_for_rerun(path: Path) -> Config:
-    """The configuration of a run, for a new folder."""
-    return read_config(path).model_copy(update={"run_dir": None})

@@ -283,9 +283,11 @@ def test_help_names_every_option_and_every_choice():
         for name in option_names([f"{group}={choice}"], "")
     }
     names |= {"dataset.size", "dataset.path", "model.path"}
-    hidden = {"resume", "rerun", "plan", "run_dir"} | {f"{group}.name" for group in (*groups, "engine")}
+    hidden = {"resume", "rerun", "extend", "plan", "run_dir"} | {f"{group}.name" for group in (*groups, "engine")}
     assert names - hidden <= shown
-    assert all(word in text for word in ("resume=", "rerun=", "plan=true", "hydra.run.dir", "fedpriv.predict"))
+    assert all(
+        word in text for word in ("resume=", "rerun=", "extend=", "plan=true", "hydra.run.dir", "fedpriv.predict")
+    )
     for group in groups:
         assert all(choice in text for choice in group_choices(CONF / group))
 

@@ -20,8 +20,9 @@ from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.event_json import entry_from_json
 from fedpriv.privacy.events import Event
+from fedpriv.runs.extension import extend_run
 from fedpriv.runs.planning import make_plan, with_target
-from fedpriv.runs.start import start_run
+from fedpriv.runs.start import resume_run, start_run
 
 METHODS = group_choices(CONF / "strategy")
 CASES = [
@@ -126,3 +127,26 @@ def test_a_target_is_met_by_the_whole_plan_or_refused(case: Case) -> None:
     else:
         with pytest.raises(OptionError, match=r"privacy\.target_epsilon"):
             planned(case, f"privacy.target_epsilon={TARGET}")
+
+
+#: Their releases are made for a run of one length.
+BOUND_TO_ROUNDS = ("cpsgd", "skellam", "nbafl", "fedags")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_extended_it_is_the_run_that_was_that_long_from_the_start(name: str, whole: Whole, run: Run) -> None:
+    """Or it is refused by name, with the reason, and stays as it is."""
+    case = (f"strategy={name}", "privacy.variant=repaired")
+    longer, folder = result_of(whole(case)), run(*CHECKPOINTS, *case, "num_rounds=2")
+    if name in BOUND_TO_ROUNDS:
+        before = result_of(folder)
+        with pytest.raises(OptionError, match=rf"num_rounds=4: {name} cannot be extended: .*num_rounds"):
+            extend_run(folder, ["num_rounds=4"])
+        assert result_of(folder) == before
+        return
+    extend_run(folder, ["num_rounds=4"])
+    resume_run(folder)
+    found = result_of(folder)
+    for rows in (found["metrics"], longer["metrics"]):
+        rows[1].pop("epsilon_so_far")  # of the round that was the last: exact there, a bound of it elsewhere
+    assert found == longer

@@ -20,7 +20,8 @@ from fedpriv.config.compose import compose, compose_remote
 from fedpriv.report.live.tracking import backends
 from fedpriv.report.live.tracking.tracked_figures import of_round, of_summary, options
 from fedpriv.report.live.tracking.tracker import IDS, Tracker
-from fedpriv.runs.start import start_run, with_operations
+from fedpriv.runs.changed import with_operations
+from fedpriv.runs.start import start_run
 
 #: A line of metrics.jsonl but for its round.
 ROW: dict[str, Any] = {

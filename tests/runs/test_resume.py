@@ -24,8 +24,9 @@ from fedpriv.common.errors import RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.privacy import ledger
 from fedpriv.runs import folder as run_folder
+from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.session import ATTEMPTS_PER_START, Session
-from fedpriv.runs.start import config_for_rerun, resume_run, start_run
+from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.round import Round
 from fedpriv.training import evaluation
 
@@ -269,7 +270,7 @@ def test_what_cannot_be_resumed(tmp_path: Path, whole: Path, cli: Callable[..., 
     for folder, words in (
         (tmp_path / "nowhere", "no such run folder"),
         (tmp_path / "empty", "no config.yaml"),
-        (whole, f"has finished; rerun={whole}"),
+        (whole, f"has finished; extend={whole} num_rounds=... goes on, rerun={whole}"),
         ("", "must be the folder of a run"),
     ):
         outcome = cli(f"resume={folder}")

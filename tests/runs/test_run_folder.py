@@ -106,7 +106,7 @@ def test_a_run_leaves_what_the_design_lists(run: Run):
     folder = run("checkpoint.every=1", "num_rounds=4", "checkpoint.keep=2", "operations.report=true")
     names = {"config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "model.safetensors", "report.html"}
     assert names <= {path.name for path in folder.iterdir()}
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000003", "round-000004"]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     needed = {"accuracy", "loss", "train_loss", "participants", "dropped", "stopped", "seconds", "bytes_up"}

@@ -11,8 +11,8 @@ from conftest import SMALL, Outcome, Run
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose, compose_remote, read_config
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
+from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.planning import with_target
-from fedpriv.runs.start import config_for_rerun
 
 TARGET = "privacy.target_epsilon=8"
 ALLOWED = "privacy.target_epsilon=8 chooses it; allowed: one of the two"

@@ -22,8 +22,9 @@ from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.engines.worker import Worker
 from fedpriv.runs import trainer_choice
+from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.preparation import resolve
-from fedpriv.runs.start import config_for_rerun, resume_run, start_run
+from fedpriv.runs.start import resume_run, start_run
 from fedpriv.runs.trainer_choice import choose_trainer
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model

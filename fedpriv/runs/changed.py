@@ -1,0 +1,76 @@
+"""A run's stored configuration with other options: to repeat it, or to look at it in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import CONF, compose, from_dict, group_choices, parse, read_config
+from fedpriv.config.schema import Config
+
+#: Sections that decide nothing of a result.
+ONLOOKERS = ("operations", "tracking")
+
+
+def with_operations(config: Config, overrides: Sequence[str]) -> Config:
+    """The configuration with other options of operations and tracking. Raises `OptionError`."""
+    for override in parse(overrides):
+        if override.key_or_group.partition(".")[0] not in ONLOOKERS or override.is_sweep_override():
+            words = "only operations.* and tracking.* can be changed"
+            raise OptionError(override.key_or_group, override.get_value_string(), words)
+    return with_options(config, overrides)
+
+
+def with_options(config: Config, overrides: Sequence[str]) -> Config:
+    """The configuration with other values; a group (``strategy=fedldp``) is taken from its file as a whole. Raises
+    `OptionError` for an option that it does not have, a value out of range, and a sweep.
+    """
+    raw, parsed = config.to_dict(), parse(overrides)
+    for override in parsed:
+        if override.is_sweep_override():
+            words = "several values need a sweep (-m), which starts from options and not from a run"
+            raise OptionError(override.key_or_group, override.get_value_string(), words)
+    groups = {name for name in raw if (CONF / name).is_dir() and group_choices(CONF / name)}
+    chosen = [override for override in parsed if override.key_or_group in groups]
+    if chosen:
+        fresh = compose([_line(override) for override in chosen]).to_dict()
+        for override in chosen:
+            raw[override.key_or_group] = fresh[override.key_or_group]
+    for override in parsed:
+        if override not in chosen:
+            _put(raw, override)
+    return from_dict(_in_step(raw, config.num_rounds))
+
+
+def _line(override: Override) -> str:
+    return override.input_line or ""
+
+
+def _put(raw: dict[str, Any], override: Override) -> None:
+    """Sets one value. An option that is not there is left to the schema to accept (a default that files leave out)."""
+    *sections, name = override.key_or_group.split(".")
+    place: Any = raw
+    for section in sections:
+        place = place.setdefault(section, {}) if isinstance(place, dict) else None
+    if not isinstance(place, dict):
+        raise OptionError(override.key_or_group, override.get_value_string(), "the run has no such option")
+    place[name] = override.value()
+
+
+def _in_step(raw: dict[str, Any], rounds_before: int) -> dict[str, Any]:
+    """Options of a method that are num_rounds by their file (``rounds: ${num_rounds}``) follow it."""
+    raw = deepcopy(raw)
+    for half in (raw["strategy"]["server"], raw["strategy"]["client"]):
+        if half.get("rounds") == rounds_before:
+            half["rounds"] = raw["num_rounds"]
+    return raw
+
+
+def config_for_rerun(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a run, for a new folder, with other values where ``overrides`` say so."""
+    return with_options(read_config(path), overrides).model_copy(update={"run_dir": None})

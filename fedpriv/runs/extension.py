@@ -1,0 +1,100 @@
+"""More rounds for a run that has finished: priced anew before they begin, with all that it released before.
+
+The ledger goes on: every release stays in it at its own price, and what is verified at the end is the whole of it. The
+rounds to come are planned as if the run had had the larger number from the beginning, so the plan's epsilon is that of
+all rounds. This needs a method whose releases do not depend on num_rounds (`Method.bound_to_rounds`); the others are
+refused by name. tests/contract/test_extension.py holds every method to it: extended, a run has the model and the ledger
+of one that was that long from the start.
+
+What the new epsilon means: it bounds what the whole run tells, first part and extension, also where the decision to
+extend was taken from the first part's model, as long as no larger extension would have been chosen had that model been
+another: "stop, or go on up to T'" tells no more than "go on up to T'", of which the first is a part. Whoever means to
+decide again and again sets `privacy.max_epsilon` before the first round: a filter holds whatever is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.client.build import make_client
+from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.files import locked
+from fedpriv.config.compose import parse, read_config
+from fedpriv.config.schema import Config
+from fedpriv.runs.changed import ONLOOKERS, with_options
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import most_participations, planned_events, target_price
+
+#: What an extension may change: whoever looks on, how often is looked, how far it goes, and what it may cost.
+ALLOWED = ("num_rounds", "privacy.max_epsilon", "privacy.target_epsilon", "evaluate.every", "checkpoint", *ONLOOKERS)
+WORDS = f"extend= changes {', '.join(ALLOWED)}; rerun=RUN_FOLDER option=value repeats a run with other options"
+
+
+def extend_run(path: Path, overrides: Sequence[str]) -> None:
+    """Makes a finished run one that has rounds left; `fedpriv.runs.start.resume_run` does them.
+
+    Raises `OptionError` or `RunFolderError` before anything is written. An interruption here leaves a finished run or
+    one that resumes.
+    """
+    folder, before = RunFolder(path), read_config(path)
+    with locked(folder.path):
+        summary = folder.read_summary()
+        if summary is None:
+            raise RunFolderError(f"{folder.path}: this run has not finished: resume={folder.path} goes on with it")
+        if before.dataset.name == "on_nodes":
+            words = "a deployment's clients keep their own accounts: start another run, which they price with this one"
+            raise RunFolderError(f"{folder.path}: {words}")
+        if summary["rounds"] < before.num_rounds:
+            words = f"ended after {summary['rounds']} of {before.num_rounds} rounds, its clients' budgets were spent"
+            raise RunFolderError(f"{folder.path}: this run {words}: rerun={folder.path} privacy.max_epsilon=...")
+        after = extended(before, overrides)
+        folder.refuse_unrepeatable(before)
+        folder.add_stage(before, summary)
+        folder.write_config(after)
+
+
+def extended(before: Config, overrides: Sequence[str]) -> Config:
+    """The configuration of the longer run. Raises `OptionError` that names what stands against it."""
+    for override in parse(overrides):
+        key = override.key_or_group
+        if not any(key == name or key.startswith(f"{name}.") for name in ALLOWED):
+            raise OptionError(key, override.get_value_string(), WORDS)
+    if not any(override.key_or_group == "num_rounds" for override in parse(overrides)):
+        raise OptionError("extend", "", f"how far? num_rounds=... , more than the {before.num_rounds} that are done")
+    after = with_options(before, overrides)
+    if after.num_rounds <= before.num_rounds:
+        words = f"the run has {before.num_rounds} rounds already; allowed: more than that"
+        raise OptionError("num_rounds", after.num_rounds, words)
+    _check_method(before, after)
+    _check_target(before, after)
+    return after
+
+
+def _check_method(before: Config, after: Config) -> None:
+    """Refuses a method whose past releases were made for a run of another length."""
+    client, name = make_client(before), before.strategy.name
+    reason = client.bound_to_rounds()
+    if reason is None and before.features.name != "none" and before.features.dims == "auto":
+        reason = "features.dims=auto follows the number of messages, and the model has that many parameters"
+    if reason is None:  # a method of the user's own may not have thought of it
+        times, longer = most_participations(before), make_client(after)
+        if planned_events(client, times) != planned_events(longer, times):
+            reason = "the price of its releases depends on num_rounds"
+    if reason is not None:
+        words = f"{name} cannot be extended: {reason}; rerun=RUN_FOLDER num_rounds={after.num_rounds} begins anew"
+        raise OptionError("num_rounds", after.num_rounds, words)
+
+
+def _check_target(before: Config, after: Config) -> None:
+    """The noise was chosen for a guarantee that more rounds break: only who says so gets them."""
+    target = after.privacy.target_epsilon
+    if target is None:
+        return
+    price = target_price(after)
+    if price > target:
+        words = (
+            f"the noise was chosen for it over {before.num_rounds} rounds, and {after.num_rounds} rounds cost "
+            f"{price:.4g}; privacy.target_epsilon=null accepts that"
+        )
+        raise OptionError("privacy.target_epsilon", target, words)

@@ -1,0 +1,193 @@
+"""More rounds for a finished run, and a run repeated with other options."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Outcome, Run, ledger_of, result_of, rows_of
+
+from fedpriv.common.errors import FedprivError, OptionError, RunFolderError
+from fedpriv.config.compose import compose, read_config
+from fedpriv.runs import extension
+from fedpriv.runs.changed import config_for_rerun
+from fedpriv.runs.extension import extend_run
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import target_price
+from fedpriv.runs.start import resume_run, start_run
+
+SMALL = ("strategy=fedcad", "num_clients=4", "clients_per_round=2", "checkpoint.every=2", "operations.report=false")
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def extended(folder: Path, *options: str) -> dict[str, Any]:
+    extend_run(folder, options)
+    return resume_run(folder)
+
+
+def test_earlier_ends_stay_in_folder_and_summary(run: Run) -> None:
+    """Twice; the price is that of all rounds, and the old lines of the ledger stand as they did."""
+    folder = run(*SMALL, "num_rounds=3")
+    first, lines = summary_of(folder), (folder / "ledger.jsonl").read_text()
+    extended(folder, "num_rounds=4")
+    last = extended(folder, "num_rounds=6")
+    assert (folder / "ledger.jsonl").read_text().startswith(lines)
+    assert [row["round"] for row in rows_of(folder)] == [1, 2, 3, 4, 5, 6]
+    assert [stage["rounds"] for stage in last["stages"]] == [3, 4]
+    assert last["stages"][0]["verified_epsilon"] == first["privacy"]["verified_epsilon"]
+    assert last["privacy"]["verified_epsilon"] > last["stages"][1]["verified_epsilon"]
+    assert json.loads((folder / "summary-000003.json").read_text()) == first
+    whole = run(*SMALL, "num_rounds=6")
+    assert result_of(folder)["ledger"] == result_of(whole)["ledger"]
+    assert result_of(folder)["model"] == result_of(whole)["model"]
+
+
+def test_a_run_that_stops_while_it_is_extended_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first of two files, and after both: what is there is resumed, or extended again."""
+    folder, whole = run(*SMALL, "num_rounds=2"), run(*SMALL, "num_rounds=4")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_config", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            extend_run(folder, ["num_rounds=4"])
+    assert resume_run(folder)["rounds"] == 2  # as it was
+    extend_run(folder, ["num_rounds=4"])
+    resume_run(folder)
+    assert result_of(folder)["model"] == result_of(whole)["model"]
+
+
+def test_a_damaged_last_checkpoint_costs_rounds_and_no_release(run: Run) -> None:
+    """They are repeated from the one before, with the noise that they had."""
+    folder, whole = run(*SMALL, "num_rounds=3"), run(*SMALL, "num_rounds=5")
+    extend_run(folder, ["num_rounds=5"])
+    newest = folder / "checkpoints" / "round-000003" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert "round-000003 is damaged" in resume_run(folder)["note"]
+    assert result_of(folder)["model"] == result_of(whole)["model"]
+    assert len(ledger_of(folder)) == len(ledger_of(whole))
+
+
+def test_secure_noise_goes_on_too(run: Run) -> None:
+    folder = run(*SMALL, "num_rounds=2", "privacy.rng=secure")
+    before = ledger_of(folder)
+    extended(folder, "num_rounds=4")
+    found = ledger_of(folder)
+    assert found[: len(before)] == before and len(found) == 2 * len(before) == 8
+
+
+def test_a_larger_budget_lets_clients_go_on(run: Run) -> None:
+    """What they spent before counts; with the old budget they stop."""
+    options = (*SMALL, "clients_per_round=4", "num_rounds=2")
+    price = summary_of(run(*options))["privacy"]["verified_epsilon"]
+    folder, same = (run(*options, f"privacy.max_epsilon={1.01 * price}") for _ in range(2))
+    found = extended(folder, "num_rounds=4", f"privacy.max_epsilon={3 * price}")
+    assert found["rounds"] == 4 and price < found["privacy"]["spent_so_far"] <= 3 * price
+    found = extended(same, "num_rounds=4")
+    assert found["rounds"] < 4 and found["privacy"]["spent_so_far"] == pytest.approx(price)
+    with pytest.raises(RunFolderError, match=r"budgets were spent: rerun="):
+        extend_run(same, ["num_rounds=9"])
+
+
+def test_a_target_is_not_passed_in_silence(run: Run) -> None:
+    folder = run(*SMALL, "num_rounds=2", "privacy.target_epsilon=30")
+    before = result_of(folder)
+    with pytest.raises(OptionError, match=r"privacy\.target_epsilon=30\.0: .* 4 rounds cost (\S+); ") as refused:
+        extend_run(folder, ["num_rounds=4"])
+    assert result_of(folder) == before
+    found = extended(folder, "num_rounds=4", "privacy.target_epsilon=null")
+    said = float(re.search(r"cost (\S+);", str(refused.value)).group(1))  # type: ignore[union-attr]
+    assert found["privacy"]["verified_epsilon"] == pytest.approx(said, rel=1e-3) and said > 30
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["num_rounds=2"], "num_rounds=2: the run has 2 rounds already"),
+        ([], r"extend: how far\?"),
+        (["num_rounds=4", "local.lr=1"], r"local\.lr=1: extend= changes num_rounds, .*rerun="),
+        (["num_rounds=4", "strategy=fedldp"], r"strategy=fedldp: extend= changes"),
+        (["num_rounds=1e3"], r"num_rounds=1e3|num_rounds=1000\.0"),
+        (["num_rounds=4,5"], r"num_rounds=4,5: several values need a sweep"),
+    ],
+)
+def test_what_cannot_be_changed_says_so_and_changes_nothing(finished: Path, options: list[str], words: str) -> None:
+    before = result_of(finished)
+    with pytest.raises(OptionError, match=words):
+        extend_run(finished, options)
+    assert result_of(finished) == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    start_run(compose([*SMALL, "num_rounds=2", "engine=inprocess"]), folder)
+    return folder
+
+
+def test_what_has_no_state_to_go_on_from_is_refused(run: Run, tmp_path: Path) -> None:
+    folder = run(*SMALL, "num_rounds=2", "checkpoint.every=0")
+    with pytest.raises(RunFolderError, match=r"state after round 2 was not kept .*rerun="):
+        extend_run(folder, ["num_rounds=4"])
+    assert (folder / "summary.json").exists()
+    (folder / "summary.json").unlink()
+    with pytest.raises(RunFolderError, match=r"has not finished: resume="):
+        extend_run(folder, ["num_rounds=4"])
+    with pytest.raises(FedprivError, match="no such run folder"):
+        extend_run(tmp_path / "nowhere", ["num_rounds=4"])
+
+
+def test_a_method_of_ones_own_whose_price_depends_on_the_rounds_is_found(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it does not say so."""
+    real, asked = extension.planned_events, iter(range(9))
+    monkeypatch.setattr(extension, "planned_events", lambda *args: [*real(*args), next(asked)])
+    with pytest.raises(OptionError, match="fedcad cannot be extended: the price of its releases depends on num_rounds"):
+        extend_run(finished, ["num_rounds=4"])
+
+
+# --- the command line ------------------------------------------------------------------------------------
+
+
+def test_commands_say_which_of_them_does_what(run: Run, cli: Callable[..., Outcome], tmp_path: Path) -> None:
+    folder = run(*SMALL, "num_rounds=2")
+    outcome = cli(f"resume={folder}", "num_rounds=4")
+    assert outcome.code == 2 and f"extend={folder.name} num_rounds=..." in outcome.err and "rerun=" in outcome.err
+    outcome = cli(f"resume={folder}")
+    assert outcome.code == 2 and f"extend={folder} num_rounds=..." in outcome.err
+    outcome = cli(f"extend={folder}", "num_rounds=4", "operations.report=true")
+    assert outcome.code == 0, outcome.err
+    assert summary_of(folder)["rounds"] == 4
+    page = (folder / "report.html").read_text()
+    assert "This run was extended." in page and "after round 2" in page
+
+
+def test_a_rerun_takes_other_options(run: Run, cli: Callable[..., Outcome], tmp_path: Path) -> None:
+    """Single ones, whole groups, and what follows from num_rounds."""
+    folder = run(*SMALL, "num_rounds=2", "strategy.client.clip_norm=0.2")
+    outcome = cli(f"rerun={folder}", "seed=3", "local.lr=0.2", f"hydra.run.dir={tmp_path / 'again'}")
+    assert outcome.code == 0, outcome.err
+    fresh = run(*SMALL, "num_rounds=2", "strategy.client.clip_norm=0.2", "seed=3", "local.lr=0.2")
+    assert result_of(tmp_path / "again") == result_of(fresh)
+    other = config_for_rerun(folder, ["strategy=fedldp", "num_rounds=3"])
+    assert other.strategy.name == "fedldp" and other.num_rounds == 3
+    counted = run(*SMALL, "strategy=cpsgd", "num_rounds=2")
+    assert config_for_rerun(counted, ["num_rounds=3"]).strategy.server["rounds"] == 3
+    for options, words in (
+        (["no.such=1"], r"no"),
+        (["local.lr=-1"], r"local\.lr=-1"),
+        (["seed=1,2"], r"seed=1,2: several values need a sweep"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            config_for_rerun(folder, options)
+
+
+def test_a_target_is_what_the_plan_says(run: Run) -> None:
+    folder = run(*SMALL, "num_rounds=2", "privacy.target_epsilon=30")
+    assert target_price(read_config(folder)) == pytest.approx(30, rel=0.02)
