@@ -145,7 +145,7 @@ class RunFolder:
             raise RunFolderError(f"{self.path}: {words}: rerun={self.path} num_rounds=... begins anew")
 
     def add_stage(self, config: Config, summary: dict[str, Any]) -> None:
-        """Notes this end of the run, and makes it a run that has not finished. The summary stays, under another name."""
+        """Notes this end of the run, and makes it an unfinished one. The summary stays, under another name."""
         figures = {name: summary["privacy"][name] for name in ("claimed_epsilon", "verified_epsilon")}
         stage = {"rounds": config.num_rounds, "config": config.digest(), **figures}
         earlier = [known for known in self.stages() if known["rounds"] < config.num_rounds]
