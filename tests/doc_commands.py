@@ -274,7 +274,7 @@ class Shop:
         options = dict(word.partition("=")[::2] for word in given if "=" in word)
         if "resume" in options:
             interrupted(Path(options["resume"]))
-        if self.exact or options.keys() & {"plan", "resume", "rerun"} or "--help" in given:
+        if self.exact or options.keys() & {"plan", "resume", "rerun", "extend"} or "--help" in given:
             return main(given)
         multirun = "-m" in given
         smaller = SMALL | {"engine": options.get("engine", "inprocess")}
