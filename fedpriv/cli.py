@@ -310,10 +310,10 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
     if command == "resume":
         others += [o for o in overrides if _split(o)[0] not in (command, "hydra.run.dir") and not _operates(o)]
     if others:
-        key, value = _split(others[0])
+        (key, value), where = _split(others[0]), shown(Path(path_of(folder)))
         words = (
-            f"{command}= takes the run's own options; extend={shown(Path(path_of(folder)))} num_rounds=... gives a finished run "
-            f"more rounds, rerun={shown(Path(path_of(folder)))} option=value repeats a run with other options"
+            f"{command}= takes the run's own options; extend={where} num_rounds=... gives a finished run more rounds, "
+            f"rerun={where} option=value repeats a run with other options"
         )
         raise OptionError(key, value, words)
 
