@@ -34,7 +34,12 @@ PLAYS_A_CLIENT = (
     "fedpriv.attacks.noise_contract",
 )
 #: What halves may know of the configuration.
-SCHEMAS = ("fedpriv.config.methods", "fedpriv.config.unit_methods", "fedpriv.config.options")
+SCHEMAS = (
+    "fedpriv.config.methods",
+    "fedpriv.config.trusted_methods",
+    "fedpriv.config.unit_methods",
+    "fedpriv.config.options",
+)
 #: A longer file says why in its first lines.
 LONGEST = 400
 REASON = re.compile(r"One file", re.IGNORECASE)

@@ -9,11 +9,13 @@ import numpy as np
 
 from fedpriv.client.base import Client
 from fedpriv.client.contract import PublicFacts, RunFacts, Site
+from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
 from fedpriv.config.checks import check_example_level, check_min_replies
 from fedpriv.config.halves import half_options, locate
 from fedpriv.config.methods import METHODS
+from fedpriv.config.participation import participation_of
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
 from fedpriv.training.flat_model import layout_of
@@ -66,7 +68,14 @@ class ClientMaker:
 
 
 def _facts_of_the_smallest(config: Config) -> PublicFacts:
-    smallest = int(example_counts(config).min())
+    smallest, server = int(example_counts(config).min()), config.strategy.server
+    most, apart = limits(
+        participation_of(config),
+        server.get("participations"),
+        config.num_clients,
+        config.clients_asked,
+        config.num_rounds,
+    )
     return PublicFacts(
         smallest,
         smallest,
@@ -75,6 +84,8 @@ def _facts_of_the_smallest(config: Config) -> PublicFacts:
         config.clients_per_round,
         num_parameters(config),
         config.num_clients,
+        most,
+        apart,
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedpriv.common.seeds import draw_cohort, generator
 
 #: How often a client may be asked: as a lottery says, once, or at most so many times.
-Participation = Literal["sampled", "once", "balanced"]
+Participation = Literal["sampled", "once", "balanced", "cyclic"]
 
 
 def balanced_cohort(seed: int, server_round: int, num_clients: int, size: int) -> list[int]:
@@ -28,6 +28,27 @@ def balanced_cohort(seed: int, server_round: int, num_clients: int, size: int) -
     if len(cohort) < size:
         cohort = np.concatenate([cohort, _order(seed, number + 1, num_clients, size)[: size - len(cohort)]])
     return sorted(cohort.tolist())
+
+
+def cyclic_cohort(seed: int, server_round: int, num_clients: int, size: int) -> list[int]:
+    """As `balanced_cohort` with one order for all passes: a client's place comes again after N places, so any two of
+    its rounds are at least floor(N / size) apart.
+    """
+    order = _first_order(seed, num_clients)
+    places = ((server_round - 1) * size + np.arange(size)) % num_clients
+    return sorted(order[places].tolist())
+
+
+@lru_cache(maxsize=2)
+def _first_order(seed: int, num_clients: int) -> NDArray[np.int64]:
+    return generator(seed, 0, "pass").permutation(num_clients)
+
+
+def limits(participation: str, participations: int | None, num_clients: int, size: int, rounds: int) -> tuple[int, int]:
+    """(k, b): in at most k of the rounds a client takes part, any two of them at least b rounds apart."""
+    needed = -(-rounds * size // num_clients)
+    most = 1 if participation == "once" else rounds if participation == "sampled" else participations or needed
+    return most, max(1, num_clients // size) if participation in ("once", "cyclic") else 1
 
 
 @lru_cache(maxsize=2)
@@ -72,4 +93,6 @@ def cohort_of(
     """Sorted ids of the clients asked in a round: `draw_cohort` where ``participation`` is "sampled"."""
     if participation == "sampled":
         return draw_cohort(seed, server_round, num_clients, size, sampling)
+    if participation == "cyclic":
+        return cyclic_cohort(seed, server_round, num_clients, size)
     return balanced_cohort(seed, server_round, num_clients, size)

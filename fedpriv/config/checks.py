@@ -23,6 +23,7 @@ from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
 from fedpriv.config.server_optimizers import check_optimizer
 from fedpriv.config.sum_checks import check_secure_sum
+from fedpriv.config.trusted_methods import DPFTRLClientOptions, check_matrix
 from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceClientOptions, UnitOptions
 
 
@@ -223,6 +224,8 @@ def check_halves(config: Config) -> None:
     if issubclass(client, UnitOptions):
         _check_unit_epsilon(config)
         _check_alike(config, UnitOptions.model_fields)
+    if issubclass(client, DPFTRLClientOptions):
+        check_matrix(config.server_options(), config.client_options(), config.num_rounds)
     if issubclass(client, FedOnceClientOptions):
         _check_alike(config, ["claimed_delta"])
         if config.model.name not in LINEAR:

@@ -20,6 +20,7 @@ from fedpriv.config.sum_methods import (
     SumOptions,
 )
 from fedpriv.config.sum_methods import WeighedSumOptions as WeighedSumOptions
+from fedpriv.config.trusted_methods import DPFTRLClientOptions, DPFTRLServerOptions
 from fedpriv.config.unit_methods import (
     FedOnceClientOptions,
     FedOnceServerOptions,
@@ -372,6 +373,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "corrquant": (CorrQuantServerOptions, CorrQuantClientOptions),
     "fedags": (FedAGSServerOptions, FedAGSClientOptions),
     "dpfedavg": (DPFedAvgServerOptions, DPFedAvgClientOptions),
+    "dpftrl": (DPFTRLServerOptions, DPFTRLClientOptions),
     "cpsgd": (CpSGDServerOptions, CpSGDClientOptions),
     "ddgauss": (WholeGaussianServerOptions, WholeGaussianClientOptions),
     "skellam": (WholeGaussianServerOptions, SkellamClientOptions),

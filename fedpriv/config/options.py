@@ -21,8 +21,10 @@ class ServerOptions(Options):
     target_: ClassVar[str]
     min_replies: int = Field(ge=1, description="fewer usable replies than this end the run")
     client_sampling: Literal["fixed", "poisson"] = Field(description="cohort of exactly clients_per_round, or Poisson")
-    participation: Literal["sampled", "once", "balanced"] = Field(description="how often a client may take part")
-    participations: int | None = Field(ge=1, description="balanced: at most so often; null: as the rounds need")
+    participation: Literal["sampled", "once", "balanced", "cyclic"] = Field(
+        description="how often a client may take part"
+    )
+    participations: int | None = Field(ge=1, description="at most so often; null: as the rounds need")
     weighting: Literal["uniform", "examples"] = Field(description="weights of the mean over the replies")
     optimizer: Literal["sgd", "momentum", "adam", "yogi"] = Field(
         default="sgd", description="how a round's update moves the global model"

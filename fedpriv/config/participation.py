@@ -1,10 +1,11 @@
 """How often a client takes part: the plan that prices, cohorts and each client's own limit follow.
 
 ``sampled``: cohorts are drawn by lottery, and a guarantee is that of the client which the lottery asks most often.
-``once``, ``balanced``: cohorts are cut from the population pass after pass (`fedpriv.common.cohorts`), so the most
-participations m of a client are known before the run, the same for all; a run is priced at m, and a client refuses the
-request after the m-th, whatever a server asks. A reply that was lost or too late counts: its release had left. Cohorts
-are public, so no guarantee counts on who is asked; Poisson sampling, whose guarantee does, is refused with them.
+``once``, ``balanced``, ``cyclic``: cohorts are cut from the population pass after pass (`fedpriv.common.cohorts`), so
+the most participations m of a client are known before the run, the same for all; a run is priced at m, and a client
+refuses the request after the m-th, whatever a server asks. A reply that was lost or too late counts: its release had
+left. Cohorts are public, so no guarantee counts on who is asked; Poisson sampling, whose guarantee does, is refused
+with them. With ``cyclic`` any two rounds of a client are as far apart as a pass is long.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ OPTION, LIMIT = "strategy.server.participation", "strategy.server.participations
 
 
 def participation_of(config: Config) -> str:
-    """sampled | once | balanced."""
+    """sampled | once | balanced | cyclic."""
     return str(config.strategy.server.get("participation", "sampled"))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedpriv.mechanisms import laws
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,15 @@ def _log_moment(sigma: float, rate: float, order: int) -> float:
 def nbafl(epsilon: float, delta: float) -> Claim:
     """NbAFL (Wei et al. 2020), Theorem 1: the (epsilon, delta) for which its noise was chosen, over T aggregations."""
     return Claim(epsilon, "run", "NbAFL, Theorem 1", delta)
+
+
+# --- DP-FTRL -----------------------------------------------------------------------------------------------------
+
+
+def dpftrl(noise_multiplier: float, delta: float) -> Claim:
+    """DP-FTRL as a matrix mechanism (Denisov et al. 2022, Theorem 2.1): one Gaussian release for the whole run.
+
+    noise_multiplier: standard deviation / (C * sensitivity of the factor under the plan of participation).
+    """
+    epsilon = gaussian_epsilon(1 / noise_multiplier, delta) if noise_multiplier else math.inf
+    return Claim(epsilon, "run", "Denisov et al. 2022, Theorem 2.1", delta)

@@ -41,7 +41,7 @@ COHORT = (
     "evaluate.every=0",
 )
 #: Methods whose clients take part at once; published ones that perturb as many coordinates as they like do not.
-AT_ONCE = ("dpfedavg", "dpfedsnlc", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl")
+AT_ONCE = ("dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl")
 ONE_BY_ONE = [("strategy=fedags", "privacy.variant=published"), ("strategy=dpfedsnlc", "privacy.variant=published")]
 COLUMNS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE and case not in ONE_BY_ONE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")

@@ -1,0 +1,104 @@
+"""DP-FTRL, client half: correlated noise by a trusted server, without sampling of clients.
+
+Kairouz, McMahan, Song, Thakkar, Thakurta, Xu: Practical and Private (Deep) Learning without Sampling or Shuffling,
+ICML 2021; Denisov et al., NeurIPS 2022; Choquette-Choo et al., ICML 2023 (the matrix mechanism over several passes).
+
+The server is trusted: it sees every clipped update and adds the noise, which is correlated over rounds; outsiders see
+all global models and may know who took part in which round.
+
+What neighbours are: `num_clients` numbers are given out before the run. Where a client is not there, its number does
+not answer; cohorts, denominators and all other clients' rounds are the same. So its updates are replaced by zero.
+
+Symbols: C -> `fedpriv.mechanisms.matrix_factors`, sigma -> noise_multiplier, k -> most, b -> apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.client.base import Client
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
+from fedpriv.client.method import Traits, on_all_axes
+from fedpriv.config.trusted_methods import DPFTRLClientOptions
+from fedpriv.mechanisms.clipping import clip, finite_or_zero
+from fedpriv.mechanisms.matrix_factors import MatrixMechanism
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.privacy import claimed
+from fedpriv.privacy.events import Event, Threat
+from fedpriv.privacy.matrix_events import round_events
+
+
+class DPFTRLClient(Client):
+    """Clip the update to C; the server adds the noise. Every outsider learns of a client in every round."""
+
+    options: DPFTRLClientOptions
+    in_columns = True
+    traits: ClassVar[Traits] = Traits(needs_facts=True)
+    threat: ClassVar[Threat] = Threat("client", "add-or-remove-one", "trusted-server")
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self.clip_norm, self.noise_multiplier = self.options.clip_norm, self.options.noise_multiplier
+
+    @property
+    def pattern(self) -> tuple[int, int, int]:
+        """(T, k, b)."""
+        return self.facts.num_rounds, self.facts.most, self.facts.apart
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        clipped = clip(finite_or_zero(update), self.clip_norm)
+        return Release(clipped, None, self.figures(clipped, torch.zeros_like(clipped)))
+
+    # --- what it costs -------------------------------------------------------------------------------------
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """The server books its own releases, for every client."""
+        return ()
+
+    def observed_rounds(self, participations: int) -> int:
+        return self.facts.num_rounds
+
+    def planned_events(self, participations: int) -> list[Event]:
+        asked = self.options
+        events = round_events(asked.factor, *self.pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
+        return list(events[:participations])
+
+    def budget_plan(self) -> list[Event]:
+        return self.planned_events(self.facts.num_rounds)
+
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        return claimed.dpftrl(self.noise_multiplier, delta)
+
+    def exact_leak(self) -> str | None:
+        return "noise_multiplier=0: the sums are released as they are" if self.noise_multiplier == 0 else None
+
+    def keeps_answer(self) -> bool:
+        return True
+
+    # --- what the auditor tries ------------------------------------------------------------------------------
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        """The pattern of the proof, with one direction in all rounds."""
+        _, most, apart = self.pattern
+        there = tuple(float(i % apart == 0 and i // apart < most) for i in range(participations))
+        return [Neighbours("with and without a client", (0.0,) * participations, there)]
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """The server's mechanism on sums that hold this client alone, as its state goes on: the rows w, of which every
+        model is a function.
+        """
+        asked = self.options
+        mechanism = state or MatrixMechanism(
+            asked.factor,
+            *self.pattern,
+            noise_multiplier=self.noise_multiplier,
+            clip_norm=self.clip_norm,
+            bandwidth=asked.bandwidth,
+            buffers=asked.buffers,
+        )
+        mine = self.release(on_all_axes(length * self.clip_norm, shape), None, noise).value
+        released, _ = mechanism.release(mine.double(), noise)
+        return Release((released / (mechanism.std or 1.0)).float(), mechanism)

@@ -1,0 +1,53 @@
+"""The options of methods whose server is trusted to add correlated noise, and what they require of one another."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.options import ClientOptions, Options, ServerOptions
+
+
+class MatrixOptions(Options):
+    """What both halves must agree on."""
+
+    factor: Literal["identity", "sqrt", "banded", "blt"] = Field(
+        description="C: independent noise, the square root of the prefix sum, its band, or a few decaying buffers"
+    )
+    bandwidth: int | None = Field(ge=1, description="banded: rounds that share noise; null: the best for the run")
+    buffers: int = Field(ge=1, le=8, description="blt: buffers")
+    noise_multiplier: float = Field(
+        ge=0, le=1e9, description="sigma: noise standard deviation / (C * sensitivity of the whole run)"
+    )
+    clip_norm: float = Field(ge=1e-6, description="C: L2 bound of a client's update")
+
+
+class DPFTRLServerOptions(MatrixOptions, ServerOptions):
+    participation: Literal["once", "balanced", "cyclic"] = Field(  # type: ignore[assignment]
+        description="how often a client may take part"
+    )
+    client_sampling: Literal["fixed"] = Field(description="the guarantee needs no sample")  # type: ignore[assignment]
+    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+    min_replies: int = Field(ge=1, le=1, description="nothing may hang on how many answered: 1")
+    rounds: int = Field(ge=1, description="T")
+
+
+class DPFTRLClientOptions(MatrixOptions, ClientOptions):
+    pass
+
+
+def check_matrix(server: dict[str, Any], client: dict[str, Any], num_rounds: int) -> None:
+    """Raises `OptionError` where the halves do not agree, or a band is longer than the run."""
+    for name in MatrixOptions.model_fields:
+        if server[name] != client[name]:
+            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
+    if server["rounds"] != num_rounds:
+        raise OptionError("strategy.server.rounds", server["rounds"], f"must be num_rounds={num_rounds}")
+    width = client["bandwidth"]
+    if width is not None and client["factor"] != "banded":
+        words = f"strategy.client.factor={client['factor']} has no band; allowed: null, or banded"
+        raise OptionError("strategy.client.bandwidth", width, words)
+    if width is not None and width > num_rounds:
+        raise OptionError("strategy.client.bandwidth", width, f"at most num_rounds={num_rounds} is allowed")
