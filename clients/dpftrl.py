@@ -54,6 +54,9 @@ class DPFTRLClient(Client):
 
     # --- what it costs -------------------------------------------------------------------------------------
 
+    def bound_to_rounds(self) -> str | None:
+        return "the factor and its sensitivity, which the noise is measured by, are those of num_rounds (T) rounds"
+
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """The server books its own releases, for every client."""
         return ()
