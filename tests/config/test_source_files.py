@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import SMALL, Run, result_of
+from forked import Forks, forks
 from project_copy import ROOT, copied
 
 from fedpriv.config.compose import compose
@@ -69,7 +67,13 @@ except Exception as error:
 """
 OPTIONS = (*SMALL, "strategy=fedavg", "checkpoint.every=1", "operations.report=false", "engine.trainer=sequential")
 
-Play = Callable[..., subprocess.CompletedProcess[str]]
+Play = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with forks(tmp_path_factory.mktemp("forked")) as started:
+        yield started
 
 
 def package(folder: Path, files: dict[str, str]) -> None:
@@ -78,16 +82,14 @@ def package(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def digests(folder: Path, *overrides: str) -> dict[str, str]:
+def digests(forked: Forks, folder: Path, *overrides: str) -> dict[str, str]:
     """`source_files`, found by a process that works in ``folder`` and has imported as little as may be."""
     words = "import json, sys; from fedpriv.config.compose import compose; "
     words += "from fedpriv.config.source_files import source_files; "
     words += "print(json.dumps(source_files(compose(sys.argv[1:]))))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    command = [sys.executable, "-c", words, *overrides]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
+    code, printed = forked.run(words, *overrides, folder=folder, path=(ROOT,))
+    assert code == 0, printed
+    found: dict[str, str] = json.loads(printed)
     return found
 
 
@@ -114,14 +116,13 @@ def test_what_runs_every_method_is_there_and_what_only_reads_runs_is_not() -> No
     assert not found & {f"fedpriv/{name}.py" for name in ("new", "audit", "attack", "superlink", "leaderboard")}
 
 
-def test_all_modules_that_a_run_imports_are_there(tmp_path: Path) -> None:
+def test_all_modules_that_a_run_imports_are_there(forked: Forks, tmp_path: Path) -> None:
     """Read from the files against what Python really imports."""
     script = SCRIPT + "\nfrom fedpriv.config.source_files import source_files\nprint('MODULES', *sys.modules)\n"
     options = (*OPTIONS[:-1], "engine.trainer=vectorised", "strategy=fedcad")
-    command = [sys.executable, "-c", script, "run", str(tmp_path / "run"), *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("MODULES")]
+    code, printed = forked.run(script, "run", str(tmp_path / "run"), *options, folder=ROOT)
+    assert code == 0, printed
+    (line,) = [line for line in printed.splitlines() if line.startswith("MODULES")]
     found = {
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in source_files(compose(options))
     }
@@ -129,20 +130,20 @@ def test_all_modules_that_a_run_imports_are_there(tmp_path: Path) -> None:
     assert len(imported) > 60 and not {name for name in imported - found if not reads(name)}
 
 
-def test_a_method_of_the_users_brings_what_it_imports(tmp_path: Path) -> None:
+def test_a_method_of_the_users_brings_what_it_imports(forked: Forks, tmp_path: Path) -> None:
     package(tmp_path, OWN)
-    first = digests(tmp_path, "strategy=fedavg", *NAMES)
+    first = digests(forked, tmp_path, "strategy=fedavg", *NAMES)
     used = {name for name in first if name.startswith("own/")}
     assert used == set(OWN) - {"own/never.py", "own/unused.py"}
     assert {"clients/fedavg.py", "strategies/fedavg.py"} <= set(first) and not {n for n in first if "numpy" in n}
     package(tmp_path, {"own/helper.py": "help = 2\n", "own/unused.py": "changed = True\n"})
-    assert difference(first, digests(tmp_path, "strategy=fedavg", *NAMES)) == "own/helper.py has changed"
+    assert difference(first, digests(forked, tmp_path, "strategy=fedavg", *NAMES)) == "own/helper.py has changed"
 
 
-def test_the_users_pictures_and_model_are_among_them(tmp_path: Path) -> None:
+def test_the_users_pictures_and_model_are_among_them(forked: Forks, tmp_path: Path) -> None:
     package(tmp_path, {"mine.py": "import other\n", "other.py": "", "net.py": ""})
     options = ("dataset=custom", "dataset.path=mine.load", "model=custom", "model.path=net.build", "strategy=fedavg")
-    assert {"mine.py", "other.py", "net.py"} <= set(digests(tmp_path, *options))
+    assert {"mine.py", "other.py", "net.py"} <= set(digests(forked, tmp_path, *options))
 
 
 @pytest.mark.parametrize(
@@ -162,14 +163,14 @@ def test_the_files_that_differ_are_named(now: dict[str, str], words: str) -> Non
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """``play("interrupt" | "resume" | "run", folder)``: in a copy of the project, which a test may change."""
+def play(forked: Forks, tmp_path: Path) -> Play:
+    """``play("interrupt" | "resume" | "run", folder)``: in a copy of the project, which a test may change; the exit
+    code, and what was printed.
+    """
     project = copied(tmp_path / "project")
 
-    def start(what: str, folder: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", SCRIPT, what, str(tmp_path / folder), *OPTIONS]
-        return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=240)
+    def start(what: str, folder: str) -> tuple[int, str]:
+        return forked.run(SCRIPT, what, str(tmp_path / folder), *OPTIONS, folder=project)
 
     return start
 
@@ -178,19 +179,19 @@ def play(tmp_path: Path) -> Play:
 def test_only_what_a_run_uses_keeps_it_from_being_resumed(play: Play, run: Run, tmp_path: Path) -> None:
     """Method files that others add, and commands that no run uses, do not; a changed half and a new base do."""
     project = tmp_path / "project"
-    assert "interrupted" in play("interrupt", "run").stdout
+    assert "interrupted" in play("interrupt", "run")[1]
     half, base = project / "clients" / "fedavg.py", project / "fedpriv" / "client" / "base.py"
     half.write_text(half.read_text() + "\n")
     base.write_text(base.read_text() + "import zzz_base\n")
     (project / "zzz_base.py").write_text("")
-    refused = play("resume", "run")
+    code, printed = play("resume", "run")
     words = "(clients/fedavg.py has changed, fedpriv/client/base.py has changed, zzz_base.py is new): put that back"
-    assert refused.returncode == 1 and words in refused.stdout
+    assert code == 1 and words in printed
     for file in (half, base):
         file.write_text((ROOT / file.relative_to(project)).read_text())
     package(project, {"strategies/zzz.py": '"""Nothing."""\n', "clients/zzz.py": '"""Nothing."""\n', "own.py": ""})
     for name in ("fedpriv/new.py", "clients/fedcad.py", "fedpriv/audit.py", "fedpriv/report/page.py"):
         (project / name).write_text((project / name).read_text() + "\n")
-    resumed = play("resume", "run")
-    assert resumed.returncode == 0, resumed.stdout
+    code, printed = play("resume", "run")
+    assert code == 0, printed
     assert result_of(tmp_path / "run") == result_of(run(*OPTIONS))
