@@ -89,6 +89,16 @@ def test_the_ledger_costs_what_was_planned_and_not_more(case: Case, whole: Whole
         assert compose_events(events, DELTA).epsilon <= plan.verified_epsilon * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("strategy", METHODS)
+def test_its_summary_names_it_and_says_whether_it_has_a_guarantee(strategy: str, whole: Whole) -> None:
+    summary = json.loads((whole((f"strategy={strategy}", "privacy.variant=repaired")) / "summary.json").read_text())
+    assert summary["strategy"] == strategy and summary["rounds"] == 4
+    assert 0 < summary["accuracy"]["final"] <= 1  # a few noisy steps of the example-level methods teach nothing yet
+    infinite = strategy in WITHOUT_NOISE
+    assert (summary["privacy"]["verified_epsilon"] == "inf") == infinite
+    assert any("without noise" in reason for reason in summary["privacy"]["reasons"]) == infinite
+
+
 @every_case
 def test_interrupted_and_resumed_it_is_the_same_run(case: Case, whole: Whole, resumed: Callable[..., Path]) -> None:
     """After a round behind the last checkpoint, which is repeated with the noise that it had."""
