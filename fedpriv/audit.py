@@ -26,12 +26,14 @@ from typing import Any
 from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
 from fedpriv.client.build import make_client
 from fedpriv.common.command_line import DONE, guarded, path_of
+from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import json_number
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import Audit
 from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.report.live.task import task
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations, planned_events, with_target
 
@@ -101,14 +103,15 @@ def _main(arguments: list[str]) -> int:
         raise RunFolderError(f"{run}: the run has not finished, it has no summary.json to write into")
     if options.level == "training":
         return _audit_training(config, options, folder)
-    scopes = audit_config(
-        config,
-        trials=options.trials,
-        confidence=options.confidence,
-        seed=options.seed,
-        participations=options.participations,
-        released=None if folder is None else most_releases(folder),
-    )
+    with task("audit"):
+        scopes = audit_config(
+            config,
+            trials=options.trials,
+            confidence=options.confidence,
+            seed=options.seed,
+            participations=options.participations,
+            released=None if folder is None else most_releases(folder),
+        )
     _print(config, scopes)
     if folder is not None and options.participations is None:
         _write_into_run(folder, config, scopes)
@@ -121,12 +124,16 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
     from fedpriv.attacks.fit_audit import audit_fits
     from fedpriv.report.page import write_report
 
-    found = audit_training(config, confidence=options.confidence, seed=options.seed)
+    with task("audit"):
+        doing("a real run with canaries")
+        found = audit_training(config, confidence=options.confidence, seed=options.seed)
     planned = planned_events(make_client(config), most_participations(config))
     verified = compose_events(planned, config.privacy.delta).epsilon
     print(f"canaries in a real run, {threat_in_words(config)}:\n{found}; verified epsilon <= {_shown(verified)}")
     trials = min(options.trials, MOST_FITS)
-    fits = audit_fits(config, trials=trials, confidence=options.confidence, seed=options.seed)
+    with task("audit"):
+        doing(f"{trials} participations of one client")
+        fits = audit_fits(config, trials=trials, confidence=options.confidence, seed=options.seed)
     print(
         f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}; {at_most(fits.audit)}"
     )

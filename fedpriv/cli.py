@@ -35,7 +35,7 @@ from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
-from fedpriv.runs.sweep import FAILURE_FILE, exit_codes, job_ended
+from fedpriv.runs.sweep import FAILURE_FILE, exit_codes, job_ended, planned, which
 
 if TYPE_CHECKING:
     pass
@@ -192,6 +192,7 @@ def check(overrides: Sequence[str], multirun: bool) -> Config | None:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None) or [[[]]]
+    planned(len(jobs))
     seen: set[str] = set()
     for number, job in enumerate(jobs):
         if number < CHECKED_JOBS or not seen.issuperset(job):
@@ -265,7 +266,7 @@ def job(_: Any) -> None:
         with importing():
             from fedpriv.runs.start import start_run
         if sweep and not is_quiet():
-            print(f"--- {folder.name}: {' '.join(overrides)}", flush=True)
+            print(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
             summary = start_run(config, folder)
         finish(summary, folder)
@@ -363,9 +364,11 @@ def _extend(folder: str, overrides: Sequence[str]) -> int:
 
 def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.config.compose import compose
+    from fedpriv.report.live.task import task
     from fedpriv.runs.plan_table import plan_rows
 
-    rows = plan_rows(compose([o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]))
+    with task("plan"):
+        rows = plan_rows(compose([o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]))
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
     return DONE

@@ -31,6 +31,7 @@ import torch
 
 from fedpriv.common.command_line import DONE, guarded, shown
 from fedpriv.common.files import json_number, write_atomic
+from fedpriv.report.live.task import task
 from fedpriv.studies.mean_estimation import FIGURES, Row, parse_options, setting_in_words, sweep, table
 from fedpriv.studies.quantiser_plots import draw_sweep
 
@@ -73,11 +74,13 @@ def _main(arguments: list[str]) -> int:
         return DONE
     options = parse_options(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = table(options)
+    with task("dme"):
+        rows = table(options)
     _print(rows)
     figures = []
     for axis in FIGURES[options.figure]:
-        curves = sweep(options, axis)
+        with task("dme"):
+            curves = sweep(options, axis)
         picture = draw_sweep(axis, curves, setting_in_words(options, axis), options.out)
         print(f"figure: {shown(options.out / picture.file)}", flush=True)
         figures.append({"axis": axis, **asdict(picture), "curves": [asdict(curve) for curve in curves]})

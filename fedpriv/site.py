@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command_options, guarded
+from fedpriv.common.doing import doing
+from fedpriv.report.live.task import task
 from fedpriv.studies.site.inputs import read_all
 from fedpriv.studies.site.pages import write_pages
 from fedpriv.studies.site.publishing import check_target, replace_site
@@ -38,7 +40,9 @@ def _main(arguments: list[str]) -> int:
         return DONE
     options = command_options(arguments, OPTIONS, "fedpriv.site")
     out = Path(options["out"]).expanduser()
-    count = build(Path(options["results"]).expanduser(), out)
+    with task("site"):
+        doing("reading the results")
+        count = build(Path(options["results"]).expanduser(), out)
     print(f"{count} page{'s' * (count != 1)}: open {out / 'index.html'}")
     return DONE
 

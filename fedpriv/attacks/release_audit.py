@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours
+from fedpriv.common.doing import doing
 from fedpriv.config.schema import Config
 from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.auditor import Audit, audit, verdict
@@ -71,6 +72,7 @@ def audit_mechanism(
     found: list[tuple[Audit, str]] = []
     dimension = 1 if one_coordinate else DIMENSION
     for index, pair in enumerate(pairs):
+        doing(f"{participations} releases, {pair.name}")
         one = audit(
             _summarised(_sampler(client, pair, dimension), dimension, seed * 1000 + index),
             delta=delta,

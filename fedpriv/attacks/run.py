@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fedpriv.common.command_line import DONE
+from fedpriv.common.doing import doing
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import locked, write_atomic
 from fedpriv.config.compose import read_config
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import AttackConfig
+from fedpriv.report.live.task import task
 from fedpriv.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
 
     names = attack_names(attack)
     folder = RunFolder(Path(run))
-    with locked(folder.path):
+    with locked(folder.path), task("attack"):
+        doing("choosing the examples")
         experiment = Experiment(folder, config, _progress)
         _print_setting(experiment)
         records = {}
@@ -57,6 +59,7 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
                     raise
                 print(f"{name}: left out. {error}", flush=True)
                 continue
+            doing(f"{name} and its two controls")
             records[name] = _attack(experiment, name)
             _keep(folder, records[name])
     _print(list(records.values()))
@@ -94,7 +97,7 @@ def _report(folder: RunFolder) -> None:
 
 
 def _progress(what: str, ready: int, of: int) -> None:
-    print(f"{what}: {ready} of {of} models trained", file=sys.stderr, flush=True)
+    doing(f"{what}: models trained", ready, of)
 
 
 def _print_setting(experiment: Experiment) -> None:

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from fedpriv.common.doing import doing
+
 Array = NDArray[np.float64]
 Score = Callable[[Array], Array]
 Sample = Callable[[bool, int, int], np.ndarray]
@@ -264,3 +266,9 @@ def _draws(sample: Sample, world: bool, trials: int, chunk: int, purpose: tuple[
         if features.ndim != 2 or len(features) != size or not np.isfinite(features).all():
             raise ValueError(f"sample must return finite numbers [{size}, k], got shape {features.shape}")
         yield features
+        doing("trials", _before(world, trials, purpose) + start + size, 4 * trials)
+
+
+def _before(world: bool, trials: int, purpose: tuple[int, int]) -> int:
+    """Trials of the halves before this one: both worlds are learned from, then measured."""
+    return (2 * purpose[1] + int(world)) * trials

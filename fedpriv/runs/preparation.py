@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.client.build import client_class, exchanges_of, make_client
+from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.config.halves import half_options, locate
 from fedpriv.config.methods import DistillationServerOptions
@@ -29,17 +30,21 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     import torch
 
     server_class(config)  # refused before anything is written
+    doing("reading and dividing the pictures")
     worker = Worker(config)
     model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).traits.keeps_layers)
+    doing("choosing the noise" if config.privacy.target_epsilon else "checking the options")
     config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
     check_sampler(config, worker.data)
     check_precision(config)
     check_budget(config)
     check_faults(config)
+    doing("choosing the trainer")
     choice = choose_trainer(config, worker)
     engine = config.engine.model_copy(update={"trainer": choice.trainer})
     config = config.model_copy(update={"engine": engine})
     worker = Worker(config)
+    doing("planning: what the run will cost")
     plan = make_plan(config, worker)
     gain = choice.gain if choice.trainer == "vectorised" else 1
     plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}{_together(worker)}")

@@ -23,6 +23,7 @@ from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched
+from fedpriv.report.live.task import task
 from fedpriv.runs.changed import with_operations
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
@@ -47,7 +48,8 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
     """Resolves and plans a new run and takes its folder. own_engine: the messages go through `config.engine`."""
     commit()  # now, not at the end of a long run: the checkout may move on
     chosen_here = own_engine and config.engine.name == "auto"
-    config, worker, plan = resolve(config, folder.path)
+    with task("set-up"):
+        config, worker, plan = resolve(config, folder.path)
     remark = None
     if chosen_here and config.engine.name == "ray":
         config, remark = _with_ray_or_without(config)

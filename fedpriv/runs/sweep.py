@@ -31,6 +31,19 @@ class SweepOutcome(Callback):
 FAILURE_FILE = "failed.txt"
 
 
+_jobs_of_sweep: list[int] = []  # how many there are, where this process has counted them
+
+
+def planned(jobs: int) -> None:
+    """A sweep of so many jobs begins."""
+    _jobs_of_sweep[:] = [jobs]
+
+
+def which(number: int) -> str:
+    """Which job of the sweep the one with Hydra's number is: "job 3 of 12", or "job 3" in a process of a launcher's."""
+    return f"job {number + 1}" + (f" of {_jobs_of_sweep[0]}" if _jobs_of_sweep else "")
+
+
 exit_codes: list[int] = []  # of the jobs that ran in this process, and of the sweep as a whole
 
 

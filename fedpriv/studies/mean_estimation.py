@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import generator
 from fedpriv.studies.quantiser_plots import Curve, Point
@@ -142,7 +143,10 @@ class Row:
 def table(options: Options) -> list[Row]:
     values = draw_values(options)
     all_quantisers = options.quantisers()
-    points = [measure(one, values, options, options.epsilon, "table") for one in all_quantisers]
+    points = []
+    for number, one in enumerate(all_quantisers):
+        doing("quantisers of the table", number, len(all_quantisers))
+        points.append(measure(one, values, options, options.epsilon, "table"))
     return [
         Row(
             quantiser.name,
@@ -191,7 +195,8 @@ def sweep(options: Options, axis: str) -> list[Curve]:
     at = settings(options, axis)
     values = draw_values(replace(options, n=max(place.n for place in at)))
     curves: dict[str, Curve] = {}
-    for place in at:
+    for number, place in enumerate(at):
+        doing(f"error along {axis}, points", number, len(at))
         x = place.group_size[0] if axis == "group_size" else getattr(place, axis)
         for quantiser in place.quantisers():
             if name := curve_name(axis, place, quantiser):

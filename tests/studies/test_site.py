@@ -67,7 +67,11 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("site")
-    assert main([f"results={make_results(home / 'results')}", f"out={home / 'site'}"]) == 0
+    told: list[tuple[str, int | None, int | None]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedpriv.report.live.task._Task.told", lambda _, *what: told.append(what))
+        assert main([f"results={make_results(home / 'results')}", f"out={home / 'site'}"]) == 0
+    assert told[0][0] == "reading the results" and told[-1][0] == "pages"  # what progress is made of
     return home / "site"
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 
+from fedpriv.common.doing import doing
 from fedpriv.report.words import figure, size, threat_sentence, threat_table
 from fedpriv.studies.results import Board, Cell, Entry, Estimate, Figure, Leaderboard, PaperResults, Table
 from fedpriv.studies.site import charts
@@ -93,7 +94,9 @@ def write_pages(found: Results, folder: Path) -> int:
     (folder / STYLE_FILE).write_text(STYLE, encoding="utf-8")
     for study in found.studies():
         _copy_figures(study, folder)
+    runs = sum(len(study.runs) for study in found.studies())
     for path, template, context in _pages(found, uses):
+        doing("pages", count, max(runs, count))
         page = environment.get_template(template).render(
             root="../" * path.count("/"), path=path, navigation=_navigation(found), **context
         )
