@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from fedpriv.common.doing import heard_by
 from fedpriv.common.verbosity import is_quiet
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 #: Seconds before anything is shown, and between plain lines.
 FIRST, BETWEEN = 3.0, 10.0
@@ -81,8 +82,10 @@ class _Task:
         """Shows, until the end, what was told last."""
         if self.ended.wait(self.first):
             return
-        terminal = Console(stderr=True).is_terminal
-        if terminal:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self.bar.start()
