@@ -116,12 +116,18 @@ def reachable(board: Prepared, plans: Found) -> list[Key]:
 
 
 def _tune(open_: Mapping[Key, Prepared], do: Do) -> dict[Key, Tuned]:
-    """Every search, widened by the board's rule while any of a board ends at an edge; and the final runs' jobs."""
+    """Every search, widened by the board's rule while any of a board that learns ends at an edge; and the final runs'
+    jobs. Where all trials guess, the best of them is chance, and says nothing of its range.
+    """
     searches = {key: board.plan.begin(key.method) for key, board in open_.items()}
     results = dict(do("tune", list(_trials(open_, searches))))
     for time in range(max((board.plan.tuning.widenings for board in open_.values()), default=0)):
         best = {key: _best(board, key, searches[key], results) for key, board in open_.items()}
-        wide = {key.board for key in open_ if searches[key].sides(best[key])}
+        wide = {
+            key.board
+            for key, board in open_.items()
+            if searches[key].sides(best[key]) and not _guesses(board, _tried(board, key, searches[key], results))
+        }
         grow = {
             key: board
             for key, board in open_.items()
@@ -152,6 +158,11 @@ def _tried(board: Prepared, key: Key, search: Search, results: Found) -> list[tu
     return found
 
 
+def _guesses(board: Prepared, tried: Sequence[tuple[float, Trial]]) -> bool:
+    most = max((accuracy for accuracy, _ in tried), default=0.0)
+    return board.plan.measure == "final" and most < GUESSING / board.classes
+
+
 def _best(board: Prepared, key: Key, search: Search, results: Found) -> Trial | None:
     """The trial with the highest accuracy, the first of equals."""
     found = _tried(board, key, search, results)
@@ -165,8 +176,7 @@ def _chosen(board: Prepared, key: Key, search: Search, results: Found) -> Tuned:
         reason = plainly(failed[0]) if failed else NO_ACCURACY.format("tuning run", plan.measure)
         return Tuned(search, reason=reason)
     accuracy, trial = max(tried, key=lambda pair: pair[0])
-    guesses = plan.measure == "final" and accuracy < GUESSING / board.classes
-    if key.target is not None and plan.by_ranges and guesses:
+    if key.target is not None and plan.by_ranges and _guesses(board, tried):
         why = f": {key.method.why}" if key.method.why else ""
         reason = f"it guesses: the best of {len(tried)} trials has {percent(accuracy)} on held-out pictures{why}"
         return Tuned(search, tried=len(tried), reason=reason)

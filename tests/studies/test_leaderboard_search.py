@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,8 +20,12 @@ from fedpriv.config.compose import compose
 from fedpriv.privacy.private_selection import selection_epsilon, with_mean
 from fedpriv.runs.preparation import resolve
 from fedpriv.studies import boards
+from fedpriv.studies import leaderboard as study
+from fedpriv.studies.board_jobs import Prepared
+from fedpriv.studies.board_results import Key
 from fedpriv.studies.boards import BoardPlan, read_board, read_boards
 from fedpriv.studies.choice_price import run_events
+from fedpriv.studies.jobs import Job
 from fedpriv.studies.results import Board, Leaderboard, RunRecord, read_results
 from fedpriv.studies.search import Range, Search, begin, drawn, points
 
@@ -217,6 +222,31 @@ def test_an_edge_widens_all_searches_of_the_board(carried_out: dict[str, Any]) -
     assert max(by_method["fedavg-2"]) > 0.05
     assert board.searched is not None and "2 points of a scrambled Sobol sequence" in board.searched
     assert board.search["fedldp"] == "local.lr from 0.02 to 0.05"
+
+
+def test_who_guesses_widens_nobodys_search(tmp_path: Path) -> None:
+    """Of two entries whose best stands at an edge, one guesses."""
+    plan = read_board(written(tmp_path, alone=None, methods=TINY["methods"][:1]))
+    board = Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", Path(), 10)
+    key = Key("tiny", plan.methods[0], 2000.0)
+
+    def stages(accuracy: float) -> list[str]:
+        asked: list[str] = []
+
+        def do(stage: str, jobs: Sequence[Job]) -> dict[Job, RunRecord]:
+            asked.append(stage)
+            rates = [float(next(o for o in job.options if "local.lr" in o).partition("=")[2]) for job in jobs]
+            return {job: ran(job, accuracy + rate / 1000) for job, rate in zip(jobs, rates, strict=True)}
+
+        study._tune({key: board}, do)
+        return asked
+
+    assert stages(0.5) == ["tune", "tune, wider (1)"] and stages(0.1) == ["tune"]
+
+
+def ran(job: Job, accuracy: float) -> RunRecord:
+    summary = {"accuracy": {"final": accuracy}}
+    return RunRecord(name=job.name, kind="train", options=(), seed=job.seed, command="", summary=summary)
 
 
 @pytest.mark.slow
