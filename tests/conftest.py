@@ -24,7 +24,8 @@ sys.dont_write_bytecode = False
 # The processes of a session share the cores: threads of one would wait, busily, for those of another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-UNPACK = Path(__file__).resolve().parents[2] / "shared" / "data" / "unpack.sh"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+UNPACK = SHARED / "data" / "unpack.sh"
 
 
 #: Files of a minute or more of work, the longest first: a process that begins one of them last works alone at the end.
@@ -40,16 +41,17 @@ def _pictures_are_there() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures where there are
-    none: a skip is a fault here.
+    """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, or the texts of
+    the papers, where there are none: a skip is a fault here.
     """
     root = Path(__file__).parent
     place = {root / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
     deselect_slow(config, items)
-    if _pictures_are_there():
-        return
-    unavailable = [item for item in items if item.get_closest_marker("pictures")]
+    papers = bool(os.environ.get("FEDPRIV_PAPERS")) or (SHARED / "papers" / "text").is_dir()
+    there = {"pictures": _pictures_are_there(), "papers": papers}
+    missing = [mark for mark, found in there.items() if not found]
+    unavailable = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
     if unavailable:
         items[:] = [item for item in items if item not in unavailable]
         config.hook.pytest_deselected(items=unavailable)

@@ -63,7 +63,9 @@ def plan(
     for name, table in paper.tables.items():
         found = () if table.dataset is None else where(table.dataset, data, download)
         why = ""
-        if scale not in table.scales:
+        if table.kind == "printed":
+            why = table.only_small
+        elif scale not in table.scales:
             why = table.only_small or f"at scale={' or '.join(table.scales)} only"
         elif found is None:
             why = f"the pictures of {table.dataset} were not there (data=FOLDER, or download=true)"

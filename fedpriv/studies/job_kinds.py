@@ -15,7 +15,7 @@ from fedpriv.studies.jobs import Job
 
 #: What a record of each kind holds; raised where `WORK` writes something new, or a figure that means something else, so
 #: that older records are made again.
-FORMS = {"train": 1, "plan": 1, "dme": 1, "audit": 3, "attack": 2, "tuning": 1}
+FORMS = {"train": 1, "plan": 1, "dme": 1, "computed": 1, "audit": 3, "attack": 2, "tuning": 1}
 
 
 def _train(job: Job, path: Path) -> dict[str, Any]:
@@ -157,6 +157,12 @@ def _tuning(job: Job, path: Path) -> dict[str, Any]:
     return price(job.overrides, job.extra)
 
 
+def _computed(job: Job, path: Path) -> dict[str, Any]:
+    from fedpriv.studies.computations import compute
+
+    return {"summary": {"strategy": "computed", "privacy": {}}, **compute(job.options)}
+
+
 WORK: dict[str, Callable[[Job, Path], dict[str, Any]]] = {
     "train": _train,
     "plan": _plan,
@@ -164,4 +170,5 @@ WORK: dict[str, Callable[[Job, Path], dict[str, Any]]] = {
     "attack": _attack,
     "dme": _dme,
     "tuning": _tuning,
+    "computed": _computed,
 }

@@ -22,24 +22,27 @@ from fedpriv.config.schema import KNOWN_SETS
 #: Of every job: nothing that only a person who looks at one run needs, and one core each.
 QUIET = ("engine=inprocess", "engine.threads_per_client=1", "operations.report=false")
 
+#: Kinds whose options are their own, and not those of `python -m fedpriv`.
+WITHOUT_CONFIG = ("dme", "computed")
 #: What a person types for a job of a kind, where it is not `python -m fedpriv`.
 MODULES = {
     "plan": "fedpriv plan=true",
     "tuning": "fedpriv plan=true",
     "audit": "fedpriv.audit",
     "dme": "fedpriv.dme",
+    "computed": "fedpriv.studies.computations",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
     """``kind``: a training run (train), what one would cost (plan) and what choosing its options would (tuning), an
-    audit of its release code (audit), a run and an attack on its model (attack), or mean estimation by all quantisers
-    (dme).
+    audit of its release code (audit), a run and an attack on its model (attack), mean estimation by all quantisers
+    (dme), or a figure without any run (computed).
 
-    options: overrides of `python -m fedpriv` (dme: its own options), without the seed. extra: options of the audit or
-    of the price of tuning, or the attack's name. Two jobs are the same where their names are, however their options
-    were written.
+    options: overrides of `python -m fedpriv` (`WITHOUT_CONFIG`: its own options), without the seed. extra: options of
+    the audit or of the price of tuning, or the attack's name. Two jobs are the same where their names are, however
+    their options were written.
     """
 
     kind: str
@@ -57,7 +60,7 @@ class Job:
     def name(self) -> str:
         """A folder name: the method, and a digest of everything that decides the result."""
         chosen = dict(option.split("=", 1) for option in self.options if "=" in option)
-        what = self.kind if self.kind == "dme" else f"{self.kind}-{chosen.get('strategy', 'default')}"
+        what = self.kind if self.kind in WITHOUT_CONFIG else f"{self.kind}-{chosen.get('strategy', 'default')}"
         return f"{what}-{_digest(self.kind, self.options, self.extra)}-s{self.seed}"
 
     @property
@@ -73,6 +76,8 @@ class Job:
         """What a person types for the same result."""
         words = [f"'{option}'" if set(option) & set("{}[]$ ") else option for option in portable(self.options)]
         module = MODULES.get(self.kind, "fedpriv")
+        if self.kind == "computed":
+            return " ".join(["python -m", module, *words])
         extra = self.extra if self.kind == "audit" else ()
         return " ".join(["python -m", module, *words, f"seed={self.seed}", *extra])
 
@@ -80,7 +85,7 @@ class Job:
 @lru_cache(maxsize=4096)
 def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
     """Of all that decides a result but the seed: the composed options (composing takes a fifth of a second)."""
-    if kind == "dme":
+    if kind in WITHOUT_CONFIG:
         content: Any = options
     else:
         from fedpriv.config.compose import compose

@@ -19,6 +19,8 @@ from fedpriv.studies.study_progress import StudyProgress
 from fedpriv.studies.study_words import verdict_counts, write_words
 
 RUNS = "runs"
+#: Kinds that take a second and train nothing: made also where nothing is to be run.
+NO_RUNS = ("plan", "computed")
 
 #: Jobs in, what became of each out; the words say which stage of the study they are.
 Do = Callable[[str, Sequence[Job]], Mapping[Job, RunRecord | Failure]]
@@ -36,7 +38,7 @@ def reproduce(
     run: bool = True,
 ) -> list[Failure]:
     """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed. run:
-    False evaluates what runs.jsonl holds, also what is marked there to be made anew, and runs nothing.
+    False evaluates what runs.jsonl holds, also what is marked there to be made anew, and what is only computed.
     """
     make_plan = partial(plan, paper, scale, data, folder, download=download, seeds=seeds)
     with locked(folder / RUNS), StudyProgress() as progress:
@@ -65,7 +67,9 @@ def _kept(folder: Path) -> Do:
     records = {record.name: record for record in read_runs(folder)}
 
     def do(what: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
-        return {job: records.get(job.name) or Failure(job, "it has not been run yet") for job in jobs}
+        new = [job for job in jobs if job.name not in records and job.kind in NO_RUNS]
+        made = carry_out_all(new, folder / RUNS, workers=1)
+        return {job: records.get(job.name) or made.get(job) or Failure(job, "it has not been run yet") for job in jobs}
 
     return do
 

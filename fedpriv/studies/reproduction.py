@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from fedpriv.report.words import number, pick
 from fedpriv.studies.carrying_out import Failure
@@ -18,6 +19,7 @@ from fedpriv.studies.spec import (
     Better,
     Cannot,
     ClaimSpec,
+    Printed,
     Reproduction,
     Scale,
     Similar,
@@ -34,6 +36,7 @@ from fedpriv.studies.verdicts import (
     better,
     ordering,
     p_words,
+    printed,
     settle,
     shown,
     similar,
@@ -274,6 +277,13 @@ def _beside(claim: ClaimSpec, found: Measured) -> list[str]:
 def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
     if isinstance(claim.test, Cannot):
         return Outcome(CANNOT, claim.test.why, estimated=False)
+    if isinstance(claim.test, Printed):
+        tables = found.paper.tables
+        gains = [
+            [fmean(tables[table].reported[row][column] for table, row, column in side) for side in gain]
+            for gain in claim.test.gains
+        ]
+        return printed([one - other for one, other in gains], claim.test.says, claim.test.within)
     missing = [why for cell in claim.cells if (why := found.why_missing(cell))]
     if missing:
         return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:], estimated=False)

@@ -18,7 +18,7 @@ from fedpriv.studies.looks import MOST_LOOKS
 FOLDER = CONF / "reproduction"
 
 Scale = Literal["small", "literal"]
-Kind = Literal["train", "plan", "audit", "attack", "dme", "computed"]
+Kind = Literal["train", "plan", "audit", "attack", "dme", "computed", "printed"]
 
 #: Where a figure of a table comes from: a path into summary.json, or a figure of the job.
 MEASURES: Mapping[str, tuple[str, ...]] = {
@@ -69,9 +69,10 @@ class Line(Spec):
 
 
 class TableSpec(Spec):
-    """rows x columns of jobs. dataset: where a run's pictures are is added by the command (null: no data needed, or
-    the digits). experiment's scale is added too. scales: at which of them the table is made at all. small_differs: in
-    what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures of the training
+    """rows x columns of jobs; of kind printed: what a paper prints and nothing here is run for (`only_small` says why).
+    dataset: where a run's pictures are is added by the command (null: no data needed, or the digits). experiment's
+    scale is added too. scales: at which of them the table is made at all. small_differs: in what scale=small is not the
+    paper's setting, in words; empty where it is. held: so many pictures of the training
     set are kept from training, and accuracy is that on them: for tables in which an option is chosen. differs: in
     what no scale is the paper's setting. seeds, core_minutes: in place of the paper's (`Reproduction`).
     """
@@ -96,13 +97,15 @@ class TableSpec(Spec):
     columns: Mapping[str, Line]
     left_out: tuple[tuple[str, str], ...] = ()
     reported: Mapping[str, Mapping[str, float]] = {}
+    lines: Mapping[str, Mapping[str, int]] = Field(default={}, description="where these stand in the paper's text")
     orderings: bool = True
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         known = {(row, column) for row in self.rows for column in self.columns}
-        named = [*self.left_out, *((row, column) for row, cells in self.reported.items() for column in cells)]
+        printed = [(row, column) for row, cells in self.reported.items() for column in cells]
+        named = [*self.left_out, *printed]
         if wrong := [place for place in named if tuple(place) not in known]:
             raise ValueError(f"no such row and column: {', '.join(map(str, wrong[0]))}")
         measures = [self.measure, *(line.measure for line in (*self.rows.values(), *self.columns.values()))]
@@ -171,17 +174,31 @@ class AtLeast(Spec):
     bound: float
 
 
+class Printed(Spec):
+    """What a paper says of its own tables against what they hold, by the printed figures alone. gains: (cells, cells),
+    whose means differ by so much as `says` has in the same place, up to `within`, which is for rounding.
+    """
+
+    kind: Literal["printed"]
+    gains: tuple[tuple[tuple[Reference, ...], tuple[Reference, ...]], ...] = Field(min_length=1)
+    says: tuple[float, ...]
+    within: float = Field(default=0.0051, gt=0)
+
+
 class Cannot(Spec):
     kind: Literal["cannot"]
     why: str
 
 
 class ClaimSpec(Spec):
-    """because: what explains the outcome, in words; added to the verdict's own. beside: cells that are quoted too."""
+    """because: what explains the outcome, in words; added to the verdict's own. beside: cells that are quoted too.
+    line: of the paper's text, where its figures stand; several where they are on several.
+    """
 
     claim: str
     source: str
-    test: Annotated[Better | Similar | AtMost | AtLeast | Cannot, Field(discriminator="kind")]
+    test: Annotated[Better | Similar | AtMost | AtLeast | Printed | Cannot, Field(discriminator="kind")]
+    line: Annotated[tuple[int, ...], BeforeValidator(_one_look)] = ()
     because: str = ""
     beside: tuple[Reference, ...] = ()
 
@@ -214,6 +231,10 @@ class FigureSpec(Spec):
     log: bool = False
 
 
+def _printed(table: TableSpec) -> tuple[Mapping[str, Mapping[str, Any]], ...]:
+    return table.reported, table.lines
+
+
 class Reproduction(Spec):
     """One paper. seeds: of every cell, look by look. core_minutes: that a table may use; it gets its next look only
     while a claim that rests on it is open and this is not used up, and its first one always. client_epochs: at most so
@@ -221,6 +242,7 @@ class Reproduction(Spec):
     """
 
     paper: str
+    text: str = Field(default="", description="the paper's own text, to which `lines` and `line` refer")
     title: str
     authors: str
     idea: str
@@ -236,6 +258,10 @@ class Reproduction(Spec):
 
     @model_validator(mode="after")
     def _references_exist(self) -> Self:
+        for name, table_spec in self.tables.items() if self.text else ():
+            where = [{(row, column) for row in part for column in part[row]} for part in _printed(table_spec)]
+            if where[0] != where[1]:
+                raise ValueError(f"tables.{name}: every reported figure has its line in `lines`, nothing else has one")
         for name, claim in self.claims.items():
             for table, row, column in (*claim.cells, *claim.beside):
                 known = self.tables.get(table)
@@ -243,6 +269,13 @@ class Reproduction(Spec):
                     raise ValueError(f"claims.{name}: no such cell: {table}/{row}/{column}")
                 if (row, column) in known.left_out:
                     raise ValueError(f"claims.{name}: {table}/{row}/{column} is left out")
+            if isinstance(claim.test, Printed):
+                cells = [cell for gain in claim.test.gains for side in gain for cell in side]
+                for table, row, column in cells:
+                    if table not in self.tables or column not in self.tables[table].reported.get(row, {}):
+                        raise ValueError(f"claims.{name}: nothing is reported in {table}/{row}/{column}")
+                if len(claim.test.says) != len(claim.test.gains):
+                    raise ValueError(f"claims.{name}: as many figures as gains are needed")
             if isinstance(claim.test, Better | Similar):
                 for one, other in claim.test.pairs:
                     if any(self.looks(one[0], scale) != self.looks(other[0], scale) for scale in self.seeds):
@@ -267,7 +300,7 @@ class Reproduction(Spec):
     def looks(self, table: str, scale: Scale) -> tuple[int, ...]:
         """Seeds in all at each look that is planned for a table; what is computed needs no spread."""
         found = self.tables[table]
-        if found.kind in ("plan", "computed") or found.held is not None:
+        if found.kind in ("plan", "computed", "printed") or found.held is not None:
             return (1,)
         own = found.seeds.get(scale) if isinstance(found.seeds, Mapping) else found.seeds
         return own or self.seeds[scale]

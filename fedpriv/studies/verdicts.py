@@ -217,6 +217,15 @@ def at_least(value: Values, bound: float, decided: bool) -> Outcome:
     return _alone(words, sides if decided else Sides(sides.holds), level=decided)
 
 
+def printed(gains: Sequence[float], says: Sequence[float], within: float) -> Outcome:
+    """What a paper says of its tables, against them. Nothing was measured."""
+    right = [abs(found - said) <= within for found, said in zip(gains, says, strict=True)]
+    words = ", ".join(
+        f"says {said:+.4g}, its tables give {found:+.4g}" for found, said in zip(gains, says, strict=True)
+    )
+    return Outcome(HOLDS if all(right) else FAILS, f"By the printed figures: {words}", estimated=False)
+
+
 def shown(found: Estimate, unit: str = "") -> str:
     if found.mean is None:
         return "nothing"

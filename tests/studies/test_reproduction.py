@@ -242,7 +242,7 @@ REFUTING = {
     "fedcad": {"epsilon_03", "epsilon_05", "epsilon_fmnist", "same_cost"},
     "adpfl": {"private", "private_run"},
     "coqfl": {"private_run"},
-    "fedags": {"private", "dpfedavg_private"},
+    "fedags": {"private", "dpfedavg_private", "dpfedavg_private_01", "dpfedavg_private_02"},
     "agn": {"epsilon_literal"},
 }
 

@@ -27,6 +27,7 @@ KINDS = {
     "audit": "audit of the release code",
     "attack": "membership inference",
     "dme": "mean estimation",
+    "computed": "computed",
 }
 #: Pages of a folder of runs have their runs' names; its list has this one.
 LIST = "index"
