@@ -1,22 +1,72 @@
 """Differentially private federated learning whose privacy claims are checked.
 
-`python -m fedpriv --help` shows the command line; `fedpriv.load(RUN_FOLDER)` gives a finished run's model.
+    import fedpriv
+
+    plan = fedpriv.plan_run(["strategy=fedcad", "privacy.target_epsilon=50"])  # what it would cost; trains nothing
+    run = fedpriv.run(["strategy=fedcad", "privacy.target_epsilon=50"])
+    run.summary, run.metrics, run.ledger, run.figures, run.model
+    fedpriv.audit_run(run), fedpriv.attack_run(run), fedpriv.compare_runs([run, ...])
+    fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
+
+Options are those of the command line. What a user can mend is a `FedprivError`: `OptionError` names the option, its
+value and what is allowed. Everything is imported when it is first used. docs/python.md is the guide.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fedpriv.predict import TrainedModel
+    from fedpriv.api.calls import attack_run, audit_run, compare_runs, load, plan_run, resume_run, run
+    from fedpriv.api.comparison import Comparison
+    from fedpriv.api.findings import Attacks, Audit, Plan
+    from fedpriv.api.run_object import Figure, Run
+    from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
+    from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"
+__all__ = [
+    "Attacks",
+    "Audit",
+    "Comparison",
+    "DataError",
+    "FedprivError",
+    "Figure",
+    "OptionError",
+    "Plan",
+    "Run",
+    "RunFailed",
+    "RunFolderError",
+    "TrainedModel",
+    "__version__",
+    "attack_run",
+    "audit_run",
+    "compare_runs",
+    "load",
+    "plan_run",
+    "resume_run",
+    "run",
+]
+
+#: Where a name is defined; imported when it is first asked for, since torch alone takes seconds.
+_HOMES = {
+    "fedpriv.api.calls": ("attack_run", "audit_run", "compare_runs", "load", "plan_run", "resume_run", "run"),
+    "fedpriv.api.comparison": ("Comparison",),
+    "fedpriv.api.findings": ("Attacks", "Audit", "Plan"),
+    "fedpriv.api.run_object": ("Figure", "Run"),
+    "fedpriv.common.errors": ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"),
+    "fedpriv.runs.trained_model": ("TrainedModel",),
+}
 
 
-def load(folder: str | Path) -> TrainedModel:
-    """The model of a finished run. Raises `RunFolderError` where there is none."""
-    from fedpriv.predict import load_model
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    return load_model(folder)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

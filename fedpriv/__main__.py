@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fedpriv.common.command_line import BROKEN_PIPE, guarded
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import use_own_methods
 from fedpriv.common.subcommands import SUBCOMMANDS, call, unknown
 from fedpriv.common.verbosity import Verbosity, speaking
 
@@ -33,13 +34,15 @@ def _dispatch(given: list[str]) -> int:
         raise _no_such(word)
     else:
         name, rest = "run", given
+    if name != "deploy":
+        use_own_methods()
     return call(name, rest)
 
 
 def _no_such(word: str) -> OptionError:
-    from fedpriv.config.compose import CONF, group_choices
+    from fedpriv.config.own_options import choices
 
-    return unknown(word, {group: group_choices(CONF / group) for group in ("strategy", "experiment", "dataset")})
+    return unknown(word, {group: choices(group) for group in ("strategy", "experiment", "dataset")})
 
 
 def console() -> int:

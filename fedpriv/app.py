@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpriv.common.places import installed_code_only
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_client_app
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=4)
 def _composed(overrides: str) -> Config:
     from fedpriv.config.compose import compose_remote_text
+
+    installed_code_only()
 
     config = compose_remote_text(overrides)
     engine: dict[str, Any] = {"name": "flower"}

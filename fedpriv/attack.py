@@ -29,6 +29,7 @@ from typing import Any
 from fedpriv.attacks.run import OF_RUNS, attack_run
 from fedpriv.common.command_line import DONE, guarded, path_of
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import use_own_methods
 from fedpriv.config.options import AttackConfig
 
 
@@ -62,6 +63,7 @@ def _number(text: str) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
+    use_own_methods()
     return guarded(lambda: _main(list(arguments)))
 
 

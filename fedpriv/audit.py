@@ -19,41 +19,29 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
-from fedpriv.client.build import make_client
+from fedpriv.attacks.auditing import (
+    OWN_FIT,
+    AuditOptions,
+    audit_releases,
+    audit_training_of,
+    write_release_audit,
+    write_training_audit,
+)
+from fedpriv.attacks.release_audit import AuditedScope, threat_in_words
 from fedpriv.common.command_line import DONE, guarded, path_of
-from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.common.files import json_number
+from fedpriv.common.places import use_own_methods
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import Audit
-from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.report.live.task import task
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planning import most_participations, planned_events, with_target
-
-#: Names of the audited code in the summary.
-RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
-
-#: Most participations in the audit of the client's own fit, each of which trains for real.
-MOST_FITS = 2000
-
+from fedpriv.runs.planning import with_target
 
 # --- the command -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AuditOptions:
-    trials: int = 200_000
-    confidence: float = 0.95
-    seed: int = 0
-    level: str = "mechanism"
-    participations: int | None = None
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, list[str]]:
@@ -86,6 +74,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, l
 
 
 def main(arguments: Sequence[str]) -> int:
+    use_own_methods()
     return guarded(lambda: _main(list(arguments)))
 
 
@@ -104,60 +93,27 @@ def _main(arguments: list[str]) -> int:
     if options.level == "training":
         return _audit_training(config, options, folder)
     with task("audit"):
-        scopes = audit_config(
-            config,
-            trials=options.trials,
-            confidence=options.confidence,
-            seed=options.seed,
-            participations=options.participations,
-            released=None if folder is None else most_releases(folder),
-        )
+        scopes = audit_releases(config, options, folder)
     _print(config, scopes)
     if folder is not None and options.participations is None:
-        _write_into_run(folder, config, scopes)
+        write_release_audit(folder, config, scopes)
         print(f"written into {folder.path / 'summary.json'} and report.html")
     return DONE
 
 
 def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | None) -> int:
-    from fedpriv.attacks.client_canaries import audit_training
-    from fedpriv.attacks.fit_audit import audit_fits
-    from fedpriv.report.page import write_report
-
     with task("audit"):
-        doing("a real run with canaries")
-        found = audit_training(config, confidence=options.confidence, seed=options.seed)
-    planned = planned_events(make_client(config), most_participations(config))
-    verified = compose_events(planned, config.privacy.delta).epsilon
-    print(f"canaries in a real run, {threat_in_words(config)}:\n{found}; verified epsilon <= {_shown(verified)}")
-    trials = min(options.trials, MOST_FITS)
-    with task("audit"):
-        doing(f"{trials} participations of one client")
-        fits = audit_fits(config, trials=trials, confidence=options.confidence, seed=options.seed)
+        found = audit_training_of(config, options)
+    print(
+        f"canaries in a real run, {threat_in_words(config)}:\n{found.canaries}; "
+        f"verified epsilon <= {_shown(found.verified)}"
+    )
+    fits = found.fits
     print(
         f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}; {at_most(fits.audit)}"
     )
     if folder is not None:
-        summary = folder.read_summary() or {}
-        summary["privacy"]["training_audit"] = {
-            "audited_epsilon": json_number(found.epsilon_lower),
-            "audited_confidence": found.confidence,
-            "verified_epsilon": json_number(verified),
-            "canaries": found.canaries,
-            "guesses": found.guesses,
-            "correct": found.correct,
-        }
-        summary["privacy"]["fit_audit"] = {
-            "audited_on": OWN_FIT,
-            "scope": fits.scope,
-            "audited_epsilon": json_number(fits.audit.epsilon_lower),
-            "audited_confidence": fits.audit.confidence,
-            "audited_trials": fits.audit.trials,
-            "audited_at_most": json_number(fits.audit.attainable),
-            "verified_epsilon": json_number(fits.verified),
-        }
-        folder.write_summary(summary)
-        write_report(folder.path)
+        write_training_audit(folder, found)
         print(f"written into {folder.path / 'summary.json'} and report.html")
     return DONE
 
@@ -187,41 +143,6 @@ def _shown(value: float | None) -> str:
     if value is None:
         return "-"
     return "infinite" if math.isinf(value) else f"{value:.3g}"
-
-
-def _write_into_run(folder: RunFolder, config: Config, scopes: Sequence[AuditedScope]) -> None:
-    """The whole run's audit goes into the summary's audited_* keys, the plot and the report."""
-    from fedpriv.report.audit_plot import AuditRow, draw_audit
-    from fedpriv.report.page import write_report
-
-    summary = folder.read_summary() or {}
-    whole = scopes[0]
-    summary["privacy"] |= {
-        "audited_epsilon": json_number(whole.audit.epsilon_lower),
-        "audited_confidence": whole.audit.confidence,
-        "audited_trials": whole.audit.trials,
-        "audited_at_most": json_number(whole.audit.attainable),
-        "audited_on": RELEASE_FUNCTION,
-        "audit_verdict": whole.verdict,
-        "audits": [
-            {
-                "scope": scope.name,
-                "participations": scope.participations,
-                "audited_epsilon": json_number(scope.audit.epsilon_lower),
-                "claimed_epsilon": None if scope.claimed is None else json_number(scope.claimed),
-                "verified_epsilon": json_number(scope.verified),
-                "audited_at_most": json_number(scope.audit.attainable),
-                "verdict": scope.verdict,
-                "rule": scope.audit.rule,
-                "pair": scope.pair,
-            }
-            for scope in scopes
-        ],
-    }
-    rows = [AuditRow(scope.name, scope.audit, scope.claimed, scope.verified) for scope in scopes]
-    draw_audit(rows, folder.path / "audit.png", threat=threat_in_words(config))
-    folder.write_summary(summary)
-    write_report(folder.path)
 
 
 if __name__ == "__main__":

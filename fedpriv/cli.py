@@ -26,13 +26,15 @@ from fedpriv.common.command_line import (
     shown,
 )
 from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.places import use_own_methods
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.subcommands import nearest
 from fedpriv.common.verbosity import is_quiet
-from fedpriv.config.compose import COMMANDS, CONF, compose, group_choices
+from fedpriv.config.compose import COMMANDS, compose
 from fedpriv.config.halves import schema_of
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
+from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.runs.sweep import FAILURE_FILE, exit_codes, job_ended, planned, which
@@ -68,6 +70,7 @@ def help_on(arguments: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
+    use_own_methods()
     with stop.handled():
         return guarded(lambda: _dispatch(list(arguments)))
 
@@ -87,7 +90,9 @@ def running(folder: Path) -> Iterator[None]:
             raise RunFailed(f"{reason}{where}{_how_to_go_on(folder)}") from error
         raise
     finally:
-        _remove_if_unused(folder)
+        from fedpriv.runs.folder import remove_if_unused  # what has run has imported it
+
+        remove_if_unused(folder)
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -96,13 +101,6 @@ def _how_to_go_on(folder: Path) -> str:
     if (folder / "config.yaml").exists():
         return f"; resume={shown(folder)} goes on from the last checkpoint"
     return ""
-
-
-def _remove_if_unused(folder: Path) -> None:
-    """A refused run leaves no folder."""
-    if folder.is_dir() and {path.name for path in folder.iterdir()} == {".lock"}:
-        (folder / ".lock").unlink(missing_ok=True)
-        folder.rmdir()
 
 
 def flags_and_overrides(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -221,9 +219,10 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     import hydra
     from hydra.errors import HydraException
 
-    from fedpriv.config.compose import CONF
+    from fedpriv.config.own_options import CONF, find_own_methods
 
     exit_codes.clear()
+    find_own_methods()
     elsewhere = any(o.startswith("hydra/launcher=") and o != "hydra/launcher=basic" for o in arguments)
     given = sys.argv
     sys.argv = [given[0], *arguments]
@@ -388,7 +387,7 @@ def both_schemas(config: Config) -> tuple[type[Options], type[Options]]:
 def own_methods() -> dict[str, tuple[type[Options], type[Options]]]:
     """Schemas of the methods that are not in `METHODS`; heavy modules are loaded only if there are any."""
     found: dict[str, tuple[type[Options], type[Options]]] = {}
-    for name in group_choices(CONF / "strategy"):
+    for name in choices("strategy"):
         if name not in METHODS:
             with suppress(OptionError, SyntaxError):  # an unfinished file must not break the help on others
                 found[name] = both_schemas(compose([f"strategy={name}"]))

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded, whole_number
 from fedpriv.common.errors import FedprivError, OptionError
+from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
     from fedpriv.report.live.prometheus import NodeSnapshot
@@ -221,6 +222,7 @@ def _existing(options: dict[str, str], name: str) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
+    installed_code_only()
     return guarded(lambda: _main(list(arguments)))
 
 

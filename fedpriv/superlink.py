@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.common.command_line import DONE, FAILED, MISTAKE, command_options, guarded, whole_number
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
     import uvicorn
@@ -121,6 +122,7 @@ def bound(option: str, host: str, port: int) -> socket.socket:
 
 
 def main(arguments: Sequence[str]) -> int:
+    installed_code_only()
     return guarded(lambda: _main(list(arguments)))
 
 

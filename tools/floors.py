@@ -29,6 +29,7 @@ FLOORS = {
     "runs": 8,
     "attacks": 9,
     "studies": 10,
+    "api": 10,
 }
 #: Files that can be run, or that Flower loads. No room imports one.
 DOORS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedpriv.common.command_line import DONE
 from fedpriv.common.doing import doing
-from fedpriv.common.errors import RunFailed
+from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import locked, write_atomic
 from fedpriv.config.compose import read_config
 from fedpriv.config.explain import first_option_error
@@ -33,6 +33,14 @@ def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
         return AttackConfig.model_validate(options.model_dump() | dict(changes))
     except ValidationError as error:
         raise first_option_error(error, prefix=("attack",)) from None
+
+
+def check_names(options: Iterable[str]) -> None:
+    """Raises `OptionError` for what is no option of this command."""
+    known = [name for name in AttackConfig.model_fields if name not in OF_RUNS]
+    for name in options:
+        if name not in known:
+            raise OptionError(name, "", f"there is no such option here; allowed: run, attack, {', '.join(known)}")
 
 
 def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:

@@ -7,9 +7,8 @@ import platform
 import subprocess
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from fedpriv.common.places import HOME, METHOD_PACKAGES, PACKAGE, ROOT
 
 #: Folders and files that decide a result. Documents, tests and results themselves do not.
 SOURCES = ("fedpriv", "strategies", "clients", "conf", "requirements.txt")
@@ -75,7 +74,8 @@ def code_digest() -> str:
     """SHA-256 of the project's source, without what only reads finished runs. For caches on one machine, whose contents
     are cheap to make again; a result is never identified by it, or no line could be moved.
     """
-    files = [path for part in ("fedpriv", "strategies", "clients") for path in sorted((ROOT / part).rglob("*.py"))]
+    folders = dict.fromkeys([PACKAGE, *(HOME / part for part in METHOD_PACKAGES)])
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     digest = hashlib.sha256()
     for path in files:
         if not READERS.intersection(path.relative_to(ROOT).parts):

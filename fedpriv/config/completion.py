@@ -11,8 +11,9 @@ from pathlib import Path
 
 from fedpriv.common.command_line import DONE
 from fedpriv.common.subcommands import DEPLOYMENT, RUN_OPTIONS, SUBCOMMANDS, Subcommand
-from fedpriv.config.compose import CONF, REMOTE_GROUPS, group_choices
+from fedpriv.config.compose import REMOTE_GROUPS
 from fedpriv.config.help import describe_options
+from fedpriv.config.own_options import CONF, choices
 
 #: bash divides the words of a line at = too: what the line has already is cut off the answers. zsh has bash's way.
 SCRIPT = """\
@@ -57,7 +58,7 @@ def answers(line: str) -> list[str]:
     if command is None:
         return [] if table is DEPLOYMENT else sorted({*_fitting(offered, word), *_of_a_run(names, word)})
     if first == "help" and len(names) == 1:
-        return _fitting([*group_choices(CONF / "strategy"), *(name for name in SUBCOMMANDS if name != "help")], word)
+        return _fitting([*choices("strategy"), *(name for name in SUBCOMMANDS if name != "help")], word)
     return sorted({*_of_a_command(command, word), *_of_a_run(names[1:], word, RUN_OPTIONS in command.options.split())})
 
 
@@ -77,7 +78,7 @@ def _of_a_run(words: list[str], word: str, wanted: bool = True) -> list[str]:
     if equals and (CONF / key).is_dir():
         before = value.rpartition(",")[0]  # of a sweep
         start = f"{key}={before}," if before else f"{key}="
-        return _fitting([f"{start}{choice}" for choice in group_choices(CONF / key)], word)
+        return _fitting([f"{start}{choice}" for choice in choices(key)], word)
     if equals:
         kinds = {option: (kind, text) for option, kind, text in describe_options()}
         kind, text = kinds.get(key, ("", ""))

@@ -30,10 +30,9 @@ from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.subcommands import SUBCOMMANDS
 from fedpriv.config.checks import validate
 from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.config.own_options import CONF, choices, find_own_methods, group_choices, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 #: Keys of the command line that are not part of a run's configuration.
 COMMANDS = ("resume", "rerun", "extend", "plan")
@@ -221,7 +220,8 @@ def _is_plain_value(override: Override) -> bool:
 def _sources() -> tuple[Any, ...]:
     """Everything else that a composition depends on: the files, and the host's own variables."""
     host = sorted(item for item in os.environ.items() if item[0].startswith("FEDPRIV_"))
-    return (*_files_below(CONF), *host)
+    own = own_choices()
+    return (*_files_below(CONF), *(_files_below(own) if own else ()), *host)
 
 
 def _files_below(folder: str | Path) -> Iterator[tuple[str, int, int]]:
@@ -291,6 +291,7 @@ def check_hydra(overrides: Sequence[str]) -> None:
 @contextmanager
 def _fresh_hydra() -> Iterator[None]:
     """Inside a Hydra job the outer composition must survive ours."""
+    find_own_methods()
     state = GlobalHydra.instance()
     outer = state.hydra
     state.clear()
@@ -305,19 +306,12 @@ def _check_choices(overrides: Iterable[Override]) -> None:
     for override in overrides:
         group = CONF / override.key_or_group.partition("@")[0]
         if override.key_or_group and group.is_dir() and group != CONF and not override.is_sweep_override():
-            choices = group_choices(group)
-            if group.name == "experiment":
-                choices = [*choices, "null"]
+            allowed = choices(group.name) + (["null"] if group.name == "experiment" else [])
             value = override.get_value_element_as_str()
-            if value not in choices and not value.startswith("{"):
-                close = difflib.get_close_matches(value, choices, 1)
+            if value not in allowed and not value.startswith("{"):
+                close = difflib.get_close_matches(value, allowed, 1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
-                raise OptionError(group.name, value, f"allowed: {', '.join(choices)}{hint}")
-
-
-def group_choices(group: Path) -> list[str]:
-    """The names that a config group offers."""
-    return sorted(file.stem for file in group.glob("*.yaml") if file.stem != "base")
+                raise OptionError(group.name, value, f"allowed: {', '.join(allowed)}{hint}")
 
 
 def _translated(message: str, overrides: list[str]) -> OptionError:

@@ -7,7 +7,6 @@ what its YAML file says, of any type.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, get_type_hints
@@ -15,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from pydantic import Field, ValidationError, create_model
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import load_module
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.methods import METHODS, ServerOptions
 from fedpriv.config.options import Options
@@ -74,7 +74,7 @@ def locate(target: str, option: str) -> type[Any]:
     """The class that a ``_target_`` names."""
     module, _, name = target.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(load_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(option, target, f"cannot be imported ({error})") from None
     if not isinstance(found, type):

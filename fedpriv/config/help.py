@@ -10,9 +10,9 @@ from pydantic.fields import FieldInfo
 
 from fedpriv.common.command_line import EXIT_CODES
 from fedpriv.common.subcommands import SUBCOMMANDS, listed
-from fedpriv.config.compose import CONF
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
+from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config, PartitionConfig, StrategyConfig
 
 #: Of a run; `fedpriv` takes the first two everywhere.
@@ -58,8 +58,7 @@ def help_text(own: Mapping[str, tuple[type[Options], type[Options]]] | None = No
     """Usage, groups with their choices, and every option with its range. ``own``: schemas of methods without a row."""
     lines = [usage(), "", "groups (group=choice, one file each in conf/):"]
     for group in ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale"):
-        choices = sorted(file.stem for file in (CONF / group).glob("*.yaml") if file.stem != "base")
-        lines.append(f"  {group:<12} {', '.join(choices)}")
+        lines.append(f"  {group:<12} {', '.join(choices(group))}")
     lines += ["", "options (option=value):"]
     rows = [*describe_options(), *_method_options(own or {}), *FOLDERS]
     names, kinds = (max(len(row[column]) for row in rows) for column in (0, 1))

@@ -10,10 +10,11 @@ from typing import Any
 from fedpriv.common.command_line import DONE
 from fedpriv.common.errors import OptionError
 from fedpriv.common.subcommands import DEPLOYMENT, SUBCOMMANDS, call, nearest
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import compose
 from fedpriv.config.help import describe_options, rows_of, usage
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
+from fedpriv.config.own_options import choices, group_file
 from fedpriv.config.schema import Config
 from fedpriv.config.symbols import COMMON, SYMBOLS
 
@@ -31,13 +32,13 @@ def answer(arguments: Sequence[str], schemas: Callable[[Config], Halves]) -> int
     words = [word for word in arguments if word not in ("-h", "--help")]
     if not words:
         print(f"{usage()}\n\nfedpriv help METHOD tells the options of one method, fedpriv --help all options.")
-        print(_wrapped(f"methods: {', '.join(group_choices(CONF / 'strategy'))}", _columns(), "  "))
+        print(_wrapped(f"methods: {', '.join(choices('strategy'))}", _columns(), "  "))
         return DONE
     name = words[0].removeprefix("strategy=")
     table = DEPLOYMENT if name == "deploy" and len(words) > 1 else SUBCOMMANDS
     if words[-1] in table and len(words) == 1 + (table is DEPLOYMENT):
         return call(words[-1], ["--help"], table) if words[-1] != "help" else answer([], schemas)
-    methods = group_choices(CONF / "strategy")
+    methods = choices("strategy")
     if name not in methods or len(words) > 1:
         wrong = words[1] if len(words) > 1 else name
         hint = nearest(wrong, [*methods, *SUBCOMMANDS]) or "."
@@ -86,7 +87,7 @@ def method_help(name: str, schemas: Halves, columns: int = 80) -> str:
 
 def summary_of(name: str) -> str:
     """The first remark of the method's YAML file."""
-    lines = (CONF / "strategy" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = group_file("strategy", name).read_text(encoding="utf-8").splitlines()
     first = next((n for n, line in enumerate(lines) if line.startswith("# ") and "@package" not in line), None)
     if first is None:
         return "a method of one's own"

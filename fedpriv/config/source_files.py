@@ -17,9 +17,10 @@ from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from fedpriv.common.places import METHOD_PACKAGES, method_folders, own_methods
 from fedpriv.config.schema import Config
 
-PROJECT = ("fedpriv", "strategies", "clients")
+PROJECT = "fedpriv"
 
 #: What runs any method, on any engine.
 ALWAYS = ("fedpriv.runs.start", "fedpriv.app", "fedpriv.engines.ray_pool")
@@ -29,6 +30,9 @@ READERS = ("fedpriv.report", "fedpriv.cli")
 
 #: Where a statement holds further statements; imports are in no expression.
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+#: Names of folders into which packages are installed.
+INSTALLED = {"site-packages", "dist-packages"}
 
 #: At most so many files are named in an error.
 NAMED = 5
@@ -41,7 +45,7 @@ def source_files(config: Config) -> dict[str, str]:
     """
     named = [str(half.get("_target_", "")) for half in (config.strategy.server, config.strategy.client)]
     named += [group.path for group in (config.dataset, config.model) if group.path is not None]
-    return dict(_digests(tuple(sorted(path.rpartition(".")[0] for path in named))))
+    return dict(_digests(tuple(sorted(path.rpartition(".")[0] for path in named)), own_methods()))
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -54,7 +58,7 @@ def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _digests(named: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _digests(named: tuple[str, ...], own: Path | None) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     waiting, seen = [*ALWAYS, *named], set[str]()
     while waiting:
@@ -107,10 +111,14 @@ def _is_type_checking(test: ast.expr) -> bool:
 def _file(module: str) -> Path | None:
     """The file of a module of the project or of the user's; None for what is installed, or for no module at all."""
     top, *rest = module.split(".")
-    spec = _spec(top)
-    if spec is None:
+    path: str | None
+    if top in METHOD_PACKAGES:
+        folders = [str(folder) for folder in method_folders(top)]
+        path = next((str(file) for folder in folders if (file := Path(folder) / "__init__.py").is_file()), None)
+    elif (spec := _spec(top)) is not None:
+        path, folders = spec.origin, [*(spec.submodule_search_locations or ())]
+    else:
         return None
-    path, folders = spec.origin, [*(spec.submodule_search_locations or ())]
     for part in rest:
         inside = [Path(folder) / part for folder in folders]
         files = [file for place in inside for file in (place / "__init__.py", place.with_suffix(".py"))]
@@ -130,9 +138,10 @@ def _spec(top: str) -> ModuleSpec | None:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
-    if spec is None or top in PROJECT:
+    if spec is None or top == PROJECT:
         return spec
     installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
     places = [spec.origin, *(spec.submodule_search_locations or ())]
     outside = any(place and Path(place).is_relative_to(folder) for place in places for folder in installed)
-    return None if outside else spec
+    elsewhere = any(place and INSTALLED.intersection(Path(place).parts) for place in places)  # of other environments
+    return None if outside or elsewhere else spec

@@ -6,13 +6,13 @@ published sets are in `published.py`, the user's own pictures in `folders.py`, t
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import load_module
 from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.folders import image_folder
 from fedpriv.data.hub import huggingface
@@ -82,7 +82,7 @@ def _read_custom(path: str) -> PictureStream:
 def _import_function(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function = getattr(load_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             "dataset.path", path, f"must be the dotted path of a function, package.module.name ({error})"

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedpriv.common.errors import RunFailed
+from fedpriv.common.places import HOME, ROOT, installed_code_only
 
 if TYPE_CHECKING:  # Flower takes seconds to import, and `end_with` must be called before
     from flwr.supercore.constant import TaskType
@@ -151,8 +152,12 @@ def client_processes(port: int) -> Iterator[list[str]]:
         secret = Path(folder) / "secret"
         secret.touch(0o600)
         secret.write_bytes(secrets.token_bytes(32))
-        command = [sys.executable, "-m", __name__, str(port), str(os.getpid()), str(secret)]
-        process = subprocess.Popen(command, start_new_session=True)  # Ctrl-C goes to the node, which ends this process
+        # -P: not even a module of Python itself may come from the working directory.
+        command = [sys.executable, "-P", "-m", __name__, str(port), str(os.getpid()), str(secret)]
+        places = [*([str(ROOT)] if HOME == ROOT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = os.environ | ({"PYTHONPATH": os.pathsep.join(places)} if places else {})
+        # Ctrl-C goes to the node, which ends this process.
+        process = subprocess.Popen(command, start_new_session=True, env=variables)
         leaving, ended_first = threading.Event(), threading.Event()
 
         def watch() -> None:
@@ -174,6 +179,7 @@ def client_processes(port: int) -> Iterator[list[str]]:
 
 def main(port: str, parent: str, secret: str) -> None:
     end_with(int(parent))
+    installed_code_only()
     from flwr.supercore.superexec import run_superexec as flower
 
     key = Path(secret).read_bytes()

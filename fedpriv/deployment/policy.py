@@ -19,10 +19,10 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedpriv.common.errors import LedgerRefused, OptionError
 from fedpriv.common.files import read_regular
-from fedpriv.config.compose import CONF, group_choices
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.methods import CLIP_RANGE, METHODS
 from fedpriv.config.options import Options
+from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.client.memory import Book, FileStore, Memories, collect_entries
 from fedpriv.common.files import write_atomic
+from fedpriv.common.places import ROOT
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import Serve, make_apps
 from fedpriv.engines.keeping import end_kept
@@ -66,9 +67,8 @@ def run_on_flower(config: Config, serve: Serve) -> None:
             interruptions.append(stop)
 
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    if root not in sys.path:
-        sys.path.insert(0, root)
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
     from flwr.simulation import run_simulation
 
     end_kept()  # the runtime would join that Ray, with its number of cores

@@ -24,6 +24,7 @@ from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTas
 
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import ATTEMPT, Refusal, refusal
+from fedpriv.common.places import own_methods
 from fedpriv.common.records import ARRAYS, CONFIG, num_bytes
 from fedpriv.common.stopping import stop
 from fedpriv.config.schema import Config
@@ -190,7 +191,7 @@ class RayGrid(LocalGrid):
 
     def _configure(self, actor: Any) -> None:
         """Binds an actor to the run; it gets no message before it has answered, wherever it runs."""
-        self.pids.append(actor.configure.remote(self.config.to_dict(), self.facts))
+        self.pids.append(actor.configure.remote(self.config.to_dict(), self.facts, own_methods()))
         self.joining[self.pids[-1]] = actor
 
     def _join(self, configured: Any) -> None:

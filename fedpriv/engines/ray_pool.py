@@ -25,13 +25,12 @@ import ray
 
 from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.places import ROOT, use_own_methods
 from fedpriv.config.schema import EngineConfig
 from fedpriv.engines.keeping import keep, keeping, take_kept
 
 #: On a loaded machine Ray's own time limit for its start can be too short.
 TRIES = 2
-
-ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
 @ray.remote(max_restarts=0)
@@ -47,10 +46,12 @@ class ClientActor:
         self.app: Any = None
         self.config: Any = None
 
-    def configure(self, raw_config: dict[str, Any], expected: dict[str, str]) -> int:
-        """Binds the actor to a run; returns its process id. Raises `RunFailed` where this machine's code or data are
-        not what is ``expected``.
+    def configure(self, raw_config: dict[str, Any], expected: dict[str, str], own: Path | None = None) -> int:
+        """Binds the actor to a run; returns its process id. own: the user's folder, if its methods count. Raises
+        `RunFailed` where this machine's code or data are not what is ``expected``.
         """
+        if own is not None:
+            use_own_methods(own)
         from fedpriv.config.checks import validate
         from fedpriv.engines.adapter import make_apps
         from fedpriv.engines.agreement import agree
@@ -241,7 +242,7 @@ def take_pool(engine: EngineConfig, most: int) -> Pool:
 
 def _start_ray(engine: EngineConfig) -> None:
     """Starts Ray on this machine, or joins the cluster at `engine.address`."""
-    path = os.pathsep.join([ROOT, *(part for part in sys.path if part)])
+    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part)])
     options: dict[str, Any] = {
         "include_dashboard": False,
         "log_to_driver": False,

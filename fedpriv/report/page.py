@@ -22,6 +22,7 @@ from fedpriv.common.versions import made_by
 from fedpriv.report import templates
 from fedpriv.report.attacks import attack_section, contradictions, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
+from fedpriv.report.method_figures import method_figures
 from fedpriv.report.plots import Band, Picture, draw_comparison, draw_run
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
@@ -110,7 +111,7 @@ def write_report(folder: Path) -> Path:
             Picture("labels.png", "Chart of the label distribution of each client", "Labels held by each client."),
         ),
         cost=_cost(run),
-        method_figures=_method_figures(run),
+        method_figures=method_figures(run),
         config_text=run.config_text or "config.yaml is not there.",
         versions=_versions(run),
     )
@@ -137,6 +138,19 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     write_atomic(folder / "comparison.html", page)
     names = ["comparison.html", "comparison.csv", *([picture.file] if picture else [])]
     return [folder / name for name in names]
+
+
+def head(folder: Path) -> dict[str, Any]:
+    """Title, subtitle, tiles, boxes and the sentence on the threat model, for a shorter page of a run."""
+    run = read_run(folder)
+    privacy = _privacy(run)
+    return {
+        "title": _title(run),
+        "subtitle": _subtitle(run),
+        "tiles": _tiles(run, privacy),
+        "boxes": _boxes(run, privacy, run.problems),
+        "sentence": f"{threat_sentence(privacy)} {worth(privacy)}".strip() if privacy else "",
+    }
 
 
 # --- head ------------------------------------------------------------------------------------------------
@@ -346,27 +360,6 @@ def _refused(run: RunFolder) -> str:
             kinds[kind] += int(number(count) or 0)
     words = ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in sorted(kinds.items()))
     return f"{kinds.total():,}" + (f" ({words})" if words else "")
-
-
-def _method_figures(run: RunFolder) -> list[tuple[str, str, str]]:
-    """(name, first value, last value) of every figure that the strategy itself reports."""
-    first: dict[str, Any] = {}
-    last: dict[str, Any] = {}
-    for row in run.rounds:
-        figures = _mapping(row, "figures")
-        first = figures | first
-        last |= figures
-    return [(name, _value(first[name]), _value(last[name])) for name in sorted(last)]
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):  # by client
-        words = [f"{key}: {_value(item)}" for key, item in list(value.items())[:8]]
-        return ", ".join(words) + (" …" if len(value) > 8 else "")
-    if isinstance(value, list):
-        return ", ".join(_value(item) for item in value[:8]) + (" …" if len(value) > 8 else "")
-    known = number(value)
-    return str(value) if known is None else figure(known)
 
 
 def _existing(folder: Path, picture: Picture) -> list[Picture]:

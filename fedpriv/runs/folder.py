@@ -45,6 +45,13 @@ RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "ch
 CHECKPOINT_FILES = ("model.safetensors", "clients.safetensors", "checkpoint.json")
 
 
+def remove_if_unused(path: Path) -> None:
+    """A refused run leaves no folder."""
+    if path.is_dir() and {inside.name for inside in path.iterdir()} == {".lock"}:
+        (path / ".lock").unlink(missing_ok=True)
+        path.rmdir()
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The state of a run after ``round``: the global parameters, the strategy's and every client's memory."""

@@ -7,13 +7,13 @@ and no BatchNorm (its running statistics are neither clipped nor noised); ResNet
 
 from __future__ import annotations
 
-import importlib
 from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import load_module
 from fedpriv.config.schema import ModelConfig
 from fedpriv.training.flat_model import Shape
 
@@ -187,7 +187,7 @@ def _custom(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
         raise OptionError("model.path", "null", "custom needs the dotted path of a function, package.module.name")
     module, _, name = config.path.rpartition(".")
     try:
-        build = getattr(importlib.import_module(module), name)
+        build = getattr(load_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError("model.path", config.path, f"cannot be imported ({error})") from None
     try:

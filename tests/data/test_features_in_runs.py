@@ -70,7 +70,7 @@ def test_per_example_gradients_of_features(run: Run):
 
 def test_a_finished_model_reads_pictures(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     whole = run(*RUN, "strategy=fedavg", "num_rounds=12")
-    summary, model = json.loads((whole / "summary.json").read_text()), fedpriv.load(whole)
+    summary, model = json.loads((whole / "summary.json").read_text()), fedpriv.load(whole).model
     test = load_dataset(compose([]).dataset, 0).test
     found = model.probabilities(np.asarray(test.images))
     accuracy = float((found.argmax(1).numpy() == test.labels).mean())

@@ -195,7 +195,7 @@ def test_clients_stop_before_the_limit_and_the_run_says_so(cli: Cli, tmp_path: P
     assert 700 < summary["privacy"]["verified_epsilon"] <= limit
     assert "note: round 4: 4 of 4 clients have spent privacy.max_epsilon" in outcome.out
     assert summary["note"] in outcome.out
-    model = fedpriv.load(tmp_path / "here")
+    model = fedpriv.load(tmp_path / "here").model
     from fedpriv.config.compose import compose
     from fedpriv.data.load import load_dataset
 

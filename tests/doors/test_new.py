@@ -53,6 +53,11 @@ def test_the_command_names_the_files_that_it_made(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out.splitlines()[:4] == [str(tmp_path / place) for place in PLACES]
 
 
+def test_an_empty_folder_or_none_is_enough(tmp_path: Path) -> None:
+    made = make_method("mine", tmp_path / "not" / "there")
+    assert [path.relative_to(tmp_path / "not/there").as_posix() for path in made] == list(PLACES)
+
+
 def folders(tmp_path: Path) -> Path:
     for part in ("strategies", "clients", "conf/strategy", "tests"):
         (tmp_path / part).mkdir(parents=True)
@@ -71,7 +76,7 @@ def folders(tmp_path: Path) -> Path:
         (["taken"], "taken.yaml is there already; choose another name"),
         (["folder=x"], "NAME=folder=x: comes first"),
         (["mine", "place=x"], "place=x: no such option; allowed: folder"),
-        (["mine", "folder=/proc"], "folder=/proc: must be the project's folder, clients/ is not in it"),
+        (["mine", "folder=conf/strategy/taken.yaml"], "folder=conf/strategy/taken.yaml: must be a folder"),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_written(
@@ -155,7 +160,7 @@ def test_what_every_server_half_has_is_allowed_what_it_is_there() -> None:
     cohorts = {"client_sampling": "fixed", "participation": "sampled", "participations": None}
     sound = {"rate": 1, "min_replies": 1, "weighting": "uniform"} | cohorts
     schema = schema_of(SilentServer, "server", sound)
-    assert checked(schema, "server", sound).model_dump() == sound
+    assert checked(schema, "server", sound).model_dump().items() >= sound.items()
     for wrong in ({"min_replies": 0}, {"weighting": "loss"}):
         with pytest.raises(OptionError):
             checked(schema, "server", sound | wrong)
@@ -224,12 +229,12 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
 
 
 def test_help_shows_what_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_module, "group_choices", lambda group: ["mine", "fedcad"])
+    monkeypatch.setattr(cli_module, "choices", lambda group: ["mine", "fedcad"])
     monkeypatch.setattr(cli_module, "compose", lambda overrides: own("fedprox"))
     rows = help_module._method_options(cli_module.own_methods())
     (row,) = [row for row in rows if " mine: " in row[2] and "proximal" in row[0]]
     assert row[:2] == ("strategy.client.proximal_mu", "float >=0")
-    assert any(row[0] == "strategy.server.min_replies" and row[2].startswith("fewer usable") for row in rows)
+    assert any(row[0] == "strategy.server.min_replies" and "fewer usable" in row[2] for row in rows)
 
 
 def test_a_policy_may_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from fedpriv.config.compose import compose
 from fedpriv.data.load import load_dataset
 from fedpriv.predict import main
 from fedpriv.runs.start import start_run
+from fedpriv.runs.trained_model import load_model
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def digit(tmp_path: Path) -> tuple[Path, int]:
 def test_a_loaded_model_scores_what_the_summary_says(finished: Path):
     import json
 
-    model, test = fedpriv.load(finished), load_dataset(compose([]).dataset, 0).test
+    model, test = fedpriv.load(finished).model, load_dataset(compose([]).dataset, 0).test
     probabilities = model.probabilities(np.asarray(test.images))
     assert probabilities.shape == (360, 10) and torch.allclose(probabilities.sum(1), torch.ones(360))
     accuracy = float((probabilities.argmax(1).numpy() == test.labels).mean())
@@ -77,7 +78,7 @@ def test_what_predict_refuses(finished: Path, tmp_path: Path, capsys: pytest.Cap
 
 def test_pictures_of_another_size_are_refused(finished: Path):
     with pytest.raises(DataError, match=r"uint8 \[n, 1, 8, 8\], got uint8 \[2, 1, 28, 28\]"):
-        fedpriv.load(finished).probabilities(np.zeros((2, 1, 28, 28), np.uint8))
+        fedpriv.load(finished).model.probabilities(np.zeros((2, 1, 28, 28), np.uint8))
 
 
 def test_an_unfinished_or_damaged_run_has_no_model(run: Run):
@@ -86,14 +87,14 @@ def test_an_unfinished_or_damaged_run_has_no_model(run: Run):
     for content, words in ((good[:100], "cannot be read"), (b"", "cannot be read")):
         (folder / "model.safetensors").write_bytes(content)
         with pytest.raises(RunFolderError, match=words):
-            fedpriv.load(folder)
+            load_model(folder)
     other = run("num_rounds=1", "model=mlp")
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     with pytest.raises(RunFolderError, match=r"not of the model that config.yaml names"):
-        fedpriv.load(folder)
+        load_model(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(RunFolderError, match="has not finished"):
-        fedpriv.load(folder)
+        load_model(folder)
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [("model.safetensors", None, None), ("classes.json", b'"7"', b'"1"')])
@@ -104,9 +105,9 @@ def test_a_changed_byte_is_no_model(name: str, old: bytes | None, new: bytes | N
     changed = good.replace(old, new or b"") if old else good[:-1] + bytes([good[-1] ^ 0x80])
     (folder / name).write_bytes(changed)
     with pytest.raises(RunFolderError, match=rf"the model is damaged \({name}: not the bytes"):
-        fedpriv.load(folder)
+        load_model(folder)
     (folder / name).write_bytes(good)
-    fedpriv.load(folder)
+    load_model(folder)
 
 
 # --- the user's own model --------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def own_module(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_model_of_the_users_own_trains_and_loads(run: Run, own_module: str):
     folder = run("model=custom", f"model.path={own_module}.network", "num_rounds=1")
-    assert fedpriv.load(folder).probabilities(np.zeros((1, 1, 8, 8), np.uint8)).shape == (1, 10)
+    assert fedpriv.load(folder).model.probabilities(np.zeros((1, 1, 8, 8), np.uint8)).shape == (1, 10)
 
 
 @pytest.mark.parametrize(

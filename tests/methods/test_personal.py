@@ -286,7 +286,7 @@ def test_the_saved_model_is_whole_with_initial_personal_layers(
     for name, value in saved.items():
         assert torch.equal(value, initial[name]) == name.startswith(untrained)
         assert name.startswith((untrained, trained))
-    model = fedpriv.load(folder)
+    model = fedpriv.load(folder).model
     assert model.probabilities(np.zeros((2, 1, 8, 8), np.uint8)).shape == (2, 10)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["num_parameters"] == SIZE and summary["num_shared"] == {"fedper": HIDDEN, "lgfedavg": 650}[strategy]

@@ -1,0 +1,127 @@
+"""An audit of a configuration or of a finished run, and its results in the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedpriv.attacks.client_canaries import audit_training
+from fedpriv.attacks.fit_audit import FitAudit, audit_fits
+from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
+from fedpriv.client.build import make_client
+from fedpriv.common.doing import doing
+from fedpriv.common.files import json_number
+from fedpriv.config.schema import Config
+from fedpriv.privacy.canaries import CanaryAudit
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import most_participations, planned_events
+
+#: Names of the audited code in the summary.
+RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
+
+#: Most participations in the audit of the client's own fit, each of which trains for real.
+MOST_FITS = 2000
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    trials: int = 200_000
+    confidence: float = 0.95
+    seed: int = 0
+    level: str = "mechanism"
+    participations: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainingAudit:
+    """An audit of a real run with canaries, whose epsilon is at most ``verified``, and of one client's own fit."""
+
+    canaries: CanaryAudit
+    verified: float
+    fits: FitAudit
+
+
+def audit_releases(config: Config, options: AuditOptions, folder: RunFolder | None) -> list[AuditedScope]:
+    """Audits the release code, as often as a finished run's client released that released most."""
+    return audit_config(
+        config,
+        trials=options.trials,
+        confidence=options.confidence,
+        seed=options.seed,
+        participations=options.participations,
+        released=None if folder is None else most_releases(folder),
+    )
+
+
+def audit_training_of(config: Config, options: AuditOptions) -> TrainingAudit:
+    """Trains for real, with canaries."""
+    doing("a real run with canaries")
+    found = audit_training(config, confidence=options.confidence, seed=options.seed)
+    planned = planned_events(make_client(config), most_participations(config))
+    verified = compose_events(planned, config.privacy.delta).epsilon
+    trials = min(options.trials, MOST_FITS)
+    doing(f"{trials} participations of one client")
+    fits = audit_fits(config, trials=trials, confidence=options.confidence, seed=options.seed)
+    return TrainingAudit(found, verified, fits)
+
+
+def write_training_audit(folder: RunFolder, audit: TrainingAudit) -> None:
+    """The training's audit goes into the summary and the report."""
+    from fedpriv.report.page import write_report
+
+    found, fits, summary = audit.canaries, audit.fits, folder.read_summary() or {}
+    summary["privacy"]["training_audit"] = {
+        "audited_epsilon": json_number(found.epsilon_lower),
+        "audited_confidence": found.confidence,
+        "verified_epsilon": json_number(audit.verified),
+        "canaries": found.canaries,
+        "guesses": found.guesses,
+        "correct": found.correct,
+    }
+    summary["privacy"]["fit_audit"] = {
+        "audited_on": OWN_FIT,
+        "scope": fits.scope,
+        "audited_epsilon": json_number(fits.audit.epsilon_lower),
+        "audited_confidence": fits.audit.confidence,
+        "audited_trials": fits.audit.trials,
+        "audited_at_most": json_number(fits.audit.attainable),
+        "verified_epsilon": json_number(fits.verified),
+    }
+    folder.write_summary(summary)
+    write_report(folder.path)
+
+
+def write_release_audit(folder: RunFolder, config: Config, scopes: Sequence[AuditedScope]) -> None:
+    """The whole run's audit goes into the summary's audited_* keys, the plot and the report."""
+    from fedpriv.report.audit_plot import AuditRow, draw_audit
+    from fedpriv.report.page import write_report
+
+    summary = folder.read_summary() or {}
+    whole = scopes[0]
+    summary["privacy"] |= {
+        "audited_epsilon": json_number(whole.audit.epsilon_lower),
+        "audited_confidence": whole.audit.confidence,
+        "audited_trials": whole.audit.trials,
+        "audited_at_most": json_number(whole.audit.attainable),
+        "audited_on": RELEASE_FUNCTION,
+        "audit_verdict": whole.verdict,
+        "audits": [
+            {
+                "scope": scope.name,
+                "participations": scope.participations,
+                "audited_epsilon": json_number(scope.audit.epsilon_lower),
+                "claimed_epsilon": None if scope.claimed is None else json_number(scope.claimed),
+                "verified_epsilon": json_number(scope.verified),
+                "audited_at_most": json_number(scope.audit.attainable),
+                "verdict": scope.verdict,
+                "rule": scope.audit.rule,
+                "pair": scope.pair,
+            }
+            for scope in scopes
+        ],
+    }
+    rows = [AuditRow(scope.name, scope.audit, scope.claimed, scope.verified) for scope in scopes]
+    draw_audit(rows, folder.path / "audit.png", threat=threat_in_words(config))
+    folder.write_summary(summary)
+    write_report(folder.path)

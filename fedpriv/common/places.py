@@ -1,0 +1,131 @@
+"""Where methods and their options are: the project's own, and in a simulation those of the user's folder.
+
+In a checkout `strategies/`, `clients/` and `conf/` stand beside the package, in an installed wheel inside it. YAML
+names a half ``strategies.fedcad.FedCAD`` in both; `load_module` finds it.
+
+A simulation looks first into the user's folder, the working directory (`use_own_methods`). Nothing does so unasked, and
+a deployment never asks: it runs what its policy approves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = Path(__file__).resolve().parents[1]
+#: What Python must have on its path to import this package.
+ROOT = PACKAGE.parent
+#: The folder that holds `METHOD_PACKAGES` and conf/.
+HOME = PACKAGE if (PACKAGE / "conf").is_dir() else ROOT
+METHOD_PACKAGES = ("strategies", "clients")
+
+#: The user's folder, for this process and those that it starts.
+VARIABLE = "FEDPRIV_OWN_METHODS"
+
+_added: set[str] = set()  # folders of users that the packages' paths have held
+
+
+def own_methods() -> Path | None:
+    """The folder whose strategies/, clients/ and conf/strategy/ come before the project's; None where there is none."""
+    folder = Path(os.environ.get(VARIABLE) or HOME)
+    return folder if folder.is_dir() and not folder.samefile(HOME) else None
+
+
+def use_own_methods(folder: Path | None = None) -> None:
+    """From now on, this process and those that it starts also run code of this folder (None: the working directory).
+
+    Its further modules can be imported too, behind everything that is installed.
+    """
+    chosen = str((folder or Path.cwd()).absolute())
+    os.environ[VARIABLE] = chosen
+    if chosen not in sys.path:
+        sys.path.append(chosen)
+
+
+def installed_code_only() -> None:
+    """From now on, nothing is imported from the user's folder or the working directory: the rule of a deployment.
+
+    A checkout that is the working directory stays where it is found.
+    """
+    refused = [Path.cwd(), Path(os.environ.pop(VARIABLE, "."))]
+    sys.path[:] = [entry for entry in sys.path if _same(entry, ROOT) or not any(_same(entry, at) for at in refused)]
+
+
+def _same(entry: str, folder: Path) -> bool:
+    return os.path.realpath(entry or ".") == os.path.realpath(folder)
+
+
+@contextmanager
+def with_own_methods(folder: Path | None = None) -> Iterator[None]:
+    """Context of `use_own_methods`."""
+    before, path = os.environ.get(VARIABLE), list(sys.path)
+    use_own_methods(folder)
+    try:
+        yield
+    finally:
+        for entry in set(sys.path) - set(path):
+            sys.path.remove(entry)
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+
+
+def method_folders(package: str) -> list[Path]:
+    """The folders of ``strategies`` or ``clients``, in the order in which they are searched."""
+    own = own_methods()
+    places = [HOME / package] if own is None else [own / package, HOME / package]
+    return [place for place in places if place.is_dir()]
+
+
+def load_module(name: str) -> ModuleType:
+    """A module that YAML names. Raises ImportError."""
+    package, _, rest = name.partition(".")
+    if package in METHOD_PACKAGES:
+        _open(package)
+        _forget_another(name, rest)
+    if name not in sys.modules:
+        importlib.invalidate_caches()  # it may have been written a moment ago
+    return importlib.import_module(name)
+
+
+def _open(package: str) -> None:
+    """Makes the package's path be `method_folders`; behind them stays what another's package of this name had."""
+    wanted, module = [str(folder) for folder in method_folders(package)], sys.modules.get(package)
+    if module is None:
+        sys.modules[package] = module = _created(package, wanted)
+    elif not hasattr(module, "__path__"):
+        words = f"the module {package} of {getattr(module, '__file__', 'this process')} stands in the way of a package"
+        raise ImportError(words)
+    ours = _added.union(wanted)
+    module.__path__ = [*wanted, *(entry for entry in module.__path__ if entry not in ours)]
+    _added.update(wanted)
+
+
+def _created(package: str, folders: list[str]) -> ModuleType:
+    file = next((file for folder in folders if (file := Path(folder) / "__init__.py").is_file()), None)
+    if file is None:
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = folders
+        return module_from_spec(spec)
+    found = spec_from_file_location(package, file, submodule_search_locations=folders)
+    assert found is not None and found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def _forget_another(name: str, rest: str) -> None:
+    """Drops a module of this name that was loaded from another folder: the user's folder has changed since."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    there = [folder / f"{rest.replace('.', '/')}.py" for folder in method_folders(name.partition(".")[0])]
+    found = next((place for place in there if place.is_file()), None)
+    if file is not None and found is not None and os.path.realpath(file) != os.path.realpath(found):
+        del sys.modules[name]

@@ -1,0 +1,82 @@
+"""conf/strategy of the user's folder, as Hydra finds it: before the project's, and nothing else of that folder's conf.
+
+A folder in which one works may have a conf/ that belongs to another program.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from fedpriv.common.places import HOME, own_methods
+
+CONF = HOME / "conf"
+#: The one group in which a user's files count.
+GROUP = "strategy"
+SCHEME = "fedpriv-own"
+
+
+def own_choices() -> Path | None:
+    """The user's conf/strategy, where there is one."""
+    own = own_methods()
+    return None if own is None or not (folder := own / "conf" / GROUP).is_dir() else folder
+
+
+def choices(group: str) -> list[str]:
+    """The names that a config group offers here."""
+    folders = [CONF / group, *([own] if group == GROUP and (own := own_choices()) else [])]
+    return sorted({name for folder in folders for name in group_choices(folder)})
+
+
+def group_choices(group: Path) -> list[str]:
+    """The names that the folder of a config group offers."""
+    return sorted(file.stem for file in group.glob("*.yaml") if file.stem != "base")
+
+
+def group_file(group: str, name: str) -> Path:
+    """The file of a choice: the user's before the project's."""
+    own = own_choices() if group == GROUP else None
+    return file if own is not None and (file := own / f"{name}.yaml").is_file() else CONF / group / f"{name}.yaml"
+
+
+class OwnStrategies(FileConfigSource):
+    """Files below strategy/ of one folder."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path == "" or (_inside(config_path) and super().is_group(config_path))
+
+    def is_config(self, config_path: str) -> bool:
+        return _inside(config_path) and super().is_config(config_path)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        if config_path == "":
+            return [GROUP]
+        return super().list(config_path, results_filter) if self.is_group(config_path) else []
+
+
+def _inside(path: str) -> bool:
+    return path.split("/")[0] == GROUP
+
+
+class OwnSearchPath(SearchPathPlugin):
+    """Puts the user's folder before the project's."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if (own := own_choices()) is not None:
+            search_path.prepend(provider="own methods", path=f"{SCHEME}://{own.parent}")
+
+
+def find_own_methods() -> None:
+    """From now on Hydra's compositions in this process look into the user's folder, while there is one."""
+    if own_choices() is not None and OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
+        Plugins.instance().register(OwnStrategies)
+        Plugins.instance().register(OwnSearchPath)

@@ -1,0 +1,86 @@
+"""A finished run's model, with everything that using it needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
+from fedpriv.common.errors import DataError, RunFolderError
+from fedpriv.common.files import open_regular
+from fedpriv.config.compose import read_config
+from fedpriv.data.cache import cache_folder
+from fedpriv.data.features import Features, model_input
+from fedpriv.data.load import normalise
+from fedpriv.training.models import build_model
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained classifier with everything needed to use it."""
+
+    module: nn.Module
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    features: Features | None = None
+
+    def probabilities(self, images: NDArray[np.uint8]) -> Tensor:
+        """Class probabilities [n, classes] of uint8 pictures [n, channels, height, width]."""
+        if images.dtype != np.uint8 or images.shape[1:] != self.shape:
+            raise DataError(
+                f"pictures are uint8 [n, {', '.join(map(str, self.shape))}], got {images.dtype} {list(images.shape)}"
+            )
+        self.module.eval()
+        with torch.inference_mode():
+            if self.features is None:
+                read = normalise(images, self.mean, self.std)
+            else:
+                read = torch.from_numpy(self.features(images))[:, :, None, None]
+            result: Tensor = self.module(read).softmax(1)
+        return result
+
+    def read_picture(self, path: str | Path) -> NDArray[np.uint8]:
+        """A picture file in the model's size and colours, uint8 [channels, height, width]."""
+        channels, height, width = self.shape
+        try:
+            with open_regular(path) as content, Image.open(content) as file:
+                picture = file.convert("L" if channels == 1 else "RGB").resize(
+                    (width, height), Image.Resampling.BILINEAR
+                )
+        except (OSError, UnidentifiedImageError, ValueError) as error:
+            raise DataError(f"{path}: not a picture that can be read ({type(error).__name__})") from None
+        pixels = np.asarray(picture, dtype=np.uint8)
+        return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def load_model(folder: str | Path) -> TrainedModel:
+    """The model of a finished run's folder."""
+    config, path = read_config(folder), Path(folder)
+    if not (path / "model.safetensors").is_file():
+        raise RunFolderError(f"{folder}: the run has not finished, it has no model.safetensors")
+    try:
+        facts = json.loads((path / "classes.json").read_text())
+        parameters = load_file(path / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
+    shape: tuple[int, int, int] = tuple(facts["shape"])
+    module = build_model(config.model, model_input(config.features, shape), len(facts["classes"]), config.seed)
+    if {name: value.shape for name, value in parameters.items()} != {k: v.shape for k, v in module.named_parameters()}:
+        raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
+    if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
+        raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
+    module.load_state_dict(parameters, strict=False)
+    used = config.features.name != "none"
+    features = Features(config.features, shape, cache_folder(config.dataset)) if used else None
+    return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]), features)

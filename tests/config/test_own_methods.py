@@ -1,0 +1,132 @@
+"""Where methods are found: the user's folder first in a simulation, the project's alone in a deployment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpriv.common.errors import OptionError
+from fedpriv.common.places import (
+    HOME,
+    METHOD_PACKAGES,
+    VARIABLE,
+    installed_code_only,
+    load_module,
+    own_methods,
+    use_own_methods,
+    with_own_methods,
+)
+from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.halves import locate
+from fedpriv.config.own_options import choices
+from fedpriv.config.source_files import source_files
+
+TARGET = "clients.{}.Own"
+
+
+def folder_with(tmp_path: Path, name: str, number: int) -> Path:
+    """A user's folder with a method ``name`` whose class says which folder it is."""
+    for part in (*METHOD_PACKAGES, "conf/strategy", "conf/model"):
+        (tmp_path / part).mkdir(parents=True)
+    for part in METHOD_PACKAGES:
+        (tmp_path / part / f"{name}.py").write_text(f"class Own:\n    number = {number}\n")
+    fedldp = (HOME / "conf/strategy/fedldp.yaml").read_text()
+    halves = fedldp.replace("strategies.fedldp.FedLDP", f"strategies.{name}.Own")
+    halves = halves.replace("clients.fedldp.FedLDPClient", f"clients.{name}.Own")
+    halves = halves.replace("name: fedldp", f"name: {name}").replace("clip_norm: 1.0", f"clip_norm: {number}.0")
+    (tmp_path / f"conf/strategy/{name}.yaml").write_text(halves)
+    # Of another program: nothing of it may count.
+    (tmp_path / "conf/config.yaml").write_text("defaults: [nowhere]\n")
+    (tmp_path / "conf/model/linear.yaml").write_text("name: another\n")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def test_a_users_method_is_found_before_the_projects_and_only_when_asked(tmp_path: Path) -> None:
+    own, shadow = folder_with(tmp_path / "a", "mine", 1), folder_with(tmp_path / "b", "fedldp", 2)
+    with pytest.raises(OptionError, match="strategy=mine: allowed: "):
+        compose(["strategy=mine"])
+    with with_own_methods(own):
+        config = compose(["strategy=mine", "model=linear"])
+        assert (config.strategy.name, config.model.name, config.client_options()["clip_norm"]) == (
+            "mine",
+            "linear",
+            1,
+        )
+        assert locate(TARGET.format("mine"), "x").number == 1
+        assert locate("clients.fedcad.FedCADClient", "x").__name__ == "FedCADClient"
+        assert {"clients/mine.py", "strategies/mine.py"} <= source_files(config).keys()
+        assert {"mine", "fedcad"} <= set(choices("strategy"))
+    with with_own_methods(shadow):
+        assert compose(["strategy=fedldp"]).strategy.client["_target_"] == "clients.fedldp.Own"
+        assert locate(TARGET.format("fedldp"), "x").number == 2
+    assert own_methods() is None
+    assert compose(["strategy=fedldp"]).strategy.client["_target_"] == "clients.fedldp.FedLDPClient"
+    assert locate("clients.fedldp.FedLDPClient", "x").__name__ == "FedLDPClient"
+    with pytest.raises(OptionError, match="cannot be imported"):
+        locate(TARGET.format("nowhere"), "x")
+
+
+def test_another_folder_with_the_same_name_is_another_method(tmp_path: Path) -> None:
+    first, second = folder_with(tmp_path / "a", "mine", 1), folder_with(tmp_path / "b", "mine", 2)
+    found = []
+    for folder in (first, second, first):
+        with with_own_methods(folder):
+            config = compose(["strategy=mine"])
+            digest = source_files(config)["clients/mine.py"]
+            found.append((locate(TARGET.format("mine"), "x").number, config.client_options()["clip_norm"], digest))
+    assert [number for number, _, _ in found] == [n for _, n, _ in found] == [1, 2, 1]
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_deployment_sees_neither_the_users_folder_nor_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = folder_with(tmp_path, "mine", 1)
+    (own / "my_model.py").write_text("x = 1\n")
+    monkeypatch.chdir(own)
+    use_own_methods()
+    assert compose(["strategy=mine"]).strategy.name == "mine" and load_module("my_model").x == 1
+    sys.modules.pop("my_model")
+    with pytest.raises(OptionError, match="cannot be set from outside"):
+        compose_remote(["strategy=mine"])  # not even where somebody has asked for the folder
+    sys.path[:0] = ["", ".", str(own)]
+    installed_code_only()
+    assert VARIABLE not in os.environ and own_methods() is None
+    assert not {"", ".", str(own)} & set(sys.path) and str(HOME) in sys.path
+    for name in ("my_model", "clients.mine", "strategies.mine"):
+        sys.modules.pop(name, None)
+        with pytest.raises(ImportError):
+            load_module(name)
+    with pytest.raises(OptionError, match="strategy=mine: allowed: "):
+        compose(["strategy=mine"])
+
+
+def test_a_module_in_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clients", sys.modules["json.decoder"])
+    with pytest.raises(OptionError, match=r"the module clients of .*decoder\.py stands in the way"):
+        locate("clients.fedcad.FedCADClient", "x")
+
+
+def test_another_package_of_this_name_keeps_its_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients/__init__.py").write_text("theirs = True\n")
+    (tmp_path / "clients/later.py").write_text("x = 3\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "clients"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import clients
+
+    assert clients.theirs  # type: ignore[attr-defined]
+    assert locate("clients.fedcad.FedCADClient", "x").__name__ == "FedCADClient"
+    assert load_module("clients.later").x == 3
+    for name in [name for name in sys.modules if name.partition(".")[0] == "clients"]:
+        monkeypatch.delitem(sys.modules, name)
