@@ -40,8 +40,11 @@ def _dispatch(given: list[str]) -> int:
 
 
 def _no_such(word: str) -> OptionError:
+    from fedpriv.config.compose import option_names
     from fedpriv.config.own_options import choices
 
+    if word in option_names([], ""):
+        return OptionError(word, "", f"is an option and needs a value: {word}=...")
     return unknown(word, {group: choices(group) for group in ("strategy", "experiment", "dataset")})
 
 

@@ -34,6 +34,7 @@ from fedpriv.attacks.release_audit import AuditedScope, threat_in_words
 from fedpriv.common.command_line import DONE, guarded, path_of
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.places import use_own_methods
+from fedpriv.common.subcommands import nearest
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import Audit
@@ -85,7 +86,10 @@ def _main(arguments: list[str]) -> int:
     options, run, overrides = parse_options(arguments)
     if run is not None and overrides:
         key, _, value = overrides[0].partition("=")
-        raise OptionError(key, value, "run= takes the run's own options")
+        own = ("run", "trials", "confidence", "level", "participations", "audit_seed")
+        raise OptionError(
+            key, value, f"run= takes the run's own options; beside it: {', '.join(own)}{nearest(key, own)}"
+        )
     config = read_config(run) if run is not None else with_target(compose(overrides))
     folder = RunFolder(Path(run)) if run is not None else None
     if folder is not None and not folder.finished:

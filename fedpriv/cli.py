@@ -18,6 +18,7 @@ from fedpriv.common.command_line import (
     DISK_FULL,
     DONE,
     SIGNALLED,
+    check_place,
     guarded,
     how_it_stopped,
     importing,
@@ -27,8 +28,9 @@ from fedpriv.common.command_line import (
 )
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.places import use_own_methods
+from fedpriv.common.run_flags import FLAGS as FLAGS
+from fedpriv.common.run_flags import flags_and_overrides
 from fedpriv.common.stopping import Stopped, signal_of, stop
-from fedpriv.common.subcommands import nearest
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import COMMANDS, compose
 from fedpriv.config.halves import schema_of
@@ -45,16 +47,6 @@ if TYPE_CHECKING:
 
 #: In a larger sweep, only this many jobs and those with a new value are checked before the first job starts.
 CHECKED_JOBS = 200
-
-#: Flags of a run; those with a value are Hydra's own. `fedpriv` itself takes -q and -v.
-FLAGS = ("-m", "--multirun", "-h", "--help", "--version", "--cfg", "--resolve", "--info", "-sc")
-VALUES = {
-    "--cfg": ("job", "hydra", "all"),
-    "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
-    "-sc": ("install=bash", "install=zsh", "query=bash"),
-}
-#: Hydra's other spellings.
-SPELLINGS = {"-c": "--cfg", "-i": "--info", "--shell-completion": "-sc"}
 
 
 def plan(arguments: Sequence[str]) -> int:
@@ -103,30 +95,11 @@ def _how_to_go_on(folder: Path) -> str:
     return ""
 
 
-def flags_and_overrides(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """(flag -> its value or "", the rest of a call). Raises `OptionError` for a flag or a value that there is not."""
-    flags: dict[str, str] = {}
-    overrides: list[str] = []
-    waiting = list(arguments)
-    while waiting:
-        word = waiting.pop(0)
-        if not word.startswith("-"):
-            overrides.append(word)
-            continue
-        name, equals, value = word.partition("=")
-        flag = SPELLINGS.get(name, name)
-        if flag not in FLAGS or (equals and flag not in VALUES):
-            allowed = ", ".join(FLAGS)
-            raise OptionError(name, value, f"there is no such flag; allowed: {allowed}{nearest(name, FLAGS)}")
-        if flag in VALUES:
-            given = value if equals else waiting.pop(0) if waiting else ""
-            if given not in VALUES[flag]:
-                raise OptionError(name, given, f"allowed: {', '.join(VALUES[flag])}")
-            value = given
-        flags[flag] = value
-    if "--resolve" in flags and "--cfg" not in flags:
-        raise OptionError("--resolve", "", "belongs to --cfg: fedpriv --cfg job --resolve")
-    return flags, overrides
+def _remove_if_unused(folder: Path) -> None:
+    """A refused run leaves no folder."""
+    if folder.is_dir() and {path.name for path in folder.iterdir()} == {".lock"}:
+        (folder / ".lock").unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -160,6 +133,8 @@ def _dispatch(arguments: list[str]) -> int:
         check(overrides, multirun)
         return _run_hydra(arguments, multirun)
     config = check(overrides, multirun)
+    if config is not None:
+        warn(config)
     if plan == "true":
         return _plan(overrides)
     if config is not None:
@@ -184,6 +159,9 @@ def check(overrides: Sequence[str], multirun: bool) -> Config | None:
         if key == "run_dir":
             raise OptionError(key, override.get_value_string(), "is for `flwr run`: here it is hydra.run.dir")
     check_hydra([o.input_line or "" for o in parsed if _is_hydras(o.key_or_group)])
+    for override in parsed:
+        if override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") and not override.is_sweep_override():
+            check_place(override.key_or_group, str(override.value()))
     parsed = [o for o in parsed if not _is_hydras(o.key_or_group)]
     if not multirun:
         return compose([o.input_line or "" for o in parsed])
@@ -205,6 +183,14 @@ def _start_ray_early(config: Config) -> None:
         from fedpriv.engines.ray_pool import prestart
 
         prestart(config.engine, config.clients_per_round)
+
+
+def warn(config: Config) -> None:
+    """Says on stderr what is allowed and probably not meant."""
+    target, delta = config.privacy.target_epsilon, config.privacy.delta
+    if target is not None and target < delta:
+        words = f"privacy.target_epsilon={target:g} is below privacy.delta={delta:g}: delta alone is the guarantee"
+        print(f"fedpriv: warning: {words}", file=sys.stderr, flush=True)
 
 
 def _is_hydras(key: str) -> bool:
@@ -261,6 +247,7 @@ def job(_: Any) -> None:
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
         if sweep:
+            warn(config)
             _start_ray_early(config)
         with importing():
             from fedpriv.runs.start import start_run
@@ -304,6 +291,7 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: Sequence[str]) -> None:
+    place = Path(path_of(folder))
     if not folder:
         raise OptionError(command, "", "must be the folder of a run")
     others = [*flags, *(o for o in overrides if _split(o)[0] in COMMANDS and _split(o)[0] != command)]
@@ -316,6 +304,9 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
             f"rerun={where} option=value repeats a run with other options"
         )
         raise OptionError(key, value, words)
+    if not place.is_dir():
+        words = "a file, not a run folder" if place.exists() else "there is no such run folder"
+        raise OptionError(command, folder, f"{words}; it must hold a run's config.yaml")
 
 
 def _own(overrides: Sequence[str]) -> list[str]:

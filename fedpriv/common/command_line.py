@@ -119,6 +119,20 @@ def path_of(text: str) -> str:
     return text[1:-1] if quoted and not os.path.exists(text) else text
 
 
+def check_place(option: str, value: str) -> None:
+    """Raises `OptionError` where no folder can be made or written."""
+    place = Path(value)
+    if "${" in value or (place.is_dir() and os.access(place, os.W_OK)):
+        return
+    if place.is_file():
+        raise OptionError(option, value, "is a file; it must be a folder, which is made if need be")
+    above = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
+    if not above.is_dir():
+        raise OptionError(option, value, f"{above} is not a folder (Not a directory)")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise OptionError(option, value, f"{above} cannot be written by this user (Permission denied)")
+
+
 def shown(path: Path) -> str:
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -27,12 +27,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.common.subcommands import SUBCOMMANDS
 from fedpriv.config.checks import validate
 from fedpriv.config.methods import NOISE_OPTIONS
 from fedpriv.config.own_options import CONF, choices, find_own_methods, group_choices, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
+from fedpriv.config.spelling import as_typed, how_to_write
 
 #: Keys of the command line that are not part of a run's configuration.
 COMMANDS = ("resume", "rerun", "extend", "plan")
@@ -77,7 +77,10 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     raw = _compose_raw(wanted)
     for command in COMMANDS:
         raw.pop(command, None)
-    config = validate(raw)
+    try:
+        config = validate(raw)
+    except OptionError as error:
+        raise as_typed(error, parsed) from None
     _refuse_noise_beside_target(config, parsed)
     return config
 
@@ -164,24 +167,8 @@ def _parsed(line: str) -> Override:
         if not parsed.key_or_group:
             raise ValueError("no name")
     except (HydraException, ValueError):
-        raise OptionError(*_split(line), _how_to_write(line)) from None
+        raise OptionError(*_split(line), how_to_write(line)) from None
     return parsed
-
-
-def _how_to_write(line: str) -> str:
-    """What to write in place of a word that is not of the form option=value."""
-    option, equals, value = line.partition("=")
-    if not equals and option in SUBCOMMANDS:
-        return f"not of the form option=value; a command comes first: fedpriv {option} ..."
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    quoted = f"{option}='{escaped}'"
-    try:
-        if not (equals and value and OverridesParser.create().parse_override(quoted).key_or_group):
-            raise ValueError
-    except (HydraException, ValueError):
-        return "not of the form option=value"
-    doubled = re.sub(r'([\\"$`])', r"\\\1", quoted)
-    return f'the value needs quotes of its own: "{doubled}"'
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -309,7 +296,7 @@ def _check_choices(overrides: Iterable[Override]) -> None:
             allowed = choices(group.name) + (["null"] if group.name == "experiment" else [])
             value = override.get_value_element_as_str()
             if value not in allowed and not value.startswith("{"):
-                close = difflib.get_close_matches(value, allowed, 1)
+                close = difflib.get_close_matches(value.lower(), allowed, 1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
                 raise OptionError(group.name, value, f"allowed: {', '.join(allowed)}{hint}")
 
@@ -323,9 +310,21 @@ def _translated(message: str, overrides: list[str]) -> OptionError:
         close = difflib.get_close_matches(option, known, 1)
         siblings = [name for name in known if name.rpartition(".")[0] == option.rpartition(".")[0]]
         hint = f"did you mean {close[0]}?" if close else f"options here: {', '.join(siblings or known[:12])}"
+        group, _, name = option.partition(".")
+        if group in REMOTE_GROUPS and group != "strategy" and name in _of_other_choices(group):
+            chosen = _compose_raw([])[group]["name"] if group not in dict(map(_split, overrides)) else ""
+            chosen = chosen or dict(map(_split, overrides))[group]
+            hint = f"there is no such option with {group}={chosen}; options here: {', '.join(siblings)}"
+            return OptionError(option, value, hint)
         return OptionError(option, value, f"there is no such option; {hint}")
     first = message.strip().splitlines()[0]
     return OptionError("configuration", " ".join(overrides), first)
+
+
+def _of_other_choices(group: str) -> set[str]:
+    """Names of the options that any choice of a group has in its file."""
+    files = [OmegaConf.load(file) for file in (CONF / group).glob("*.yaml")]
+    return {str(name) for file in files if isinstance(file, DictConfig) for name in file}
 
 
 def option_names(overrides: Sequence[str], without: str) -> list[str]:
@@ -355,8 +354,11 @@ def from_dict(raw: dict[str, Any]) -> Config:
 def read_config(folder: str | Path) -> Config:
     """The configuration of a run's folder (`RunFolderError` if there is none or it is broken)."""
     path = Path(folder) / "config.yaml"
+    if not str(folder):
+        raise OptionError("run", "", "must be the folder of a run")
     if not Path(folder).is_dir():
-        raise RunFolderError(f"{folder}: there is no such run folder")
+        words = "a file, not a run folder" if Path(folder).exists() else "there is no such run folder"
+        raise RunFolderError(f"{folder}: {words}")
     if not path.is_file():
         raise RunFolderError(f"{folder}: not a run folder, it has no config.yaml")
     try:
@@ -365,4 +367,7 @@ def read_config(folder: str | Path) -> Config:
         raise RunFolderError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(raw, dict):
         raise RunFolderError(f"{path}: not a configuration")
-    return from_dict({str(key): value for key, value in raw.items()})
+    try:
+        return from_dict({str(key): value for key, value in raw.items()})
+    except OptionError as error:
+        raise RunFolderError(f"{path}: {error}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,9 +14,25 @@ from fedpriv.common.errors import OptionError
 
 def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> OptionError:
     first = error.errors(include_url=False)[0]
+    if first["loc"][:2] == ("engine", "faults") and first["type"] in ("missing", "extra_forbidden", "tuple_type"):
+        return _faults_error(first)
     path = [str(part) for part in first["loc"] if not _is_union_tag(part, first["loc"])]
     option = ".".join([*prefix, *path]) or "configuration"
     return OptionError(option, _shown(first), _allowed(first))
+
+
+def _faults_error(error: Any) -> OptionError:
+    """What a planned fault consists of, where a part is missing, or nothing of it is a fault."""
+    place = [str(part) for part in error["loc"][2:]]
+    if len(place) < 2:
+        words = "must be a list of {round, client, exchange, kind}, or {rate, kinds}"
+        return OptionError("engine.faults", error["input"], words)
+    listed, part = place[0] == "list", place[-1]
+    parts = "round, client, kind, and if need be exchange" if listed else "rate, and if need be kinds"
+    missing = error["type"] == "missing"
+    words = "the option has no value" if missing else "there is no such option here"
+    option = ".".join(["engine.faults", *([place[1]] if listed else []), part])
+    return OptionError(option, "" if missing else error["input"], f"{words}; a fault has {parts}")
 
 
 def _is_union_tag(part: Any, path: Iterable[Any]) -> bool:
@@ -42,13 +60,20 @@ def _allowed(error: Any) -> str:
     if kind == "missing":
         return "the option has no value"
     if kind == "literal_error":
-        return f"allowed: {context['expected'].replace(chr(39), '')}"
+        return f"allowed: {context['expected'].replace(chr(39), '')}{_nearest(error)}"
     if kind == "union_tag_invalid":
         return f"allowed: {context['expected_tags'].replace(chr(39), '')}"
     for name, words in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
         if name in context:
             return f"must be {words} {context[name]:g}" if context[name] < 1e6 else f"must be {words} {context[name]}"
     return _IN_WORDS.get(kind) or str(error["msg"]).replace("Input should be", "must be")
+
+
+def _nearest(error: Any) -> str:
+    close = difflib.get_close_matches(
+        str(error["input"]).lower(), re.findall(r"'([^']+)'", error["ctx"]["expected"]), 1
+    )
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 #: pydantic's kinds of error in the words of a user; the others speak for themselves.

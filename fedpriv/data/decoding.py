@@ -116,5 +116,7 @@ def _broken_pictures(broken: list[tuple[str, str]], what: str) -> DataError:
 def _sizes_differ(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> OptionError:
     one, other = (f"{height} x {width}" for _, height, width in (found, shape))
     return OptionError(
-        "dataset.size", "null", f"{name} has {one} pixels, others {other}; set the side that all get, as in size=32"
+        "dataset.size",
+        "null",
+        f"{name} has {one} pixels, others {other}; set the side that all get, as in dataset.size=32",
     )

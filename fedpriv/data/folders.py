@@ -37,9 +37,8 @@ def image_folder(config: DatasetConfig, seed: int) -> Source:
     """Lists the pictures. Raises `DataError` where the folder does not have this layout."""
     root = Path(config.root or "").expanduser().resolve()
     if config.root is None or not root.is_dir():
-        raise DataError(
-            f"dataset.root={config.root or 'null'}: there is no such folder; it must hold one folder per class"
-        )
+        words = "a file, not a folder" if root.is_file() else "there is no such folder"
+        raise DataError(f"dataset.root={config.root or 'null'}: {words}; it must hold one folder per class")
     try:
         divided = {folder.name for folder in _subfolders(root)} == {"train", "test"}
         train, test = (_files(root / "train"), _files(root / "test")) if divided else (_files(root), [])

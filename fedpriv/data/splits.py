@@ -63,9 +63,8 @@ def read_split(path: str) -> Split:
             train, test = (np.sort(np.asarray(stored[part], dtype=np.int64)) for part in ("train", "test"))
             return Split(train, test, int(stored["seed"]) if "seed" in stored else 0)
     except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
-        raise OptionError(
-            "dataset.split", path, f"must be a .npz file with rows `train` and `test` ({error})"
-        ) from None
+        reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise OptionError("dataset.split", path, f"must be a .npz file with rows `train` and `test`{reason}") from None
 
 
 def check_split(path: str, split: Split, pictures: int) -> None:

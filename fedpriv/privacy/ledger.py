@@ -8,9 +8,10 @@ new line.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -91,6 +92,19 @@ class LedgerFile:
         for place, found in in_order(read):
             entries += found or torn_entries(lines[place], self._torn_price or lost)
         return LedgerContent(tuple(entries), tuple(number for number, line in enumerate(read, 1) if line is None))
+
+    def mark(self) -> dict[str, Any]:
+        """Length and SHA-256 of the file as it is now, for `agrees`."""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    def agrees(self, mark: Mapping[str, Any]) -> bool:
+        """Whether the file still begins with what it held at ``mark``: a line that is gone or changed would make
+        clients' totals smaller than what they have released.
+        """
+        content = self.path.read_bytes() if self.path.exists() else b""
+        held = content[: mark["bytes"]]
+        return len(held) == mark["bytes"] and hashlib.sha256(held).hexdigest() == mark["sha256"]
 
     def cut_back(self, last_round: int) -> int:
         """Drops everything after ``last_round``, for a run that replays rounds from a checkpoint; atomic.

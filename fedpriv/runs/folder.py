@@ -185,6 +185,7 @@ class RunFolder:
                 "round": checkpoint.round,
                 "strategy": checkpoint.strategy,
                 "run": checkpoint.run,
+                "ledger": self.ledger.mark(),
                 **self._basis(config),
             }
             write_atomic(temporary / "checkpoint.json", json.dumps(rest, indent=1))
@@ -231,6 +232,11 @@ class RunFolder:
         except Exception as error:
             raise RunFolderError(f"{path}: the checkpoint cannot be read ({error})") from None
         self._check_basis(rest, path, config)
+        if "ledger" in rest and not self.ledger.agrees(rest["ledger"]):  # older checkpoints have none
+            raise RunFolderError(
+                f"{self.ledger.path}: damaged: it does not begin with what it held at {path.name}, so what the clients "
+                f"have spent is not known; put the file back, or rerun={self.path}"
+            )
         return Checkpoint(rest["round"], theta, rest["strategy"], memories, rest["run"], vectors)
 
     def _check_start(self, config: Config) -> None:

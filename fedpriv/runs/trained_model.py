@@ -59,6 +59,8 @@ class TrainedModel:
                     (width, height), Image.Resampling.BILINEAR
                 )
         except (OSError, UnidentifiedImageError, ValueError) as error:
+            if isinstance(error, OSError) and error.strerror:
+                raise DataError(f"{path}: {error.strerror}") from None
             raise DataError(f"{path}: not a picture that can be read ({type(error).__name__})") from None
         pixels = np.asarray(picture, dtype=np.uint8)
         return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

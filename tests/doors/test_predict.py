@@ -67,7 +67,7 @@ def test_what_predict_refuses(finished: Path, tmp_path: Path, capsys: pytest.Cap
         ([f"run={finished}"], "usage"),
         (["picture.png"], "usage"),
         ([f"run={finished}", str(text)], "notes.txt: not a picture"),
-        ([f"run={finished}", "nowhere.png"], "nowhere.png: not a picture that can be read (FileNotFoundError)"),
+        ([f"run={finished}", "nowhere.png"], "nowhere.png: No such file or directory"),
         ([f"run={tmp_path}/nowhere", str(text)], "no such run folder"),
         ([f"run={tmp_path}", str(text)], "no config.yaml"),
     ):

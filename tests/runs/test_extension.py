@@ -191,3 +191,10 @@ def test_a_rerun_takes_other_options(run: Run, cli: Callable[..., Outcome], tmp_
 def test_a_target_is_what_the_plan_says(run: Run) -> None:
     folder = run(*SMALL, "num_rounds=2", "privacy.target_epsilon=30")
     assert target_price(read_config(folder)) == pytest.approx(30, rel=0.02)
+
+
+def test_the_servers_optimizer_goes_on_with_what_it_kept(run: Run) -> None:
+    options = (*SMALL, "strategy.server.optimizer=adam", "strategy.server.lr=0.03")
+    folder, whole = run(*options, "num_rounds=2"), run(*options, "num_rounds=4")
+    extended(folder, "num_rounds=4")
+    assert result_of(folder)["model"] == result_of(whole)["model"]

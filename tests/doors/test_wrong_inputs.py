@@ -1,0 +1,112 @@
+"""Wrong inputs as people make them, each answered in one line that names the option, the value and what is allowed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import NO_REPORT, SMALL
+
+from fedpriv.__main__ import main
+from fedpriv.runs.session import Session
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that Ctrl-C ended after its second round."""
+    folder, real = tmp_path_factory.mktemp("runs") / "half", Session._end_round
+
+    def ctrl_c(session: Session, current: object) -> None:
+        real(session, current)  # type: ignore[arg-type]
+        if current.number == 2:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "_end_round", ctrl_c)
+        assert main([*SMALL, NO_REPORT, "checkpoint.every=1", f"hydra.run.dir={folder}"]) == 130
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("hydra.run.dir=file", "hydra.run.dir=file: is a file; it must be a folder"),
+        ("hydra.run.dir=file/x", "file is not a folder (Not a directory)"),
+        ("-m|hydra.sweep.dir=file", "hydra.sweep.dir=file: is a file"),
+        ("resume=/nonexistent", "resume=/nonexistent: there is no such run folder"),
+        ("resume=file", "resume=file: a file, not a run folder"),
+        ("resume=empty", "empty: not a run folder, it has no config.yaml"),
+        ("rerun='with a space'", "there is no such run folder"),
+        ("dataset.root=/data/Bilder ö", "\"dataset.root='/data/Bilder ö'\""),
+        ("dataset.root=/data/it's", "\"dataset.root='/data/it\\\\'s'\""),
+        ("strategy={name:", "quote it for the shell"),
+        ("dataset=image_folder|dataset.root=file", "dataset.root=file: a file, not a folder"),
+        ("dataset=digits|dataset.size=16", "dataset.size=16: there is no such option with dataset=digits"),
+        ("dataset.split=file", "dataset.split=file: must be a .npz file with rows `train` and `test`\n"),
+        ("dataset.split=nowhere", "`test` (No such file or directory)"),
+        (
+            "engine.faults=[{round: 1}]",
+            "engine.faults.0.client: the option has no value; a fault has round, client, kind",
+        ),
+        ("engine.faults=3", "must be a list of {round, client, exchange, kind}, or {rate, kinds}"),
+        ("engine.faults={rate: 0.1, rat: 2}", "engine.faults.rat=2: there is no such option here; a fault has rate"),
+        ("num_rounds=1e3", "num_rounds=1e3: must be a whole number, without a point or an exponent: 1000"),
+        ("num_rounds=1e-3", "num_rounds=1e-3: must be a whole number\n"),
+        ("num_rounds", "num_rounds: is an option and needs a value: num_rounds=..."),
+        ("local.lr=-1e-3", "local.lr=-1e-3: must be more than 0"),
+        ("strategy=FedCAD", "(did you mean fedcad?)"),
+        ("local.sampler=poison", "allowed: shuffle or poisson (did you mean poisson?)"),
+        ("audit|run=", "run: must be the folder of a run"),
+        ("audit|run=empty|trils=2000", "did you mean trials?"),
+        ("predict|run=empty|nowhere.png", "empty: not a run folder"),
+        ("attack|members=100", "fedpriv attack run=RUN_FOLDER"),
+        ("report|empty", "empty: no run in it"),
+        ("compare|empty|file", "empty: no run in it"),
+        ("deploy|node|initt", "COMMAND=initt: allowed: policy, bundle"),
+        ("site|out=file|results=empty", "out=file: is a file; it must be a folder"),
+    ],
+)
+def test_a_wrong_input_is_answered_in_one_line(
+    call: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    assert main(call.split("|")) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and said.err.startswith("fedpriv: ") and said.err.count("\n") == 1 and words in said.err
+    assert not list(tmp_path.rglob("config.yaml"))  # nothing was begun
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("ledger.jsonl", lambda text: None, "damaged: it does not begin with what it held at round-000002"),
+        ("ledger.jsonl", lambda text: text.partition("\n")[2], "damaged: it does not begin"),
+        ("ledger.jsonl", lambda text: text[:40], "damaged: it does not begin"),
+        ("config.yaml", lambda text: "seed: [", "config.yaml: cannot be read"),
+        ("config.yaml", lambda text: text.replace("num_rounds: 3", "num_rounds: x"), "config.yaml: num_rounds=x: must"),
+        ("metrics.jsonl", lambda text: "x\n" + text, "metrics.jsonl: line 1 is damaged"),
+    ],
+)
+def test_a_damaged_run_is_not_resumed(file, change, words, half, tmp_path, capfd) -> None:
+    """Least of all with a ledger that lost a line: the clients would have released more than it says."""
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+    changed = change((folder / file).read_text())
+    (folder / file).unlink() if changed is None else (folder / file).write_text(changed)
+    capfd.readouterr()
+    assert main([f"resume={folder}"]) == 2
+    assert words in capfd.readouterr().err
+    assert not (folder / "summary.json").exists()
+
+
+def test_a_target_below_delta_is_warned_of(tmp_path, capfd) -> None:
+    assert main(["plan", *SMALL, "privacy.target_epsilon=1e-300"]) == 0
+    warning = (
+        "fedpriv: warning: privacy.target_epsilon=1e-300 is below privacy.delta=1e-05: delta alone is the guarantee\n"
+    )
+    assert capfd.readouterr().err == warning
+    assert main(["plan", *SMALL, "privacy.target_epsilon=1"]) == 0
+    assert capfd.readouterr().err == ""
