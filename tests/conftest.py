@@ -211,6 +211,16 @@ def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_progress_lines() -> Iterator[None]:
+    """On a slow machine set-up would say how long it takes, beside the one line of an error."""
+    from fedpriv.report.live import task
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task, "FIRST", 3600.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _runs_follow_one_another() -> Iterator[None]:
     """Runs on Ray share its start and its workers, as the jobs of a sweep do."""
     from fedpriv.engines.keeping import kept_between_runs

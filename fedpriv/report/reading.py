@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from fedpriv.common.errors import FedprivError, RunFolderError
-from fedpriv.config.compose import read_config
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.words import number
 
@@ -166,6 +165,8 @@ def damage_of(run: RunFolder) -> dict[str, str]:
     if run.summary is None and problems.get("metrics.jsonl") == TORN_LAST:
         problems.pop("metrics.jsonl")
     if "config.yaml" not in problems:
+        from fedpriv.config.compose import read_config  # Hydra, which a site of finished studies does without
+
         try:
             read_config(run.path)
         except FedprivError as error:
