@@ -18,6 +18,7 @@ from typing import Any
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.stopping import end_with_parent, stop
+from fedpriv.common.verbosity import VARIABLE
 from fedpriv.report.reading import read_run
 from fedpriv.report.words import number, pick
 from fedpriv.studies.job_kinds import FORMS, WORK
@@ -200,7 +201,7 @@ def _quieten() -> None:
 
     warnings.simplefilter("ignore")
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"], os.environ[VARIABLE] = "1", "quiet"
     end_with_parent()  # a worker whose parent was killed would wait for its next job for ever
 
 

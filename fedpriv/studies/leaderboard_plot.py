@@ -1,60 +1,104 @@
-"""The picture of a board: accuracy against verified epsilon, with intervals."""
+"""The picture of a board: a panel for each epsilon, a row for each method, dots with their intervals."""
 
 from __future__ import annotations
 
-from itertools import cycle
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fedpriv.report.plots import FAINT, INK, PALETTE, Picture, blank_figure, save_picture
+from fedpriv.report.plots import BLUE, FAINT, GREEN, INK, VERMILLION, Picture, save_picture
 from fedpriv.report.words import figure as in_figures
-from fedpriv.studies.results import Board
+from fedpriv.studies.results import Board, Entry
 
-STYLES = {"plain": "-", "paper": "--", "rival": ":"}
-MARKERS = "osD^vP*X<>h"
+#: idea -> (color, marker, words)
+LOOKS = {
+    "plain": (BLUE, "o", "plain methods"),
+    "paper": (VERMILLION, "s", "ideas of the papers"),
+    "rival": (GREEN, "D", "rivals"),
+}
+#: Room beside the lowest accuracy that is worth a close look, in points.
+MARGIN = 3.0
 
 
 def draw_board(board: Board, folder: Path) -> Picture:
-    """Draws <board>.png: a line for each method through its targets, shifted a little so that intervals do not hide
-    each other; solid: plain methods, dashed: ideas of papers, dotted: their rivals.
+    """Draws <board>.png. Methods are in the order of their accuracy at the largest epsilon, the best first; every panel
+    begins below its worst method that does more than guess, so that differences can be seen.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lines: dict[str, list[tuple[float, float, float]]] = {}
+    labels = _order(board)
+    targets = sorted({entry.target for entry in board.entries})
+    width = max(7.4, 3.2 + 2.3 * len(targets))
+    figure = Figure(figsize=(width, 1.6 + 0.27 * len(labels)), dpi=160, facecolor="white")
+    figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
+    FigureCanvasAgg(figure)
+    panels: Sequence[Axes] = figure.subplots(1, len(targets), sharey=True, squeeze=False)[0]
+    for axes, target in zip(panels, targets, strict=True):
+        _panel(axes, board, labels, target)
+    panels[0].set_yticks(range(len(labels)), labels, fontsize=9)
+    panels[0].set_ylim(len(labels) - 0.4, -0.6)
+    figure.suptitle(board.title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    known = dict(zip(*reversed(panels[-1].get_legend_handles_labels()), strict=True))
+    for axes in panels[:-1]:
+        known |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(known.values(), known.keys(), loc="outside lower right", ncols=5 if width > 9 else 3, frameon=False, fontsize=9)
+    return save_picture(figure, folder, Picture(f"{board.name}.png", _alt(board, labels, targets), _caption()))
+
+
+def _order(board: Board) -> list[str]:
+    """Labels, the most accurate at the largest epsilon first."""
+    last: dict[str, tuple[float, float]] = {}
     for entry in board.entries:
-        point = (entry.verified_epsilon, entry.accuracy.mean or 0.0, entry.accuracy.half_width or 0.0)
-        lines.setdefault(entry.label, []).append(point)
-    ideas = {entry.label: entry.idea for entry in board.entries}
-    labels = sorted(lines, key=lambda label: (list(STYLES).index(ideas[label]), label))
-    figure, axes = blank_figure(board.title, "accuracy", inches=(7.4, 4.4))
-    axes.set_xscale("log")
-    looks = zip(labels, cycle(PALETTE), cycle(MARKERS), strict=False)
-    for place, (label, color, marker) in enumerate(looks):
-        shift = 1.035 ** (place - (len(labels) - 1) / 2)
-        x, y, half = zip(*sorted(lines[label]), strict=True)
+        last[entry.label] = max(last.get(entry.label, (0.0, 0.0)), (entry.target, entry.accuracy.mean or 0.0))
+    return sorted(last, key=lambda label: (-last[label][0], -last[label][1], label))
+
+
+def _panel(axes: Axes, board: Board, labels: Sequence[str], target: float) -> None:
+    found = [entry for entry in board.entries if entry.target == target]
+    for entry in found:
+        color, marker, words = LOOKS[entry.idea]
+        mean, half = entry.accuracy.mean or 0.0, entry.accuracy.half_width or 0.0
         axes.errorbar(
-            [value * shift for value in x], y, half, color=color, marker=marker, ms=5, lw=1.5, capsize=2,
-            ls=STYLES[ideas[label]], label=label,
+            [mean], [labels.index(entry.label)], xerr=[[half], [min(half, 100 - mean)]], color=color, marker=marker,
+            ms=5, lw=1.4, capsize=2, ls="none", label=words,
         )  # fmt: skip
     if board.reference.mean is not None:
-        axes.axhline(board.reference.mean, color=INK, lw=1.4, label="without privacy")
+        axes.axvline(board.reference.mean, color=INK, lw=1.2, label="FedAvg without privacy")
     if board.chance is not None:
-        axes.axhline(board.chance, color=FAINT, lw=1.4, ls=(0, (2, 2)), label="guessing")
-    ticks = sorted({entry.target for entry in board.entries})
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: in_figures(tick)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0f} %"))
-    axes.set_xlim(min(ticks) / 1.6, max(ticks) * 1.6)  # of a single target too
-    axes.set_ylim(0, 101)
-    axes.set_xlabel("verified epsilon of the run", color=INK)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    ends = ", ".join(f"{label} {max(lines[label])[1]:.1f} %" for label in labels)
-    alt = (
-        f"Accuracy against verified epsilon, logarithmic, one line per method; at the largest epsilon of each: {ends}."
-    )
-    caption = (
-        "Bars: 95 % intervals over seeds; methods at one target are drawn side by side. Solid: plain methods, dashed: "
-        "ideas of the papers, dotted: rivals that the papers compare themselves with."
-    )
-    return save_picture(figure, folder, Picture(f"{board.name}.png", alt, caption))
+        axes.axvline(board.chance, color=INK, lw=1.0, ls=(0, (2, 2)), label="guessing")
+    axes.set_title(f"epsilon {in_figures(target)}", fontsize=10, color=INK)
+    axes.set_xlim(*_limits(board, found))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0f} %"))
+    axes.grid(axis="both", color=FAINT, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, length=0, labelsize=9)
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+
+
+def _limits(board: Board, found: Sequence[Entry]) -> tuple[float, float]:
+    """From below the worst to above the best, the line without privacy among them."""
+    ends = [
+        side
+        for entry in found
+        for side in ((entry.accuracy.mean or 0.0) + sign * (entry.accuracy.half_width or 0.0) for sign in (-1, 1))
+    ]
+    ends += [] if board.reference.mean is None else [board.reference.mean]
+    return max(0.0, min(ends, default=0.0) - MARGIN), min(100.0, max(ends, default=100.0) + MARGIN)
+
+
+def _alt(board: Board, labels: Sequence[str], targets: Sequence[float]) -> str:
+    """The dots in words: the three best at each epsilon."""
+    words = []
+    for target in targets:
+        found = sorted((e for e in board.entries if e.target == target), key=lambda e: -(e.accuracy.mean or 0.0))
+        best = ", ".join(f"{entry.label} {entry.accuracy.mean or 0.0:.1f} %" for entry in found[:3])
+        words.append(f"epsilon {in_figures(target)}: {best}")
+    return f"Accuracy of {len(labels)} methods, a panel for each verified epsilon. The best: {'; '.join(words)}."
+
+
+def _caption() -> str:
+    return "Bars: 95 % intervals over seeds. Each panel has an axis of its own."
