@@ -44,7 +44,8 @@ def draw_board(board: Board, folder: Path) -> Picture:
     known = dict(zip(*reversed(panels[-1].get_legend_handles_labels()), strict=True))
     for axes in panels[:-1]:
         known |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside lower right", ncols=5 if width > 9 else 3, frameon=False, fontsize=9)
+    columns = 5 if width > 9 else 3
+    figure.legend(known.values(), known.keys(), loc="outside lower right", ncols=columns, frameon=False, fontsize=9)
     return save_picture(figure, folder, Picture(f"{board.name}.png", _alt(board, labels, targets), _caption()))
 
 

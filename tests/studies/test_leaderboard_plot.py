@@ -1,4 +1,4 @@
-"""The picture of a board: every entry is a dot at its accuracy, in the panel of its epsilon, in one order of methods."""
+"""The picture of a board: every entry is a dot at its accuracy, in the panel of its epsilon."""
 
 from __future__ import annotations
 
