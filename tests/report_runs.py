@@ -170,3 +170,65 @@ def make_run(
     if finished:
         (folder / "summary.json").write_text(json.dumps(summary(cfg, accuracy, total_s, record)))
     return folder
+
+
+def full_run(folder: Path, rounds: int = 30, clients: int = 30, epsilon: float = 12_660.0) -> Path:
+    """A finished run that has every section and every picture."""
+    record = privacy(
+        verified_epsilon=epsilon, verified_median=epsilon, spent_so_far=epsilon, claimed_epsilon=8.0,
+        claimed_scope="round", verified_at_claimed_scope=30.0, audited_epsilon=7.4, audited_confidence=0.95,
+        audited_trials=1000,
+    )  # fmt: skip
+    make_run(folder, rounds=rounds, record=record)
+    draw = np.random.default_rng(1)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        own = {str(client): float(draw.uniform(0.6, 1)) for client in range(clients)}
+        norms = {client: float(draw.uniform(0.1, 3)) for client in own}
+        line["figures"] |= {"clip_norm": 1 / line["round"], "reported_norms": norms}
+        line["figures"] |= {"share_perturbed": 0.5, "scheduled_share": 0.6}
+        line["personal_accuracy"] = {"mean": 0.8, "worst_decile": 0.6, "std": 0.1, "clients": own}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _attacked(folder, epsilon)
+    _drawn_by_others(folder)
+    return folder
+
+
+def _attacked(folder: Path, epsilon: float) -> None:
+    from fedpriv.report.attacks import draw_attacks
+
+    rates = np.linspace(0, 1, 500)
+    estimate = {"value": 0.52, "low": 0.5, "high": 0.54}
+    found: dict[str, Any] = {
+        "attack": "yeom",
+        "shown": True,
+        "figures": {
+            "balanced_accuracy": estimate, "auc": estimate, "tpr_at_fpr_0.01": estimate, "members": 900,
+            "non_members": 900,
+        },
+        "guarantee": {"epsilon": epsilon, "delta": 1e-5, "unit": "client"},
+        "verdict": f"within the guarantee: verified epsilon {epsilon:,.0f}",
+        "controls": {"hard": {"name": "hard", "passed": True, "balanced_accuracy": estimate, "auc": estimate}},
+    }  # fmt: skip
+    content = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(content | {"attacks": {"yeom": found}}))
+    curve = {"false_positive_rate": list(rates), "true_positive_rate": list(rates**0.8)}
+    (folder / "attacks").mkdir()
+    (folder / "attacks" / "yeom.json").write_text(json.dumps(found | {"roc": curve}))
+    draw_attacks(folder)
+
+
+def _drawn_by_others(folder: Path) -> None:
+    """Who holds what, as much as bars can show, and an audit."""
+    from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures
+    from fedpriv.privacy.auditor import Audit
+    from fedpriv.report.audit_plot import AuditRow, draw_audit
+    from fedpriv.report.label_plot import draw_label_distribution
+
+    labels = np.arange(2000) % 20
+    pictures = Pictures(np.zeros((2000, 1, 1, 1), dtype=np.uint8), labels)
+    dataset = Dataset("mnist", pictures, pictures, tuple(map(str, range(20))), (0.5,), (1.0,))
+    partition = Partition(np.arange(2000), np.arange(0, 2001, 20), np.full(100, 19))
+    draw_label_distribution(FederatedData(dataset, partition, np.arange(0), np.arange(1)), folder / "labels.png")
+    audit = Audit(7.4, 0.95, 1000, 1e-5, 0.0, 1.0, "linear", 7.4)
+    draw_audit([AuditRow("one release", audit, 8.0, 8.0)], folder / "audit.png", threat="unit client")

@@ -48,7 +48,7 @@ REMOTE_OPTIONS = re.compile(
     r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
     r"|features\.(map|normalise|mirror|dims|exponent|waves|width)"
     r"|attack\.(keep_snapshots|snapshot_every)"
-    r"|operations\.(log_format|log_level|metrics_port|report|stop_grace)"
+    r"|operations\.(live_report|log_format|log_level|metrics_port|report|stop_grace)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"
     r"|privacy\.(variant|delta|max_epsilon)"
     r"|strategy\.secure_sum|strategy\.(server|client)\.[a-z][a-z0-9_]*"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedpriv.common.errors import OptionError
 
@@ -92,6 +92,15 @@ class OperationsConfig(Options):
         "also where checkpoint.every=0",
     )
     report: bool = Field(default=True, description="write report.html and its pictures at the end")
+    live_report: int = Field(
+        default=0, ge=0, description="rewrite report.html every n rounds while the run goes on (0: at the end only)"
+    )
+
+    @model_validator(mode="after")
+    def _a_live_report_is_a_report(self) -> OperationsConfig:
+        if self.live_report and not self.report:
+            raise OptionError("operations.live_report", self.live_report, "needs operations.report=true")
+        return self
 
 
 #: Tools that can show a run.

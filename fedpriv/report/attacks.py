@@ -15,9 +15,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedpriv.common.files import save_figure
-from fedpriv.report.plots import FAINT, INK, PALETTE, Picture
-from fedpriv.report.words import number, pick
+from fedpriv.report.pictures import DOTS, INK, PALETTE, SOFT, Picture, remove_picture, save_themed
+from fedpriv.report.words import NEXT_TO_NOTHING, WORTH, figure, number, pick, promises
 
 FILE = "attack-roc.png"
 
@@ -37,6 +36,7 @@ def attack_section(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {
         "header": ["attack", "balanced accuracy", "AUC", *shown, "members + non-members"],
         "rows": [_row(one, rates) for one in kept],
+        "guarantee": _guarantee(kept),
         "verdicts": [f"{one.get('attack')}: {one.get('verdict') or one.get('reason')}" for one in kept],
         "controls": [
             f"{one.get('attack')}, {control_in_words(control)}"
@@ -45,6 +45,24 @@ def attack_section(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
             if isinstance(control, Mapping)
         ],
     }
+
+
+def _guarantee(kept: Sequence[Mapping[str, Any]]) -> str:
+    """What the guarantee that the attacks are held against allows, in one sentence."""
+    promised = next((_mapping(one, "guarantee") for one in kept if _mapping(one, "guarantee")), {})
+    epsilon, delta = number(promised.get("epsilon")), number(promised.get("delta")) or 0.0
+    if epsilon is None or math.isinf(epsilon):
+        return "There is no finite guarantee to hold them against."
+    if epsilon >= NEXT_TO_NOTHING:
+        return (
+            f"An epsilon of {figure(epsilon)} {promises(epsilon)} Whatever an attack finds lies within it, so to be "
+            "within it is no merit: what counts are the figures above."
+        )
+    most = min(1.0, (math.exp(epsilon) + delta) / (1 + math.exp(epsilon)))
+    allowed = "more than 0.999" if most > 0.999 else f"{most:.3f}"
+    little = " To be within it is little merit." if epsilon > WORTH[-1][0] else ""
+    said = f"An epsilon of {figure(epsilon)} {promises(epsilon, delta)}"
+    return f"{said} It allows a balanced accuracy of {allowed}.{little}"
 
 
 def contradictions(summary: Mapping[str, Any] | None) -> list[str]:
@@ -92,17 +110,17 @@ def draw_attacks(folder: Path) -> Picture | None:
     kept = [json.loads(path.read_text()) for path in sorted((folder / "attacks").glob("*.json"))]
     kept = [one for one in kept if one.get("shown")]
     if not kept:
-        (folder / FILE).unlink(missing_ok=True)
+        remove_picture(folder / FILE)
         return None
-    figure = Figure(figsize=(6, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    canvas = Figure(figsize=(6, 5 + 0.1 * len(kept)), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.add_subplot()
     rates = np.logspace(math.log10(LEAST), 0, 200)
-    axes.plot(rates, rates, color=FAINT, label="chance")
+    axes.plot(rates, rates, color=DOTS, label="chance")
     promised = next((one["guarantee"] for one in kept if one.get("guarantee")), None)
     if promised:
         most = np.minimum(1.0, math.exp(min(promised["epsilon"], 700.0)) * rates + promised["delta"])
-        label = f"most that epsilon {promised['epsilon']:.3g} allows (unit: {promised['unit']})"
+        label = f"most that epsilon {figure(promised['epsilon'])} allows (unit: {promised['unit']})"
         axes.plot(rates, most, color=INK, linestyle="--", label=label)
     for one, colour in zip(kept, PALETTE, strict=False):
         false, true = (np.asarray(one["roc"][f"{side}_positive_rate"]) for side in ("false", "true"))
@@ -110,10 +128,13 @@ def draw_attacks(folder: Path) -> Picture | None:
         label = f"{one['attack']} (AUC {area:.3f})"
         axes.step(np.maximum(false, LEAST), np.maximum(true, LEAST), where="post", color=colour, label=label)
     axes.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1))
-    axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.set_xlabel("false positive rate", color=INK)
+    axes.set_ylabel("true positive rate", color=INK)
+    axes.tick_params(which="both", colors=INK)
+    canvas.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
     axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, folder / FILE, dpi=150)
+    axes.spines[["left", "bottom"]].set_color(SOFT)
+    save_themed(canvas, folder / FILE, dpi=150)
     return roc_picture()
 
 

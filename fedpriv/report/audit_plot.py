@@ -9,10 +9,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedpriv.common.files import save_figure
 from fedpriv.privacy.auditor import Audit
-
-BLUE, GREEN, ORANGE = "#2b6cb0", "#2f855a", "#c05621"
+from fedpriv.report.pictures import BLUE, GREEN, INK, SOFT, VERMILLION, save_themed
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,8 @@ class AuditRow:
 
 
 def draw_audit(rows: Sequence[AuditRow], path: Path | str, *, threat: str) -> None:
-    """Draw each row's audited lower bound (a bar), claimed and verified epsilon (marks) into a PNG or SVG at `path`.
+    """Draw each row's audited lower bound (a bar), claimed and verified epsilon (marks) into a PNG at `path`, and an
+    SVG beside it.
 
     All rows must share one threat model, which `threat` describes below the axis: epsilons of different threat
     models do not belong in one plot. Infinite figures are drawn at the right edge and labelled.
@@ -40,7 +39,7 @@ def draw_audit(rows: Sequence[AuditRow], path: Path | str, *, threat: str) -> No
         audited = min(row.audit.epsilon_lower, infinity)
         axes.barh(height, audited, height=0.5, color=BLUE, alpha=0.35)
         axes.plot(audited, height, marker=">", color=BLUE, markersize=8, linestyle="")
-        for value, marker, colour in ((row.claimed, "D", ORANGE), (row.verified, "s", GREEN)):
+        for value, marker, colour in ((row.claimed, "D", VERMILLION), (row.verified, "s", GREEN)):
             if value is not None:
                 at = min(value, infinity)
                 axes.plot(at, height, marker=marker, color=colour, markersize=8, linestyle="", fillstyle="none", mew=2)
@@ -50,16 +49,18 @@ def draw_audit(rows: Sequence[AuditRow], path: Path | str, *, threat: str) -> No
     if any(figure == math.inf for figure in figures):
         ticks = [tick for tick in axes.get_xticks() if tick < 0.95 * infinity]
         axes.set_xticks([*ticks, infinity], [*(f"{tick:g}" for tick in ticks), "infinite"])
-    axes.set_xlabel(f"epsilon at delta {rows[0].audit.delta:g} ({threat})" if rows else threat)
+    axes.tick_params(colors=INK)
+    axes.spines[["left", "bottom"]].set_color(SOFT)
+    axes.set_xlabel(f"epsilon at delta {rows[0].audit.delta:g} ({threat})" if rows else threat, color=INK)
     for marker, colour, fill, label in (
         (">", BLUE, "full", "audited: at least"),
-        ("D", ORANGE, "none", "claimed"),
+        ("D", VERMILLION, "none", "claimed"),
         ("s", GREEN, "none", "verified: at most"),
     ):
         axes.plot([], [], marker=marker, color=colour, fillstyle=fill, mew=2, linestyle="", label=label)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, labelcolor=INK)
     axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, Path(path), dpi=150)
+    save_themed(figure, Path(path), dpi=150)
 
 
 def _small_print(audit: Audit) -> str:

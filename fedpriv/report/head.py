@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from fedpriv.report.page import head
+from fedpriv.report.overview import head
 
 #: Rules of this piece alone: a notebook's own page has others.
 STYLE = """<style>

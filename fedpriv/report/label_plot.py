@@ -9,13 +9,13 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedpriv.common.files import save_figure
 from fedpriv.data.types import FederatedData, ResampledPartition
+from fedpriv.report.pictures import FAINT, INK, SOFT, save_themed
 
 MAX_BARS = 100  # clients; beyond, a bar would be thinner than its gap
 MAX_COLOURS = 20  # classes; beyond, their colours cannot be distinguished
 MAX_ROWS = 1000  # clients; beyond, a row of the heat map would be less than a pixel
-INK, FAINT = "#333333", "#777777"
+MANY = 500  # pieces of bars; more of them are pixels in an SVG too, where each would be an element of its own
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
@@ -34,7 +34,9 @@ def label_counts(data: FederatedData) -> np.ndarray:
 
 
 def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
-    """Writes a PNG to `path`: stacked bars, or a heat map for many clients (> 100) or classes (> 20)."""
+    """Writes a PNG to `path`, and an SVG beside it: stacked bars, or a heat map for many clients (> 100) or classes
+    (> 20).
+    """
     counts = label_counts(data)
     shown = counts[:MAX_ROWS]
     num_clients, num_classes = shown.shape
@@ -46,12 +48,12 @@ def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
         _draw_bars(axes, shown, data.dataset.classes)
     else:
         _draw_heat_map(figure, axes, shown, data.dataset.classes)
-    axes.set_ylabel("client", color=FAINT)
-    axes.tick_params(colors=FAINT, length=0)
+    axes.set_ylabel("client", color=SOFT)
+    axes.tick_params(colors=SOFT, length=0)
     axes.spines[:].set_visible(False)
     figure.suptitle(f"Who holds what: {data.dataset.name}", x=0.01, ha="left", color=INK, fontsize=13, weight="bold")
-    axes.set_title(_summary(counts, len(shown), data.num_clients), loc="left", color=FAINT, fontsize=9, pad=8)
-    save_figure(figure, Path(path))
+    axes.set_title(_summary(counts, len(shown), data.num_clients), loc="left", color=SOFT, fontsize=9, pad=8)
+    save_themed(figure, Path(path))
 
 
 def _draw_bars(axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None:
@@ -59,13 +61,16 @@ def _draw_bars(axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None
     colours = colormaps["tab10" if len(classes) <= 10 else "tab20"].colors  # type: ignore[attr-defined]
     start = np.zeros(len(counts), dtype=np.int64)
     for label, name in enumerate(classes):
-        axes.barh(clients, counts[:, label], left=start, height=0.82, color=colours[label], label=name, alpha=0.9)
+        axes.barh(
+            clients, counts[:, label], left=start, height=0.82, color=colours[label], label=name, alpha=0.9,
+            rasterized=counts.size > MANY,
+        )  # fmt: skip
         start += counts[:, label]
     axes.set_ylim(len(counts) - 0.4, -0.6)  # client 0 on top
     axes.set_xlim(0, start.max() * 1.01)
     axes.set_yticks(_ticks(len(counts)))
-    axes.set_xlabel("pictures", color=FAINT)
-    axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
+    axes.set_xlabel("pictures", color=SOFT)
+    axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(
         title="class", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, labelcolor=INK,
@@ -84,10 +89,10 @@ def _draw_heat_map(figure: Figure, axes: Axes, counts: np.ndarray, classes: tupl
             for name in axes.get_xticklabels():
                 name.set(ha="right", rotation_mode="anchor")
     axes.set_yticks(_ticks(len(counts)))
-    axes.set_xlabel("class", color=FAINT)
+    axes.set_xlabel("class", color=SOFT)
     scale = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
-    scale.set_label("pictures", color=FAINT)
-    scale.ax.tick_params(colors=FAINT, length=0)
+    scale.set_label("pictures", color=SOFT)
+    scale.ax.tick_params(colors=SOFT, length=0)
     scale.outline.set_visible(False)  # type: ignore[operator]
 
 

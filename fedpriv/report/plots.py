@@ -19,28 +19,28 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from fedpriv.common.files import save_figure
 from fedpriv.report.client_accuracy import last_known, spread_over_clients
+from fedpriv.report.pictures import (
+    BLACK,
+    BLUE,
+    DOTS,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PALETTE,
+    SKY,
+    VERMILLION,
+    Picture,
+    save_themed,
+)
 from fedpriv.report.words import figure as in_figures
 from fedpriv.report.words import number, percent
 
 Round = Mapping[str, Any]
 
-#: Okabe and Ito (2008), without yellow, which is too faint on white.
-BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
-)  # fmt: skip
-PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-INK, FAINT = "#33363b", "#d9dadc"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture file beside the page: file name, alternative text, caption."""
-
-    file: str
-    alt: str
-    caption: str
+#: Marks; more of them are pixels in an SVG too, where each would be an element of its own.
+MANY = 500
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
     draw_line(axes, x, y, BLUE, "test accuracy")
     axes.set_ylim(0, 1.04)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-    axes.annotate(
-        percent(y[-1]), (x[-1], y[-1]), xytext=(-2, 7 if y[-1] < 0.9 else -15), textcoords="offset points",
-        ha="right", color=BLUE, fontweight="bold",
+    axes.annotate(  # beside the axes: no line is there
+        percent(y[-1]), (1, y[-1]), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
+        va="center", color=BLUE, fontweight="bold", annotation_clip=False,
     )  # fmt: skip
     alt = f"Line plot of test accuracy over rounds: {percent(y[0])} in round {x[0]}, {percent(y[-1])} in round {x[-1]}."
-    return save_picture(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
+    return _saved(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
 
 
 def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -95,7 +95,7 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
     figure, axes = blank_figure("Each client's own model, own test pictures")
     axes.plot(
         range(len(order)), [known[client] for client in order], "o", color=INK, ms=6 if len(order) <= 40 else 3,
-        label=f"{len(order)} client{'s' * (len(order) != 1)}",
+        label=f"{len(order)} client{'s' * (len(order) != 1)}", rasterized=len(order) > MANY,
     )  # fmt: skip
     for (name, words), color, style in zip(
         {"mean": "mean", "worst_decile": "worst decile"}.items(), (BLUE, VERMILLION), ("-", (0, (5, 2))), strict=True
@@ -109,7 +109,7 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     axes.set_xlabel("client, lowest accuracy first", color=INK)
     axes.set_xticks(range(len(order)) if len(order) <= 20 else [], map(str, order) if len(order) <= 20 else [])
-    _legend(axes)
+    _legend(figure)
     alt = (
         f"Plot of accuracy by client, ascending, number of clients {len(order)}: mean {percent(spread['mean'])}, "
         f"worst decile {percent(spread['worst_decile'])}."
@@ -118,7 +118,7 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
         "After local training, before upload, at each client's last participation. Worst decile: mean over the tenth "
         "of the clients, at least one, that does worst."
     )
-    return save_picture(figure, folder, Picture("clients.png", alt, caption))
+    return _saved(figure, folder, Picture("clients.png", alt, caption))
 
 
 def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -131,11 +131,9 @@ def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:
         if x:
             draw_line(axes, x, y, color, label, style)
             words.append(f"{label} from {in_figures(y[0])} to {in_figures(y[-1])}")
-    _legend(axes)
+    _legend(figure)
     caption = "Training loss: mean over the round's clients, a diagnostic for the experimenter."
-    return save_picture(
-        figure, folder, Picture("loss.png", f"Line plot of loss over rounds: {', '.join(words)}.", caption)
-    )
+    return _saved(figure, folder, Picture("loss.png", f"Line plot of loss over rounds: {', '.join(words)}.", caption))
 
 
 def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> Picture | None:
@@ -159,13 +157,13 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
         if level is not None:
             label = f"{name}, whole run: {in_figures(level)}"
             axes.axhline(place(level), color=color, ls=dashes, lw=2, label=label, zorder=3)
-    _legend(axes)
+    _legend(figure)
     said = [f"{name} for the whole run {_in_words(level)}" for name, level in levels.items() if level is not None]
     alt = f"Step plot of the epsilon spent so far: {_in_words(spent[-1])} after round {x[-1]}; {', '.join(said)}."
     caption = "Spent so far is an odometer reading: what happened, not what was guaranteed beforehand."
     if any(value > spent[-1] for value in spent):
         caption += " Before the last round it is a quicker, larger bound on it."
-    return save_picture(figure, folder, Picture("epsilon.png", alt, caption))
+    return _saved(figure, folder, Picture("epsilon.png", alt, caption))
 
 
 def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -186,13 +184,13 @@ def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
         if x:
             draw_line(axes, x, y, color, label, style)
     log_axis(axes, [value for _, y in series.values() for value in y])
-    _legend(axes)
+    _legend(figure)
     last = [f"{label} {in_figures(series[key][1][-1])}" for key, _, label, _ in lines if series[key][0]]
     caption = "Mean over the round's clients, before the server averages; a diagnostic for the experimenter."
     if not series["noise_norm"][0]:
         caption = f"No noise was added. {caption}"
     alt = f"Line plot of L2 norms over rounds, logarithmic; in the last round: {', '.join(last)}."
-    return save_picture(figure, folder, Picture("noise.png", alt, caption))
+    return _saved(figure, folder, Picture("noise.png", alt, caption))
 
 
 def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -211,16 +209,19 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
         if (norm := number(value)) is not None and 0 < norm < math.inf
     ]
     if points:
-        axes.plot(*zip(*points, strict=True), ".", color=FAINT, ms=5, label="norm, as reported", zorder=1)
+        axes.plot(
+            *zip(*points, strict=True), ".", color=DOTS, ms=3, label="norm, as reported", zorder=1,
+            rasterized=len(points) > MANY,
+        )  # fmt: skip
     updates = _series(rounds, "update_norm", positive=True)
     if updates[0]:
         draw_line(axes, *updates, SKY, "update, mean", "--")
     draw_line(axes, x, y, VERMILLION, "clip norm C")
     log_axis(axes, [*y, *updates[1], *(norm for _, norm in points)])
-    _legend(axes)
+    _legend(figure)
     alt = f"Line plot of the clip norm over rounds, logarithmic: from {in_figures(y[0])} to {in_figures(y[-1])}."
     caption = "The clip norm moves by what clients report of their updates; the updates themselves are a diagnostic."
-    return save_picture(figure, folder, Picture("clipping.png", alt, caption))
+    return _saved(figure, folder, Picture("clipping.png", alt, caption))
 
 
 def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -234,11 +235,11 @@ def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
     if planned[0]:
         draw_line(axes, *planned, ORANGE, "schedule", "--")
     axes.set_ylim(0, 1.02)
-    _legend(axes)
+    _legend(figure)
     ends = f"{percent(found[1][0])} in the first round and {percent(found[1][-1])} in the last"
     alt = f"Line plot of the share of coordinates with noise over rounds: {ends}."
     caption = "Published, the other coordinates are sent as they are; repaired, nothing is sent for them."
-    return save_picture(figure, folder, Picture("significance.png", alt, caption))
+    return _saved(figure, folder, Picture("significance.png", alt, caption))
 
 
 def _figures(row: Round, key: str = "figures") -> Mapping[str, Any]:
@@ -255,15 +256,15 @@ def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
     styles = cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
     for band, (color, style) in zip(bands, styles, strict=False):
         draw_line(axes, band.rounds, band.mean, color, band.label, style)
-        low = [mean - std for mean, std in zip(band.mean, band.std, strict=True)]
-        high = [mean + std for mean, std in zip(band.mean, band.std, strict=True)]
+        low = [max(0.0, mean - std) for mean, std in zip(band.mean, band.std, strict=True)]
+        high = [min(1.0, mean + std) for mean, std in zip(band.mean, band.std, strict=True)]
         axes.fill_between(band.rounds, low, high, color=color, alpha=0.16, lw=0)
     axes.set_ylim(max(0, axes.get_ylim()[0]), min(1.04, axes.get_ylim()[1]))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-    figure.legend(loc="outside lower left", frameon=False, fontsize=9)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
     ends = ", ".join(f"{band.label} {percent(band.mean[-1])}" for band in bands)
     alt = f"Line plot of mean test accuracy over rounds, one line per configuration; at the end: {ends}."
-    return save_picture(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
+    return _saved(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
 
 
 # --- shared ----------------------------------------------------------------------------------------------
@@ -291,8 +292,11 @@ def draw_line(axes: Axes, x: Sequence[int], y: Sequence[float], color: str, labe
     axes.plot(x, y, color=color, ls=style, lw=2, marker="o" if len(x) <= 12 else None, ms=4, label=label)
 
 
-def _legend(axes: Axes) -> None:
-    axes.legend(loc="best", frameon=True, framealpha=0.85, edgecolor="none", fontsize=9)
+def _legend(figure: Figure) -> None:
+    """Below the axes, where no line can be: as many columns as fit."""
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    fit = sum(len(label) + 7 for label in labels) <= 64
+    figure.legend(loc="outside lower left", ncols=len(labels) if fit else 2, frameon=False, fontsize=9, labelcolor=INK)
 
 
 def _series(
@@ -343,6 +347,6 @@ def _in_words(value: float) -> str:
     return "without finite bound" if math.isinf(value) else in_figures(value)
 
 
-def save_picture(figure: Figure, folder: Path, picture: Picture) -> Picture:
-    save_figure(figure, folder / picture.file)
+def _saved(figure: Figure, folder: Path, picture: Picture) -> Picture:
+    save_themed(figure, folder / picture.file)
     return picture

@@ -18,6 +18,7 @@ from fedpriv.report.words import (
     other_threats,
     percent,
     pick,
+    promise,
     seconds,
     threat_sentence,
     threat_short,
@@ -129,7 +130,7 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
     ]
 
 
-_EPSILON_HEADER = ("claimed ε", "verified ε", "audited ε")
+_EPSILON_HEADER = ("claimed ε", "verified ε", "worth", "audited ε")
 
 
 def _personalised(comparison: Comparison) -> bool:
@@ -158,6 +159,7 @@ def _comparison_row(row: Row, personalised: bool) -> list[str]:
         *([_accuracy(row.figures["personalised"])] if personalised else []),
         claimed,
         _mean_and_std(row.figures["verified_epsilon"], n, "not computed"),
+        promise(row.figures["verified_epsilon"].mean) or "–",
         _mean_and_std(row.figures["audited_epsilon"], n, "not audited"),
         _time(row.figures["time_s"]),
     ]
@@ -179,7 +181,7 @@ def _accuracy(accuracy: Spread) -> str:
 def _interval(accuracy: Spread) -> str:
     if accuracy.mean is None or accuracy.half_width is None:
         return "–"
-    low, high = accuracy.mean - accuracy.half_width, accuracy.mean + accuracy.half_width
+    low, high = max(0.0, accuracy.mean - accuracy.half_width), min(1.0, accuracy.mean + accuracy.half_width)
     return f"{100 * low:.1f}–{percent(high)}"
 
 

@@ -29,7 +29,7 @@ a { color: var(--accent); }
 .box { background: var(--warn); border-left: 5px solid var(--warn-line); border-radius: 4px; padding: .7rem 1rem;
   margin: 1rem 0; }
 .box p { margin: 0; max-width: none; }
-.card { padding: .2rem 1rem; overflow-x: auto; margin: .8rem 0; }
+.card { padding: .2rem 1rem; overflow-x: auto; margin: .8rem 0; } .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .55rem .9rem .55rem 0; border-top: 1px solid var(--line); }
 thead th { border-top: 0; font-size: .84rem; color: var(--soft); font-weight: 500; }
@@ -45,10 +45,12 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr))
 dt { font-size: .84rem; color: var(--soft); } dd { margin: 0; font-weight: 600; }
 .pictures { display: grid; gap: .9rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 figure { margin: 0; padding: .8rem; max-width: 50rem; }
-img { display: block; width: 100%; height: auto; background: #fff; border-radius: 4px; }
+img { display: block; width: 100%; height: auto; border-radius: 4px; }
 figcaption { font-size: .86rem; margin-top: .5rem; }
 details { padding: .6rem 1rem; margin: .6rem 0; }
 summary { cursor: pointer; font-weight: 600; }
+.promise { display: block; font-weight: 600; }
+:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; border-radius: 3px; }
 pre { overflow-x: auto; font: .84rem/1.45 ui-monospace, monospace; margin: .6rem 0; }
 code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 @media (max-width: 40rem) {
@@ -76,6 +78,7 @@ BASE = (
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{% block title %}{% endblock %}</title>
+{% block refresh %}{% endblock %}
 <style>"""
     + STYLE
     + """</style>
@@ -101,13 +104,14 @@ SUMMARY = """{% macro row(tiles) %}
 {% endmacro %}
 {% macro epsilons(privacy, open, label) %}
 <p>{{ privacy.sentence }}</p>
-<div class="card"><table class="stack" aria-label="{{ label }}">
+<div class="card" tabindex="0" role="region" aria-label="{{ label }}"><table class="stack">
 <thead><tr><th scope="col">figure</th><th scope="col">epsilon</th><th scope="col">about</th>
 <th scope="col">what it is</th></tr></thead>
 <tbody>
 {% for f in privacy.figures %}
 <tr class="{{ f.name }}"><th scope="row">{{ f.name }}</th><td class="epsilon">{{ f.value }}</td>
-<td class="scope">{{ f.scope }}</td><td>{{ f.detail }}</td></tr>
+<td class="scope">{{ f.scope }}</td><td>{% if f.promise %}<span class="promise">{{ f.promise }}</span>
+{% endif %}{{ f.detail }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% if privacy.reasons %}
@@ -121,6 +125,17 @@ SUMMARY = """{% macro row(tiles) %}
 {% endfor %}
 </tbody></table></details>
 {% endmacro %}
+{% macro scale(rows) %}
+<details><summary>What an epsilon promises</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="What an epsilon promises"><table>
+<thead><tr><th scope="col">epsilon</th><th scope="col">what it is</th>
+<th scope="col">who guesses between two equally likely possibilities is still wrong in at least</th></tr></thead>
+<tbody>
+{% for epsilon, words, wrong in rows %}
+<tr><th scope="row">{{ epsilon }}</th><td>{{ words }}</td><td>{{ wrong }}</td></tr>
+{% endfor %}
+</tbody></table></div></details>
+{% endmacro %}
 """
 
 RUN = """{% extends "base" %}
@@ -133,17 +148,23 @@ RUN = """{% extends "base" %}
 {% macro pictures(shown) %}
 <div class="pictures">
 {% for picture in shown %}
-<figure><img src="{{ picture.file }}" alt="{{ picture.alt }}" loading="lazy">
+<figure><img src="{{ picture.source }}" alt="{{ picture.alt }}">
 <figcaption>{{ picture.caption }}</figcaption></figure>
 {% endfor %}
 </div>
 {% endmacro %}
 {% block title %}{{ title }}{% endblock %}
+{% block refresh %}
+{% if live %}<!--live--><meta http-equiv="refresh" content="{{ live.seconds }}"><!--/live-->{% endif %}
+{% endblock %}
 {% block main %}
 <p class="kicker">fedpriv, report of a run</p>
 <h1>{{ title }}</h1>
 <p class="soft">{{ subtitle }}</p>
 {{ summary.row(tiles) }}
+{% if live %}
+<!--live--><div class="box"><p><strong>This run goes on.</strong> {{ live.words }}</p></div><!--/live-->
+{% endif %}
 {% for box in boxes %}
 <div class="box" role="note"><p><strong>{{ box.title }}</strong> {{ box.text }}</p>
 {% if box.lines %}<ul>{% for item in box.lines %}<li>{{ item }}</li>{% endfor %}</ul>{% endif %}</div>
@@ -160,6 +181,7 @@ RUN = """{% extends "base" %}
 <p class="soft">Another threat model: these epsilons and the ones above are not comparable.</p>
 {{ summary.epsilons(other, false, "The three epsilons, seen by " ~ other.observer) }}
 {% endfor %}
+{{ summary.scale(epsilons) }}
 <h3>What these figures rest on</h3>
 <ul>{% for line in assumptions %}<li>{{ line }}</li>{% endfor %}</ul>
 
@@ -170,9 +192,10 @@ RUN = """{% extends "base" %}
 {% if spending %}{{ pictures(spending) }}{% else %}<p>No round recorded an epsilon or a norm.</p>{% endif %}
 {% if releases %}
 <h3>What was released</h3>
-<div class="card"><table class="plain">
-<thead><tr><th>mechanism</th><th>parameters</th><th>releases</th><th>clients</th><th>most by one</th>
-<th>threat model</th></tr></thead>
+<div class="card" tabindex="0" role="region" aria-label="What was released"><table class="plain">
+<thead><tr><th scope="col">mechanism</th><th scope="col">parameters</th><th scope="col">releases</th>
+<th scope="col">clients</th><th scope="col">most by one</th>
+<th scope="col">threat model</th></tr></thead>
 <tbody>
 {% for row in releases %}
 <tr><th scope="row">{{ row.mechanism }}</th><td class="words">{{ row.parameters }}</td><td>{{ row.total }}</td>
@@ -187,14 +210,14 @@ deviation (Laplace: scale) divided by the sensitivity under the stated neighbour
 <h2>Membership inference</h2>
 <p>How well can an attacker tell a training example from one that nobody trained on? Chance is a balanced accuracy, and
 an AUC, of 0.5. The intervals (95 %) are over examples, for this one model.</p>
-<div class="card"><table class="plain stack">
-<thead><tr>{% for name in attacks.header %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<div class="card" tabindex="0" role="region" aria-label="Attacks"><table class="plain stack">
+<thead><tr>{% for name in attacks.header %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for row in attacks.rows %}
 <tr>{% for name in attacks.header %}<td data-name="{{ name }}">{{ row[loop.index0] }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
-<p>Beside the guarantee:</p>
+<p><strong>Beside the guarantee.</strong> {{ attacks.guarantee }}</p>
 <ul>{% for line in attacks.verdicts %}<li>{{ line }}</li>{% endfor %}</ul>
 <details><summary>Controls (intervals one-sided at 99.9 %)</summary>
 <ul>{% for line in attacks.controls %}<li>{{ line }}</li>{% endfor %}</ul></details>
@@ -208,18 +231,23 @@ an AUC, of 0.5. The intervals (95 %) are over examples, for this one model.</p>
 <h2>Details</h2>
 {% if method_figures %}
 <details><summary>The method's own figures</summary>
-<table class="plain"><thead><tr><th>figure</th><th>first round</th><th>last round</th></tr></thead><tbody>
+<div class="scroll" tabindex="0" role="region" aria-label="The method's own figures">
+<table class="plain">
+<thead><tr><th scope="col">figure</th><th scope="col">first round</th><th scope="col">last round</th></tr></thead>
+<tbody>
 {% for name, first, last in method_figures %}
 <tr><th scope="row">{{ name }}</th><td>{{ first }}</td><td>{{ last }}</td></tr>
 {% endfor %}
-</tbody></table></details>
+</tbody></table></div></details>
 {% endif %}
-<details><summary>Configuration</summary><pre>{{ config_text }}</pre></details>
+<details><summary>Configuration</summary>
+<pre tabindex="0" role="region" aria-label="Configuration">{{ config_text }}</pre></details>
 <details><summary>Versions</summary>{{ pairs(versions) }}</details>
 {% endblock %}
 """
 
 COMPARISON = """{% extends "base" %}
+{% import "summary" as summary %}
 {% block title %}{{ title }}{% endblock %}
 {% block main %}
 <p class="kicker">fedpriv, comparison of runs</p>
@@ -229,8 +257,8 @@ COMPARISON = """{% extends "base" %}
 {% for table in tables %}
 <h2>{{ table.title }}</h2>
 <p>{{ table.sentence }}</p>
-<div class="card"><table class="plain stack">
-<thead><tr>{% for name in table.header %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<div class="card" tabindex="0" role="region" aria-label="{{ table.title }}"><table class="plain stack">
+<thead><tr>{% for name in table.header %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for row in table.rows %}
 <tr>{% for name in table.header %}<td data-name="{{ name }}">{{ row[loop.index0] }}</td>{% endfor %}</tr>
@@ -241,10 +269,11 @@ COMPARISON = """{% extends "base" %}
 <ul>{% for note in table.notes %}<li>{{ note }}</li>{% endfor %}</ul>
 {% endif %}
 {% endfor %}
+{{ summary.scale(epsilons) }}
 <p class="soft">{{ note }}</p>
 {% if picture %}
 <h2>Learning</h2>
-<figure><img src="{{ picture.file }}" alt="{{ picture.alt }}">
+<figure><img src="{{ picture.source }}" alt="{{ picture.alt }}">
 <figcaption>{{ picture.caption }}</figcaption></figure>
 {% endif %}
 {% if left_out %}

@@ -33,12 +33,15 @@ THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
 
 @dataclass(frozen=True)
 class Figure:
-    """One of a run's epsilons for display; ``scope`` is empty where there is no figure."""
+    """One of a run's epsilons for display; ``scope`` and ``promise``, what it is worth, are empty where there is no
+    figure.
+    """
 
     name: str
     value: str
     scope: str
     detail: str
+    promise: str = ""
 
 
 def number(value: Any) -> float | None:
@@ -130,27 +133,64 @@ def threat_sentence(privacy: Mapping[str, Any]) -> str:
 #: Up to each epsilon: what it promises.
 WORTH = ((1.0, "a strong promise"), (4.0, "a real promise"), (10.0, "a modest promise"))
 NEXT_TO_NOTHING = 100.0
+#: Epsilons at which a page says what they promise, for readers who see one for the first time.
+SCALE = (0.1, 1.0, 2.0, 4.0, 8.0, 20.0, NEXT_TO_NOTHING)
+
+
+def promise(epsilon: float | None) -> str:
+    """What a bound of epsilon is, in two or three words; empty where there is none."""
+    if epsilon is None:
+        return ""
+    if math.isinf(epsilon):
+        return "no promise"
+    if epsilon >= NEXT_TO_NOTHING:
+        return "next to no promise"
+    return next((words for most, words in WORTH if epsilon <= most), "a weak promise")
+
+
+def still_wrong(epsilon: float, delta: float = 0.0) -> str:
+    """The least error of an observer who at first held both worlds to be equally likely:
+    (1 - delta) / (1 + e^epsilon).
+    """
+    return f"{100 * (1 - delta) / (1 + math.exp(epsilon)):.2g} %"
 
 
 def worth(privacy: Mapping[str, Any]) -> str:
-    """What the verified epsilon of a run is worth, in one sentence; empty where there is none.
-
-    An observer who held both worlds to be equally likely errs with probability (1 - delta) / (1 + e^epsilon) or more.
-    """
+    """What the verified epsilon of a run is worth, in one sentence; empty where there is none."""
     epsilon = number(privacy.get("verified_epsilon"))
     if epsilon is None:
         return ""
     if math.isinf(epsilon):
         return "No finite epsilon holds: nothing is promised."
-    named = f"An epsilon of {figure(epsilon)}"
+    return f"An epsilon of {figure(epsilon)} {promises(epsilon, number(privacy.get('delta')) or 0.0)}"
+
+
+def promises(epsilon: float, delta: float = 0.0) -> str:
+    """The end of a sentence that begins with a finite epsilon."""
     if epsilon >= NEXT_TO_NOTHING:
-        return f"{named} promises next to nothing."
-    for most, words in WORTH:
-        if epsilon <= most:
-            wrong = f"{100 * (1 - (number(privacy.get('delta')) or 0.0)) / (1 + math.exp(epsilon)):.2g} %"
-            observer = "an observer who at first held both possibilities equally likely is still wrong in at least"
-            return f"{named} is {words}: after the run, {observer} {wrong} of cases."
-    return f"{named} is a weak promise: in the worst case an observer is all but certain."
+        return "promises next to nothing."
+    if epsilon > WORTH[-1][0]:
+        return f"is {promise(epsilon)}: in the worst case an observer is all but certain."
+    observer = "an observer who at first held both possibilities equally likely is still wrong in at least"
+    return f"is {promise(epsilon)}: after the run, {observer} {still_wrong(epsilon, delta)} of cases."
+
+
+def scale() -> list[tuple[str, str, str]]:
+    """(epsilon, what it is, least error of an observer's guess) of a few epsilons, at delta 0."""
+    rows = [(figure(epsilon), promise(epsilon), still_wrong(epsilon)) for epsilon in SCALE]
+    return [*rows[:-1], (f"{rows[-1][0]} and more", rows[-1][1], "never")]
+
+
+def _if_it_holds(epsilon: float) -> str:
+    """What a claim promises."""
+    return f"{promise(epsilon)}, if it holds" if epsilon < NEXT_TO_NOTHING else f"{promise(epsilon)}, even if it holds"
+
+
+def _at_best(epsilon: float | None) -> str:
+    """What is left to promise where an attack has shown a lower bound."""
+    if epsilon is None:
+        return ""
+    return f"{promise(epsilon)}" if math.isinf(epsilon) else f"at best {promise(epsilon)}"
 
 
 def threat_table(privacy: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -181,7 +221,7 @@ def _claimed(privacy: Mapping[str, Any]) -> Figure:
         return Figure("claimed", "no claim", "", "the method claims no epsilon")
     scope = str(privacy.get("claimed_scope") or "run")
     formula = f"the paper's own formula: {privacy.get('claimed_equation') or 'equation not recorded'}"
-    return Figure("claimed", figure(value), SCOPES.get(scope, scope), formula)
+    return Figure("claimed", figure(value), SCOPES.get(scope, scope), formula, _if_it_holds(value))
 
 
 def _verified(privacy: Mapping[str, Any]) -> Figure:
@@ -195,8 +235,8 @@ def _verified(privacy: Mapping[str, Any]) -> Figure:
     else:
         detail = f"sound upper bound for what was sent ({privacy.get('accountant') or 'unnamed'} accountant)"
     if scope != "run" and at_scope is not None:
-        detail += f". At the claim's scope, {SCOPES.get(scope, scope)}: {figure(at_scope)}"
-    return Figure("verified", figure(value), SCOPES["run"], detail)
+        detail += f". At the claim's scope, {SCOPES.get(scope, scope)}: {figure(at_scope)} ({promise(at_scope)})"
+    return Figure("verified", figure(value), SCOPES["run"], detail, promise(value))
 
 
 def _audited(privacy: Mapping[str, Any]) -> Figure:
@@ -213,7 +253,7 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
         detail = f"measured lower bound: the true epsilon is no smaller{sure}{count}{at_most(privacy)}"
     if privacy.get("audit_verdict"):
         detail += f". Verdict: {privacy['audit_verdict']}"
-    return Figure("audited", figure(value), SCOPES.get(scope, scope), detail)
+    return Figure("audited", figure(value), SCOPES.get(scope, scope), detail, _at_best(value))
 
 
 def at_most(audited: Mapping[str, Any]) -> str:
@@ -236,6 +276,7 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
             f"claimed {figure(number(row.get('claimed_epsilon')))}, verified "
             f"{figure(number(row.get('verified_epsilon')))} for this alone. Verdict: {row.get('verdict')}"
             f"{at_most(row)}",
+            _at_best(number(row.get("audited_epsilon"))),
         )
         for row in rows
     ]
@@ -249,6 +290,7 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
                 f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "
                 f"guesses right, {canaries.get('canaries')} canaries; verified for the same run "
                 f"{figure(number(canaries.get('verified_epsilon')))}",
+                _at_best(number(canaries.get("audited_epsilon"))),
             )
         )
     fits = privacy.get("fit_audit")
@@ -257,7 +299,8 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
             f"the {fits.get('audited_on')}, with its own keys, batches and clipping, on data chosen to be told apart: "
             f"verified for the same {figure(number(fits.get('verified_epsilon')))}{at_most(fits)}"
         )
-        figures.append(Figure("audited", figure(number(fits.get("audited_epsilon"))), str(fits.get("scope")), words))
+        value = number(fits.get("audited_epsilon"))
+        figures.append(Figure("audited", figure(value), str(fits.get("scope")), words, _at_best(value)))
     return figures
 
 

@@ -23,6 +23,7 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.report.client_accuracy import summary_figures
+from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
@@ -60,6 +61,7 @@ class Session:
         self.note = folder.remark
         self.stopped: set[int] = set()
         self.overdue: set[int] = set()  # clients that have not been heard of since they were asked
+        self.live = LivePage(folder.path, config.operations.live_report)
         self.attempt = 0
         if resumed:
             self._return_to(checkpoint)
@@ -140,7 +142,8 @@ class Session:
         self.setup_seconds = time.perf_counter() - self.began
         stop.check()
         self.monitor.running(self.config, first - 1, self.accounts.epsilon_so_far())
-        with RunProgress(self.config.strategy.name, self.config.num_rounds, first - 1) as self.progress:
+        progress = RunProgress(self.config.strategy.name, self.config.num_rounds, first - 1)
+        with self.live, progress as self.progress:
             try:
                 self.strategy.start(
                     self._with_faults(grid),
@@ -214,6 +217,8 @@ class Session:
         if not last:
             stop.check()
         self._draw_labels()
+        if not last:
+            self.live.round_ended(current.number)
 
     def _draw_labels(self) -> None:
         """Who holds what, once, after a first round: importing matplotlib would delay it by as much as a model's
@@ -273,6 +278,7 @@ class Session:
             return
         from fedpriv.report.page import write_report  # matplotlib and jinja2: only now
 
+        self.live.close()
         self._draw_labels()
         write_report(self.folder.path)
 

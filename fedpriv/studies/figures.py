@@ -12,7 +12,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedpriv.common.files import save_figure
 from fedpriv.report.compare import spread
-from fedpriv.report.plots import PALETTE, blank_figure, draw_line
+from fedpriv.report.pictures import PALETTE
+from fedpriv.report.plots import blank_figure, draw_line
 from fedpriv.report.words import figure as in_figures
 from fedpriv.studies.reproduction import Measured
 from fedpriv.studies.results import Estimate, Figure, RunRecord

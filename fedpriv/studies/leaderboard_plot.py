@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fedpriv.report.plots import BLUE, FAINT, GREEN, INK, VERMILLION, Picture, save_picture
+from fedpriv.report.pictures import BLUE, FAINT, GREEN, INK, VERMILLION, Picture, save_picture
 from fedpriv.report.words import figure as in_figures
 from fedpriv.studies.results import Board, Entry
 

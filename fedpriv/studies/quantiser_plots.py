@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from fedpriv.report.plots import (
+from fedpriv.report.pictures import (
     BLACK,
     BLUE,
     GREEN,
@@ -22,10 +22,9 @@ from fedpriv.report.plots import (
     SKY,
     VERMILLION,
     Picture,
-    blank_figure,
-    log_axis,
     save_picture,
 )
+from fedpriv.report.plots import blank_figure, log_axis
 from fedpriv.report.words import figure as in_figures
 
 WORDS = {

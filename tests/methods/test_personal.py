@@ -343,8 +343,9 @@ def test_a_clients_accuracy_is_that_of_its_model_before_upload(strategy: str, ru
 
 def test_the_report_shows_it(run: Run) -> None:
     on, off = (run("partition.test_fraction=0.4", f"evaluate.clients={word}") for word in ("true", "false"))
-    assert 'src="clients.png"' in page_of(on) and (on / "clients.png").is_file()
-    assert "clients.png" not in page_of(off) and not (off / "clients.png").exists()
+    shown = 'alt="Plot of accuracy by client'
+    assert shown in page_of(on) and (on / "clients.png").is_file()
+    assert shown not in page_of(off) and not (off / "clients.png").exists()
 
 
 @pytest.mark.parametrize("strategy", group_choices(CONF / "strategy"))

@@ -97,7 +97,7 @@ def test_a_run_is_scraped_and_logged(run: Run, tmp_path: Path, monkeypatch: pyte
     assert [line["event"] for line in lines] == [
         *("metrics_served", "run_started", "round_ended"),
         *("client_refused", "client_refused", "round_ended"),
-        *("client_refused", "round_ended", "run_finished"),
+        *("client_refused", "round_ended", "checkpoint_written", "run_finished"),
     ]
     assert {line["run"] for line in lines} == {folder.name}
     assert [(line["round"], line["client"], line["code"]) for line in lines if line["event"] == "client_refused"] == [

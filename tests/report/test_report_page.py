@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -48,6 +49,13 @@ class Page(HTMLParser):
         self.text += data + " "
 
 
+def held(image: dict[str, str]) -> tuple[str, bytes]:
+    """(kind, content) of a picture that is in the page."""
+    found = re.fullmatch(r"data:([a-z/+]+);base64,(.+)", image["src"])
+    assert found is not None
+    return found[1], b64decode(found[2])
+
+
 def report(folder: Path) -> Page:
     return Page(write_report(folder))
 
@@ -80,14 +88,23 @@ def test_a_finished_run_shows_everything(tmp_path):
     ):
         assert words in page.text, words
     assert "Published variant" not in page.text and "not finished" not in page.text
-    assert [image["src"] for image in page.images] == ["accuracy.png", "loss.png", "epsilon.png", "noise.png"]
+    assert [image["alt"].split(" over")[0] for image in page.images] == [
+        "Line plot of test accuracy",
+        "Line plot of loss",
+        "Step plot of the epsilon spent so far: 31.5 after round 30; verified for the whole run 31.5, claimed for the "
+        "whole run 12.3.",
+        "Line plot of L2 norms",
+    ]
     assert "88.0 % in round 30" in page.images[0]["alt"]
-    assert all((tmp_path / "run" / image["src"]).stat().st_size > 5000 and image["alt"] for image in page.images)
+    for image, name in zip(page.images, ("accuracy", "loss", "epsilon", "noise"), strict=True):
+        assert held(image) == ("image/svg+xml", (tmp_path / "run" / f"{name}.svg").read_bytes())
+        assert (tmp_path / "run" / f"{name}.png").stat().st_size > 5000
 
 
 def test_a_page_needs_no_network_and_no_script(tmp_path):
     page = report(make_run(tmp_path / "run", rounds=3))
-    assert "script" not in page.tags and "http" not in page.raw and "//" not in page.raw
+    written = re.sub(r'src="data:[^"]*"', "", page.raw)
+    assert "script" not in page.tags and "http" not in page.raw and "//" not in written and "src=" not in written
     for rule in ("prefers-color-scheme: dark", "@media print", "width=device-width"):
         assert rule in page.raw
 
@@ -96,7 +113,7 @@ def test_a_published_run_says_what_leaks(tmp_path):
     page = report(make_run(tmp_path / "run", rounds=3, record=LEAKS))
     assert "Published variant. This run follows the paper as printed" in page.text
     assert f"What leaks: {LEAKS['reasons'][0]}" in page.text
-    assert f"verified ∞ the whole run no finite bound: {LEAKS['reasons'][0]}" in page.text
+    assert f"verified ∞ the whole run no promise no finite bound: {LEAKS['reasons'][0]}" in page.text
     assert "verified for the whole run without finite bound" in page.images[2]["alt"]
 
 
@@ -170,9 +187,11 @@ def test_an_audit_above_the_bound_is_an_alarm(tmp_path):
 def test_pictures_of_others_are_shown_where_they_exist(tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     (folder / "labels.png").write_bytes(b"png")
-    assert report(folder).images[-1]["src"] == "labels.png"
-    (folder / "audit.png").write_bytes(b"png")
-    assert [image["src"] for image in report(folder).images[-2:]] == ["audit.png", "labels.png"]
+    assert held(report(folder).images[-1]) == ("image/png", b"png")
+    (folder / "audit.png").write_bytes(b"audit")
+    (folder / "labels.svg").write_bytes(b"<svg/>")
+    found = [held(image) for image in report(folder).images[-2:]]
+    assert found == [("image/png", b"audit"), ("image/svg+xml", b"<svg/>")]
 
 
 ATTACK = "<script>alert('x')</script><img src=x onerror=y>\"&amp;[bold]"

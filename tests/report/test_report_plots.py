@@ -42,11 +42,10 @@ def drawn(monkeypatch):
     """The figures as they are saved, by file name."""
     figures = {}
 
-    def save(figure, folder, picture):
-        figures[picture.file] = figure.axes[0]
-        return picture
+    def save(figure, file):
+        figures[file.name] = figure.axes[0]
 
-    monkeypatch.setattr(plots, "save_picture", save)
+    monkeypatch.setattr(plots, "save_themed", save)
     return figures
 
 

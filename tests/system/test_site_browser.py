@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import Watched, chromium
 from site_results import HOSTILE, make_leaderboard, make_paper
 
 from fedpriv.site import main
@@ -39,49 +39,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.fail("there is no Chromium here: `make browser` installs it, `make test` leaves these tests out")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-gpu"], timeout=120_000
-        )
-        yield chromium
-        chromium.close()
-
-
-class Watched:
-    """A page and what went wrong in it."""
-
-    def __init__(self, page: Any, site: Path) -> None:
-        self.page, self.site = page, site
-        self.faults: list[str] = []
-        page.set_default_timeout(30_000)
-        page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("requestfailed", self._failure)
-        page.on("request", self._request)
-
-    def _request(self, request: Any) -> None:
-        if not request.url.startswith(("file://", "data:")):
-            self.faults.append(f"request: {request.url}")
-
-    def _failure(self, request: Any) -> None:
-        if request.failure != "net::ERR_ABORTED":  # a click may leave a page whose pictures are still loading
-            self.faults.append(f"failed: {request.url}: {request.failure}")
-
-    def open(self, path: str) -> None:
-        self.page.goto(f"{self.site.as_uri()}/{path}")
-
-    def width(self) -> int:
-        return self.page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
-
-    def texts(self, what: str) -> list[str]:
-        """Of the elements that are seen."""
-        return [" ".join(one.inner_text().split()) for one in self.page.locator(f"{what}:visible").all()]
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture
@@ -101,8 +60,8 @@ def test_a_page_opens_without_a_fault_and_fits_a_phone(opened: Watched, path: st
         opened.page.emulate_media(color_scheme=scheme)
         assert opened.width() <= size[0]
         assert opened.page.locator("h1").is_visible()
-    pictures = "[...document.images].map((one) => { one.loading = 'eager'; return one.decode().then(() => true); })"
-    assert all(opened.page.evaluate(f"Promise.all({pictures})"))
+        assert opened.barriers() == []
+    opened.decode()
     background = "getComputedStyle(document.body).backgroundColor"
     assert opened.page.evaluate(background) == "rgb(19, 20, 23)"  # the style was found
 

@@ -367,6 +367,7 @@ def _reference_mark(reference: Estimate) -> list[charts.Mark]:
 
 
 def _with_margin(limits: tuple[float, float]) -> tuple[float, float]:
-    low, high = limits
+    """Of accuracies in percent: no interval is drawn beyond what an accuracy can be."""
+    low, high = max(limits[0], 0.0), min(limits[1], 100.0)
     margin = 0.04 * (high - low)
-    return low - margin, high + margin
+    return max(low - margin, 0.0), min(high + margin, 100.0)

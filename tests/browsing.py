@@ -1,0 +1,74 @@
+"""A real browser for tests: Chromium, and a page that notes whatever goes wrong in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: Findings of axe-core that keep somebody from reading a page.
+GRAVE = ("serious", "critical")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a window. Fails the test where there is none."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.fail("there is no Chromium here: `make browser` installs it, `make test` leaves these tests out")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu"], timeout=120_000
+        )
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page and what went wrong in it. folder: what its addresses are below."""
+
+    def __init__(self, page: Any, folder: Path) -> None:
+        self.page, self.folder = page, folder
+        self.faults: list[str] = []
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("requestfailed", self._failure)
+        page.on("request", self._request)
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith(("file://", "data:")):
+            self.faults.append(f"request: {request.url}")
+
+    def _failure(self, request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # a click may leave a page whose pictures are still loading
+            self.faults.append(f"failed: {request.url}: {request.failure}")
+
+    def open(self, path: str) -> None:
+        self.page.goto(f"{self.folder.as_uri()}/{path}")
+
+    def width(self) -> int:
+        return self.page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
+
+    def texts(self, what: str) -> list[str]:
+        """Of the elements that are seen."""
+        return [" ".join(one.inner_text().split()) for one in self.page.locator(f"{what}:visible").all()]
+
+    def decode(self) -> None:
+        """Waits for all pictures; fails for one that is none."""
+        pictures = "[...document.images].map((one) => { one.loading = 'eager'; return one.decode().then(() => true); })"
+        assert all(self.page.evaluate(f"Promise.all({pictures})"))
+
+    def barriers(self) -> list[str]:
+        """What axe-core finds serious or critical, with the first element of each."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        found = Axe().run(self.page, options={"preload": False}).response["violations"]
+        return [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in found if one["impact"] in GRAVE]

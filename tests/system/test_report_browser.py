@@ -1,0 +1,101 @@
+"""Reports in a real browser: mailed alone, in light and dark, on a phone, by keyboard; and while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Watched, chromium
+from report_runs import full_run, make_run, privacy
+
+from fedpriv.report.__main__ import main
+from fedpriv.report.live.live_page import LivePage
+from fedpriv.report.page import write_report
+
+pytestmark = pytest.mark.browser
+
+PHONE, SCREEN = {"width": 390, "height": 800}, {"width": 1280, "height": 800}
+#: Of a corner of a picture, as the browser paints it: [red, green, blue, alpha].
+CORNER = """async (one) => { await one.decode(); const board = document.createElement('canvas').getContext('2d');
+  board.drawImage(one, 0, 0); return [...board.getImageData(2, 2, 1, 1).data]; }"""
+
+
+@pytest.fixture(scope="module")
+def mailed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run's report and a comparison, and nothing else."""
+    home, mail = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("mail")
+    shutil.copy(write_report(full_run(home / "a")), mail / "report.html")
+    make_run(home / "b", diff=0.5, record=privacy(verified_epsilon=8.0))
+    assert main([str(home)]) == 0
+    shutil.copy(home / "comparison.html", mail)
+    return mail
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", ["report.html", "comparison.html"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_mailed_page_is_whole_and_can_be_read_by_everybody(
+    browser: Any, mailed: Path, name: str, scheme: str
+) -> None:
+    watched = Watched(browser.new_page(viewport=SCREEN, color_scheme=scheme), mailed)
+    watched.open(name)
+    watched.decode()
+    pictures = watched.page.locator("img")
+    assert pictures.count() == (10 if name == "report.html" else 1)
+    watched.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    for size in (PHONE, SCREEN):
+        watched.page.set_viewport_size(size)
+        assert watched.width() <= size["width"]
+        assert watched.barriers() == []
+    paper = [255, 255, 255, 255] if scheme == "light" else [28, 30, 34, 255]
+    assert [one.evaluate(CORNER) for one in pictures.all()] == [paper] * pictures.count()
+    watched.page.close()
+    assert watched.faults == []
+
+
+def test_a_wide_table_scrolls_in_its_own_box_by_keyboard(browser: Any, mailed: Path) -> None:
+    watched = Watched(browser.new_page(viewport=PHONE), mailed)
+    watched.open("report.html")
+    box = watched.page.get_by_role("region", name="What was released")
+    assert box.evaluate("(one) => one.scrollWidth > one.clientWidth")
+    box.focus()
+    watched.page.keyboard.press("ArrowRight")
+    watched.page.wait_for_function("document.querySelector('[aria-label=\"What was released\"]').scrollLeft > 0")
+    assert watched.page.evaluate("window.scrollX") == 0
+    watched.page.close()
+    assert watched.faults == []
+
+
+def test_a_live_page_follows_the_run_and_rests_when_it_has_finished(browser: Any, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", finished=False)
+    watched = Watched(browser.new_page(viewport=SCREEN), folder)
+    wait = {"timeout": 120_000}
+    with LivePage(folder, 1) as live:
+        live.round_ended(15)
+        while not (folder / "report.html").is_file():
+            watched.page.wait_for_timeout(50)
+        watched.open("report.html")
+        watched.page.get_by_text("This run goes on.").wait_for()
+        watched.page.get_by_text("15 of 30 rounds").wait_for()
+        assert [one for one in watched.barriers() if not one.startswith("meta-refresh")] == []
+        line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line | {"round": 16}) + "\n")
+        live.round_ended(16)
+        watched.page.get_by_text("16 of 30 rounds").wait_for(**wait)  # nobody reloads but the page itself
+    assert "http-equiv" not in (folder / "report.html").read_text()  # interrupted: the page is at rest
+    shutil.copytree(make_run(tmp_path / "whole"), folder, dirs_exist_ok=True)
+    write_report(folder)
+    watched.page.get_by_text("30 of 30 rounds").wait_for(**wait)
+    assert watched.page.locator("meta[http-equiv], script").count() == 0  # nothing is left that could reload it
+    watched.page.close()
+    assert watched.faults == []
