@@ -76,6 +76,8 @@ def cases() -> list[tuple[str, ...]]:
 
 #: Noise at which an auditor of 20,000 trials can see something: a sampled batch hides more than a whole client.
 QUIET = ["strategy.client.noise_multiplier=2"]
+#: One of sixty participations, of which the noise hides all.
+OF_MANY = ["strategy.client.noise_multiplier=0.15"]
 SAMPLED = ["strategy.client.noise_multiplier=0.7", "local.batch_size=60"]
 
 
@@ -88,6 +90,8 @@ def noise_for(case: tuple[str, ...]) -> list[str]:
     client = client_schema(case[0])
     if issubclass(client, ExampleLevelClientOptions):
         return SAMPLED
+    if case[0] == "strategy=dpftrl":
+        return OF_MANY
     return QUIET if "noise_multiplier" in client.model_fields else []
 
 
