@@ -27,10 +27,10 @@ install: .venv/installed ## everything into .venv, from requirements.txt (hashes
 run: install ## the default job: Fed-CAD on the digits data, about half a minute
 	$(PY) -m fedpriv $(ARGS)
 
-browser: ## Chromium for the tests of the site: by apt-get, if it is missing and we are root
+browser: ## Chromium for the tests of pages: by apt-get, if it is missing and we are root
 	@{ $(FIND_CHROMIUM); } >/dev/null && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing Chromium for the tests of the site (apt-get)"; \
+		echo "installing Chromium for the tests of pages (apt-get)"; \
 		export DEBIAN_FRONTEND=noninteractive; \
 		get="apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20"; \
 		{ $$get update && $$get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,6 +28,7 @@ from fedpriv.report.overview import boxes_of, many, privacy_of, subtitle_of, til
 from fedpriv.report.pictures import Picture, Shown, shown
 from fedpriv.report.plots import Band, draw_comparison, draw_run
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
+from fedpriv.report.reloading import Live
 from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
 from fedpriv.report.words import (
     Figure,
@@ -81,28 +80,6 @@ SECURE_SUM = {
     "protocol": "Sums were opened by a masking protocol among the clients: what holds for sums is computational, and "
     "for no more colluders than said. The protocol is reviewed by tests, not audited.",
 }
-
-
-@dataclass(frozen=True)
-class Live:
-    """Of a page that is rewritten while its run goes on: the seconds after which it reloads itself."""
-
-    seconds: int
-
-    @property
-    def words(self) -> str:
-        now = datetime.now(UTC).strftime("%H:%M:%S UTC")
-        return f"As it was at {now}; this page looks for news every {self.seconds} seconds."
-
-
-#: What of a page is there only while its run goes on.
-_LIVE = re.compile(r"<!--live-->.*?<!--/live-->", re.DOTALL)
-
-
-def hold_still(page: Path) -> None:
-    """Turns a live page into one of a run that has stopped: it no longer reloads itself. Others stay as they are."""
-    if page.is_file() and (found := page.read_text(encoding="utf-8")) != (still := _LIVE.sub("", found)):
-        write_atomic(page, still, durable=False)
 
 
 def write_report(folder: Path, live: Live | None = None) -> Path:

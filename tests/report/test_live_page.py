@@ -17,7 +17,8 @@ from report_runs import make_run
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.report.live.live_page import LivePage
-from fedpriv.report.page import Live, hold_still, write_report
+from fedpriv.report.page import write_report
+from fedpriv.report.reloading import Live, hold_still
 
 RELOADS = 'http-equiv="refresh"'
 
@@ -99,6 +100,8 @@ from pathlib import Path
 from fedpriv.report.live.live_page import LivePage
 live = LivePage(Path(sys.argv[1]), 1)
 live.round_ended(1)
+with LivePage(Path(sys.argv[2]), 1) as other:
+    other.round_ended(1)
 print(live._process.pid, sorted({"matplotlib", "jinja2"} & set(sys.modules)), flush=True)
 time.sleep(600)
 """
@@ -106,7 +109,9 @@ time.sleep(600)
 
 def test_a_run_that_is_killed_leaves_a_page_at_rest_and_imports_no_plots(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", finished=False)
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(folder)], stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(folder), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as run:
         assert run.stdout is not None
         pid, imported = run.stdout.readline().split(maxsplit=1)
         assert json.loads(imported) == []

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedpriv.common.places import ROOT
+from fedpriv.report.reloading import Live, hold_still
 
 #: Seconds after which a live page looks for a newer one, and how long the process rests for each second of work.
 RELOAD, REST = 5, 4.0
@@ -54,8 +55,6 @@ class LivePage:
         """Ends the process; a page of it no longer says that the run goes on."""
         if self._process is None:
             return
-        from fedpriv.report.page import hold_still
-
         process, self._process = self._process, None
         process.terminate()
         process.wait()
@@ -79,7 +78,7 @@ def main(folder: Path, run: int) -> None:
     """Draws the page for every byte on stdin, until it is closed or the process ``run`` has ended."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # half a file is removed
     os.nice(19)
-    from fedpriv.report.page import Live, hold_still, write_report
+    from fedpriv.report.page import write_report
 
     said = False
     while _asked(run):
