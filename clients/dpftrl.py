@@ -8,6 +8,7 @@ all global models and may know who took part in which round.
 
 What neighbours are: `num_clients` numbers are given out before the run. Where a client is not there, its number does
 not answer; cohorts, denominators and all other clients' rounds are the same. So its updates are replaced by zero.
+(With over_selection another's would stand in their place, and the sum move by twice as much: it is refused.)
 
 Symbols: C -> `fedpriv.mechanisms.matrix_factors`, sigma -> noise_multiplier, k -> most, b -> apart.
 """

@@ -44,7 +44,7 @@ class DPFTRL(FederatedStrategy):
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
-        asked, size = self.options, max(population.clients_asked, population.clients_per_round)
+        asked, size = self.options, population.clients_per_round
         most, apart = limits(asked.participation, asked.participations, population.num_clients, size, asked.rounds)
         pattern = (asked.rounds, most, apart)
         self.mechanism = MatrixMechanism(

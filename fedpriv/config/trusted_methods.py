@@ -38,8 +38,13 @@ class DPFTRLClientOptions(MatrixOptions, ClientOptions):
     pass
 
 
-def check_matrix(server: dict[str, Any], client: dict[str, Any], num_rounds: int) -> None:
-    """Raises `OptionError` where the halves do not agree, or a band is longer than the run."""
+def check_matrix(server: dict[str, Any], client: dict[str, Any], num_rounds: int, over_selection: float) -> None:
+    """Raises `OptionError` where the halves do not agree, a band is longer than the run, or whose update counts hangs
+    on who else answered.
+    """
+    if over_selection > 1:
+        words = "where a client is silent another's update would take its place, and the sum move by both: 1"
+        raise OptionError("over_selection", over_selection, words)
     for name in MatrixOptions.model_fields:
         if server[name] != client[name]:
             raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")

@@ -246,6 +246,12 @@ def test_a_wrong_option_says_what_is_allowed(options: tuple[str, ...], words: st
         compose(["strategy=dpftrl", *(f"strategy.{option}" for option in options)])
 
 
+def test_nobody_takes_the_place_of_a_silent_client() -> None:
+    """Two of three asked would be added up: without one of them the third is, and the sum moves by both, not by C."""
+    with pytest.raises(OptionError, match=r"over_selection=1\.5: where a client is silent another's update"):
+        compose(["strategy=dpftrl", "num_clients=8", "clients_per_round=2", "over_selection=1.5"])
+
+
 def test_the_mechanism_of_both_halves_is_the_same() -> None:
     """The client's facts and the server's own count of participations lead to one price."""
     config = compose(["strategy=dpftrl", *OPTIONS[1:], "strategy.server.participations=3"])
