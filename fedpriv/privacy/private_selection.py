@@ -15,7 +15,10 @@ f(Q(<= y)) - f(Q(< y)), which tests/privacy/test_private_selection.py computes e
 - `NegativeBinomial` (truncated: K >= 1), Theorem 2: for every l > 1 and l^ >= 1
   e'(l) <= e(l) + (1 + eta)(1 - 1/l^) e(l^) + (1 + eta) log(1/gamma)/l^ + log(E[K])/(l - 1).
 - `Poisson` (K = 0: nothing is published), Theorem 6: where Q is (e^, d^)-private with e^ = log(1 + 1/(l - 1))
-  e'(l) <= e(l) + E[K] d^ + log(E[K])/(l - 1).
+  b(l) = e(l) + E[K] d^ + log(E[K])/(l - 1).
+  This bounds the outputs of K >= 1 alone, sum over y of A(y)^l A'(y)^(1-l) <= exp((l - 1) b(l)). "Nothing" has the
+  probability e^-E[K] in both worlds and is an output as well, so exp((l - 1) e'(l)) <= e^-E[K] + exp((l - 1) b(l)).
+  Without that term b(l) would be too small, even negative, for E[K] < 1.
 """
 
 from __future__ import annotations
@@ -103,10 +106,11 @@ class Poisson:
         return np.exp(self.mean * (np.asarray(at, dtype=np.float64) - 1))
 
     def curve(self, curve: Vector) -> Vector:
-        """e'(l) at each of `ORDERS`, from e(l) [orders]. Theorem 6."""
+        """e'(l) at each of `ORDERS`, from e(l) [orders]. Theorem 6 and the output of K = 0."""
         close = np.log1p(1 / (ORDERS - 1))  # e^ of each l
-        found: Vector = curve + self.mean * _deltas(curve, close) + math.log(self.mean) / (ORDERS - 1)
-        return np.maximum(found, 0.0)
+        something: Vector = curve + self.mean * _deltas(curve, close) + math.log(self.mean) / (ORDERS - 1)
+        with_nothing: Vector = np.logaddexp(-self.mean, (ORDERS - 1) * something) / (ORDERS - 1)
+        return np.maximum(with_nothing, 0.0)
 
     def draw(self, rng: np.random.Generator) -> int:
         """K, which may be 0."""
