@@ -225,9 +225,7 @@ def check_halves(config: Config) -> None:
         _check_unit_epsilon(config)
         _check_alike(config, UnitOptions.model_fields)
     if issubclass(client, DPFTRLClientOptions):
-        check_matrix(
-            config.server_options(), config.client_options(), config.num_rounds, config.over_selection
-        )
+        check_matrix(config.server_options(), config.client_options(), config.num_rounds, config.over_selection)
     if issubclass(client, FedOnceClientOptions):
         _check_alike(config, ["claimed_delta"])
         if config.model.name not in LINEAR:

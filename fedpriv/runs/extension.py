@@ -3,13 +3,15 @@
 The ledger goes on: every release stays in it at its own price, and what is verified at the end is the whole of it. The
 rounds to come are planned as if the run had had the larger number from the beginning, so the plan's epsilon is that of
 all rounds. This needs a method whose releases do not depend on num_rounds (`Method.bound_to_rounds`); the others are
-refused by name. tests/contract/test_extension.py holds every method to it: extended, a run has the model and the ledger
-of one that was that long from the start.
+refused by name. tests/contract/test_every_method.py holds every method to it: extended, a run has the model and the
+ledger of one that was that long from the start.
 
 What the new epsilon means: it bounds what the whole run tells, first part and extension, also where the decision to
 extend was taken from the first part's model, as long as no larger extension would have been chosen had that model been
 another: "stop, or go on up to T'" tells no more than "go on up to T'", of which the first is a part. Whoever means to
-decide again and again sets `privacy.max_epsilon` before the first round: a filter holds whatever is decided.
+decide again and again sets `privacy.max_epsilon` before the first round: a filter holds whatever is decided. For the
+same reason, where the noise followed earlier outputs, a budget cannot be set or lowered afterwards: what was spent is
+an odometer reading, and a filter set just above it would pass that off as a guarantee.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ def extend_run(path: Path, overrides: Sequence[str]) -> None:
             words = f"ended after {summary['rounds']} of {before.num_rounds} rounds, its clients' budgets were spent"
             raise RunFolderError(f"{folder.path}: this run {words}: rerun={folder.path} privacy.max_epsilon=...")
         after = extended(before, overrides)
+        _check_budget(before, after, folder)
         folder.refuse_unrepeatable(before)
         folder.add_stage(before, summary)
         folder.write_config(after)
@@ -84,6 +87,17 @@ def _check_method(before: Config, after: Config) -> None:
     if reason is not None:
         words = f"{name} cannot be extended: {reason}; rerun=RUN_FOLDER num_rounds={after.num_rounds} begins anew"
         raise OptionError("num_rounds", after.num_rounds, words)
+
+
+def _check_budget(before: Config, after: Config, folder: RunFolder) -> None:
+    """A filter bounds what a run tells if it was there, and no larger, while the noise was chosen."""
+    old, new = before.privacy.max_epsilon, after.privacy.max_epsilon
+    if new is None or (old is not None and old <= new):
+        return
+    if any(entry.adaptive or entry.realised is not None for entry in folder.ledger.read().entries):
+        allowed = "null" if old is None else f"null, or {old} and more"
+        words = f"rounds are done whose noise followed earlier outputs without this budget; allowed: {allowed}"
+        raise OptionError("privacy.max_epsilon", new, words)
 
 
 def _check_target(before: Config, after: Config) -> None:

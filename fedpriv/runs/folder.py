@@ -130,7 +130,7 @@ class RunFolder:
 
     def stages(self) -> list[dict[str, Any]]:
         """The run's earlier ends, oldest first: how many rounds it had then (rounds), the digest of its configuration
-        (config), and what was claimed and verified (claimed_epsilon, verified_epsilon).
+        (config), its budget (max_epsilon), and what was claimed and verified (claimed_epsilon, verified_epsilon).
         """
         file = self.path / STAGES
         try:
@@ -154,7 +154,8 @@ class RunFolder:
     def add_stage(self, config: Config, summary: dict[str, Any]) -> None:
         """Notes this end of the run, and makes it an unfinished one. The summary stays, under another name."""
         figures = {name: summary["privacy"][name] for name in ("claimed_epsilon", "verified_epsilon")}
-        stage = {"rounds": config.num_rounds, "config": config.digest(), **figures}
+        limit = {"max_epsilon": config.privacy.max_epsilon}
+        stage = {"rounds": config.num_rounds, "config": config.digest(), **limit, **figures}
         earlier = [known for known in self.stages() if known["rounds"] < config.num_rounds]
         write_atomic(self.path / STAGES, json.dumps([*earlier, stage], indent=1) + "\n")
         (self.path / "summary.json").rename(self.path / f"summary-{config.num_rounds:06d}.json")
@@ -252,10 +253,18 @@ class RunFolder:
         """A deadline or a lost worker shaped a round: the rounds after a checkpoint cannot be repeated bit for bit."""
         return (self.path / "disturbed").exists()
 
-    def mark_disturbed(self) -> None:
+    def mark_disturbed(self, why: str = "a deadline or a lost worker shaped a round") -> None:
         """Called before any reply of such a round is used."""
         if not self.disturbed:
-            write_atomic(self.path / "disturbed", "a deadline or a lost worker shaped a round\n")
+            write_atomic(self.path / "disturbed", f"{why}\n")
+
+    def mark_other_budget(self, last_round: int, config: Config) -> None:
+        """Disturbed is also a run whose rounds after a checkpoint were made under another `privacy.max_epsilon`, before
+        it was extended: other clients stopped then, so the same noise would hide other updates.
+        """
+        now = config.privacy.max_epsilon
+        if any(stage["rounds"] > last_round and stage.get("max_epsilon", now) != now for stage in self.stages()):
+            self.mark_disturbed("rounds of before the extension are made again under another privacy.max_epsilon")
 
     def next_attempt(self) -> int:
         """A number that no earlier start of this run has used, written down before it is used: two crashes in the same

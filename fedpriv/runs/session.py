@@ -81,6 +81,7 @@ class Session:
         be repeated (secure noise, a GPU) they are new releases: the ledger keeps the old entries, noise is fresh.
         """
         last, engine = checkpoint.round if checkpoint else 0, self.config.engine
+        self.folder.mark_other_budget(last, self.config)
         repeatable = self.config.privacy.rng == "seeded" and engine.device == "cpu"
         if repeatable and not self.folder.disturbed:
             self.folder.cut_back(last)

@@ -42,13 +42,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search came to. tried: trials that ran; chosen: option -> value; final: seed -> the run that counts, none
-    where there is a reason; at_edge: options whose best value stands at an edge in the end; epsilon: of all trials and
-    the choice among them, where they are private.
+    """What a search came to. tried: trials that ran, None where their number is secret; chosen: option -> value; final:
+    seed -> the run that counts, none where there is a reason; at_edge: options whose best value stands at an edge in
+    the end; epsilon: of all trials and the choice among them, where they are private.
     """
 
     search: Search
-    tried: int = 0
+    tried: int | None = None
     chosen: Mapping[str, str] = field(default_factory=dict)
     final: Mapping[int, Job] = field(default_factory=dict)
     reason: str | None = None
@@ -143,9 +143,9 @@ def _searched(board: Prepared) -> str:
     if own.private:
         return (
             f"The number of trials is drawn from a {own.law} law with mean {own.trials}, the options of each at random "
-            "from the ranges, and only the best is published: the verified epsilon holds for all of it (Papernot and "
-            f"Steinke, ICLR 2022). Trials are scored on {own.pictures:,} pictures that no client has and that need no "
-            "protection."
+            "from the ranges. The verified epsilon holds against whoever learns the best alone, not the other trials "
+            "or how many there were, which stand in runs.jsonl for the study's repetition (Papernot and Steinke, ICLR "
+            f"2022). Trials are scored on {own.pictures:,} pictures that no client has and that need no protection."
         )
     return (
         f"{own.trials} points of a scrambled Sobol sequence, even in logarithms, with seed {own.seed}. Where any best "

@@ -4,6 +4,9 @@ For each seed: the number K of trials is drawn; each trial draws its options fro
 with noise of its own at the epsilon that the choice leaves for one (`tuning_cost`); they are scored on pictures that
 belong to nobody; the model of the best is the result. It is tested by repeating that trial, bit for bit, with the set's
 own test pictures in place of those.
+
+The price is that of a release of the best alone: K and the other trials are secrets, so no entry says how many there
+were. A study on public pictures still keeps all of their records, for its repetition (runs.jsonl).
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ def _chosen(
             best[one.seed] = (score, one)
     if missing := [seed for seed in board.plan.seeds if seed not in best]:
         reason = f"{NO_ACCURACY.format('trial', board.plan.measure)} with seed {missing[0]}"
-        return Tuned(search, tried=len(trials), reason=reason)
+        return Tuned(search, reason=reason)
     values: dict[str, list[float]] = {}
     for _, one in best.values():
         for override in one.trial:
@@ -90,7 +93,6 @@ def _chosen(
             values.setdefault(option, []).append(float(value))
     return Tuned(
         search,
-        tried=len(trials),
         chosen={option: f"{min(own):g} to {max(own):g}" for option, own in values.items()}
         | {"epsilon of a trial": f"{share[0]:g}"},
         final={seed: best[seed][1].tested for seed in board.plan.seeds},

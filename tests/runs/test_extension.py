@@ -94,6 +94,36 @@ def test_a_larger_budget_lets_clients_go_on(run: Run) -> None:
         extend_run(same, ["num_rounds=9"])
 
 
+def test_what_adaptive_noise_happened_to_spend_is_not_made_a_guarantee(run: Run) -> None:
+    """By a budget that is set, or lowered, to what was spent."""
+    own = "strategy.client"
+    adaptive = (*SMALL, "privacy.variant=published", f"{own}.sigma_diff=1", f"{own}.obsolete_factor=1")
+    free, held = (run(*adaptive, "num_rounds=4", f"privacy.max_epsilon={limit}") for limit in ("null", 1e5))
+    assert summary_of(free)["privacy"]["verified_epsilon"] in ("inf", "infinite")
+    for folder, words in ((free, "allowed: null"), (held, r"allowed: null, or 100000\.0 and more")):
+        spent = summary_of(folder)["privacy"]["spent_so_far"]
+        with pytest.raises(OptionError, match=rf"privacy\.max_epsilon=\S+: .* followed earlier outputs .*{words}"):
+            extend_run(folder, ["num_rounds=5", f"privacy.max_epsilon={1.01 * spent}"])
+        assert (folder / "summary.json").exists()
+    assert extended(held, "num_rounds=5", "privacy.max_epsilon=2e5")["privacy"]["verified_epsilon"] == 2e5
+
+
+def test_rounds_of_another_budget_are_not_repeated_with_their_noise(run: Run) -> None:
+    """Rounds 3 and 4, in which a client had stopped, are made again with it: new releases beside those of before."""
+    options = (*SMALL, "num_clients=3", "num_rounds=4", "seed=1")
+    once = summary_of(run(*SMALL, "num_rounds=1"))["privacy"]["verified_epsilon"]
+    folder = run(*options, f"privacy.max_epsilon={2 * once}")
+    before, stopped = ledger_of(folder), summary_of(folder)["privacy"]["clients_stopped"]
+    assert stopped and any(entry["round"] == 4 for entry in before)
+    extend_run(folder, ["num_rounds=5", f"privacy.max_epsilon={9 * once}"])
+    newest = folder / "checkpoints" / "round-000004" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    resume_run(folder)
+    found = ledger_of(folder)
+    assert [entry for entry in found if entry["attempt"] == 0] == before
+    assert {entry["round"] for entry in found if entry["attempt"]} == {3, 4, 5}
+
+
 def test_a_target_is_not_passed_in_silence(run: Run) -> None:
     folder = run(*SMALL, "num_rounds=2", "privacy.target_epsilon=30")
     before = result_of(folder)

@@ -288,6 +288,7 @@ def test_a_privately_tuned_board_counts_the_choice(carried_out: dict[str, Any]) 
     assert {entry.method for entry in board.entries} == {"fedldp", "fedcad"}
     for entry in board.entries:
         assert 0.97 * entry.target < entry.verified_epsilon <= entry.target and entry.tuning is None
+        assert entry.tried is None  # how many trials there were is a part of what the price hides
         assert len(entry.runs) == 2 and entry.accuracy.n == 2
         for name in entry.runs:
             run = by_name[name]
