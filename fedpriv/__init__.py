@@ -7,6 +7,7 @@
     run.summary, run.metrics, run.ledger, run.figures, run.model
     fedpriv.audit_run(run), fedpriv.attack_run(run), fedpriv.compare_runs([run, ...])
     fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
+    fedpriv.extend_run(run, ["num_rounds=120"]), fedpriv.rerun(run, ["local.lr=0.05"])
 
 Options are those of the command line. What a user can mend is a `FedprivError`: `OptionError` names the option, its
 value and what is allowed. Everything is imported when it is first used. docs/python.md is the guide.
@@ -18,7 +19,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpriv.api.calls import attack_run, audit_run, compare_runs, load, plan_run, resume_run, run
+    from fedpriv.api.calls import (
+        attack_run,
+        audit_run,
+        compare_runs,
+        extend_run,
+        load,
+        plan_run,
+        rerun,
+        resume_run,
+        run,
+    )
     from fedpriv.api.comparison import Comparison
     from fedpriv.api.findings import Attacks, Audit, Plan
     from fedpriv.api.run_object import Figure, Run
@@ -43,15 +54,27 @@ __all__ = [
     "attack_run",
     "audit_run",
     "compare_runs",
+    "extend_run",
     "load",
     "plan_run",
+    "rerun",
     "resume_run",
     "run",
 ]
 
 #: Where a name is defined; imported when it is first asked for, since torch alone takes seconds.
 _HOMES = {
-    "fedpriv.api.calls": ("attack_run", "audit_run", "compare_runs", "load", "plan_run", "resume_run", "run"),
+    "fedpriv.api.calls": (
+        "attack_run",
+        "audit_run",
+        "compare_runs",
+        "extend_run",
+        "load",
+        "plan_run",
+        "rerun",
+        "resume_run",
+        "run",
+    ),
     "fedpriv.api.comparison": ("Comparison",),
     "fedpriv.api.findings": ("Attacks", "Audit", "Plan"),
     "fedpriv.api.run_object": ("Figure", "Run"),

@@ -25,7 +25,12 @@ from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.schema import Config
 
 #: Calls for what the command line has an option for.
-INSTEAD = {"resume": "fedpriv.resume_run(FOLDER)", "plan": "fedpriv.plan_run([...])"}
+INSTEAD = {
+    "resume": "fedpriv.resume_run(FOLDER)",
+    "extend": "fedpriv.extend_run(FOLDER, [...])",
+    "rerun": "fedpriv.rerun(FOLDER, [...])",
+    "plan": "fedpriv.plan_run([...])",
+}
 
 
 def run(options: Sequence[str] = (), *, folder: str | Path | None = None, quiet: bool = False) -> Run:
@@ -57,6 +62,44 @@ def resume_run(run: Run | str | Path, *, quiet: bool = False) -> Run:
 
         resumed(path)
     return Run(path)
+
+
+def extend_run(run: Run | str | Path, options: Sequence[str], *, quiet: bool = False) -> Run:
+    """More rounds for a run that has finished: ``["num_rounds=120"]``. They are priced, with all that was released
+    before, before the first of them begins.
+
+    Raises `OptionError` for an option that an extension cannot change, a method that cannot be extended, or an epsilon
+    beyond `privacy.target_epsilon`; `RunFolderError` for a run that has not finished.
+    """
+    path = folder_of(run)
+    _check_overrides(options)
+    with _guest(quiet), _resumable(path):
+        from fedpriv.runs.extension import extend_run as extended
+        from fedpriv.runs.start import resume_run as resumed
+
+        extended(path, list(options))
+        resumed(path)
+    return Run(path)
+
+
+def rerun(
+    run: Run | str | Path, options: Sequence[str] = (), *, folder: str | Path | None = None, quiet: bool = False
+) -> Run:
+    """Repeats a run, finished or not, in a folder of its own, with other values where options say so:
+    ``["local.lr=0.05", "seed=1"]``. folder: as in `run`.
+
+    Raises as `run` does, and `RunFolderError` where there is no run.
+    """
+    _check_overrides(options)
+    with _guest(quiet):
+        from fedpriv.runs.changed import config_for_rerun
+        from fedpriv.runs.start import start_run
+
+        config = config_for_rerun(folder_of(run), list(options))
+        target = folder_of(folder) if folder is not None else _new_folder(config)
+        with _resumable(target):
+            start_run(config, target)
+        return Run(target)
 
 
 def plan_run(options: Sequence[str] = ()) -> Plan:
@@ -164,6 +207,12 @@ def compare_runs(runs: Sequence[Run | str | Path]) -> Comparison:
 
 
 def _one_run(options: Sequence[str]) -> Config:
+    _check_overrides(options)
+    return compose(list(options))
+
+
+def _check_overrides(options: Sequence[str]) -> None:
+    """One value for each option, and nothing that is for the command line. Raises `OptionError`."""
     if isinstance(options, str):
         raise OptionError("options", options, f'must be a list: ["{options}"]')
     for override in parse(options):
@@ -174,7 +223,6 @@ def _one_run(options: Sequence[str]) -> Config:
             raise OptionError(key, value, "one run has one value: call fedpriv.run for each")
         if key in COMMANDS or key.split(".")[0].split("/")[0] == "hydra":
             raise OptionError(key, value, "is for the command line; where a run is written says folder=")
-    return compose(list(options))
 
 
 def _new_folder(config: Config) -> Path:

@@ -22,7 +22,17 @@ import fedpriv
 
 SMALL = ["num_clients=4", "clients_per_round=4", "num_rounds=3", "engine=inprocess"]
 QUICK = [*SMALL, "operations.report=false"]
-CALLS = ("attack_run", "audit_run", "compare_runs", "load", "plan_run", "resume_run", "run")
+CALLS = (
+    "attack_run",
+    "audit_run",
+    "compare_runs",
+    "extend_run",
+    "load",
+    "plan_run",
+    "rerun",
+    "resume_run",
+    "run",
+)
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +154,25 @@ def test_runs_are_compared(finished: fedpriv.Run, tmp_path: Path) -> None:
         fedpriv.compare_runs([tmp_path / "nowhere"])
 
 
+def test_more_rounds_and_the_same_run_with_other_options(tmp_path: Path) -> None:
+    short = fedpriv.run([*QUICK, "num_rounds=1"], folder=tmp_path / "short", quiet=True)
+    price = short.verified_epsilon
+    longer = fedpriv.extend_run(short, ["num_rounds=2"], quiet=True)
+    assert longer == short and longer.summary["rounds"] == 2 and len(longer.metrics) == 2
+    assert price is not None and longer.verified_epsilon is not None and longer.verified_epsilon > price
+    whole = fedpriv.rerun(longer, folder=tmp_path / "whole", quiet=True)  # both rounds at once
+    assert result_of(whole.folder)["model"] == result_of(longer.folder)["model"]
+    other = fedpriv.rerun(short.folder, ["num_rounds=1", "seed=1"], folder=tmp_path / "other", quiet=True)
+    assert (other.config.seed, other.config.num_rounds, other.summary["rounds"]) == (1, 1, 1)
+    with pytest.raises(fedpriv.OptionError, match=r"local\.lr=1: extend= changes num_rounds"):
+        fedpriv.extend_run(short, ["num_rounds=3", "local.lr=1"])
+    with pytest.raises(fedpriv.OptionError, match="seed=1,2: one run has one value"):
+        fedpriv.rerun(short, ["seed=1,2"], folder=tmp_path / "never")
+    with pytest.raises(fedpriv.RunFolderError, match="holds a run already"):
+        fedpriv.rerun(short, ["seed=1"], folder=whole.folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "short", "whole"]
+
+
 # --- mistakes --------------------------------------------------------------------------------------------
 
 
@@ -155,7 +184,8 @@ def test_runs_are_compared(finished: fedpriv.Run, tmp_path: Path) -> None:
         (["seed=1,2"], "seed=1,2: one run has one value"),
         (["resume=x"], r"resume=x: is a call of its own: fedpriv\.resume_run"),
         (["plan=true"], r"plan=true: is a call of its own: fedpriv\.plan_run"),
-        (["rerun=x"], "rerun=x: is for the command line"),
+        (["rerun=x"], r"rerun=x: is a call of its own: fedpriv\.rerun"),
+        (["extend=x"], r"extend=x: is a call of its own: fedpriv\.extend_run"),
         (["hydra.run.dir=x"], r"hydra\.run\.dir=x: is for the command line; where a run is written says folder="),
         (["nonsense"], "nonsense: not of the form option=value"),
         ("seed=1", r'options=seed=1: must be a list: \["seed=1"\]'),
