@@ -1,6 +1,6 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo reproduce leaderboard site lint \
+.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo reproduce leaderboard site docs lint \
 	format bench bench-privacy papers map lock clean
 
 PYTHON ?= python3
@@ -55,6 +55,10 @@ test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 
 site: install ## the site of docs/results in site/; ARGS="results=FOLDER out=FOLDER"
 	$(PY) -m fedpriv.site $(ARGS)
+
+docs: install ## the documentation as a site in build/docs; to search in it: python -m http.server -d build/docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo build/docs/index.html
 
 stress: install ## the sampled tests of `make test` in full: a million damaged messages, a million found by coverage, 1,000 kills
 	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 FEDPRIV_KILLS=1000 $(PY) -m pytest -s --timeout=7200 \

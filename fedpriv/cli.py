@@ -95,13 +95,6 @@ def _how_to_go_on(folder: Path) -> str:
     return ""
 
 
-def _remove_if_unused(folder: Path) -> None:
-    """A refused run leaves no folder."""
-    if folder.is_dir() and {path.name for path in folder.iterdir()} == {".lock"}:
-        (folder / ".lock").unlink(missing_ok=True)
-        folder.rmdir()
-
-
 def _dispatch(arguments: list[str]) -> int:
     flags, overrides = flags_and_overrides(arguments)
     if "-sc" in flags:
@@ -162,11 +155,15 @@ def check(overrides: Sequence[str], multirun: bool) -> Config | None:
     for override in parsed:
         if override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") and not override.is_sweep_override():
             check_place(override.key_or_group, str(override.value()))
-    parsed = [o for o in parsed if not _is_hydras(o.key_or_group)]
+    given, parsed = parsed, [o for o in parsed if not _is_hydras(o.key_or_group)]
     if not multirun:
         return compose([o.input_line or "" for o in parsed])
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
+    if any(o.key_or_group == "hydra/sweeper" and o.value() != "basic" for o in given):
+        planned(None)  # a search chooses its jobs one after the other: each is checked when it is chosen
+        compose([o.input_line or "" for o in parsed if not o.is_sweep_override()])
+        return None
     (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None) or [[[]]]
     planned(len(jobs))
     seen: set[str] = set()
@@ -209,6 +206,9 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
 
     exit_codes.clear()
     find_own_methods()
+    searches = any(o.startswith("hydra/sweeper=optuna") for o in arguments)
+    if searches and not any(o.startswith("hydra.sweeper.direction=") for o in arguments):
+        arguments = [*arguments, "hydra.sweeper.direction=maximize"]  # of the accuracy that `job` returns
     elsewhere = any(o.startswith("hydra/launcher=") and o != "hydra/launcher=basic" for o in arguments)
     given = sys.argv
     sys.argv = [given[0], *arguments]
@@ -225,8 +225,9 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     return max(exit_codes, default=DONE)
 
 
-def job(_: Any) -> None:
-    """One Hydra job: composed again by `compose`, run in the folder that Hydra made for it.
+def job(_: Any) -> float | None:
+    """One Hydra job: composed again by `compose`, run in the folder that Hydra made for it. Returns its accuracy at the
+    end, which a sweeper that searches makes larger; None where there is none.
 
     A job that fails records that in its folder, and the other jobs of a sweep continue.
     """
@@ -255,9 +256,11 @@ def job(_: Any) -> None:
             print(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
             summary = start_run(config, folder)
+        reached.append(summary["accuracy"]["final"])
         finish(summary, folder)
         return DONE
 
+    reached: list[float | None] = []
     with plain_output(f"{folder.name}: " if parallel else None):
         code, message = outcome(work)
     if code > SIGNALLED and not parallel:
@@ -268,6 +271,7 @@ def job(_: Any) -> None:
     if code and sweep:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / FAILURE_FILE).write_text(f"exit code {code}: {message}\n")
+    return reached[-1] if reached else None
 
 
 def finish(summary: dict[str, Any], folder: Path) -> None:

@@ -66,6 +66,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/studies/test_site.py::test_every_link_and_anchor_leads_somewhere",
     ),
     (
+        r"make docs",
+        "builds all pages",
+        "tests/system/test_docs_site.py::test_every_page_of_the_docs_is_there",
+    ),
+    (
         r"make map",
         "writes into docs/",
         "tests/test_architecture.py::test_the_map_is_that_of_the_code",
@@ -291,7 +296,7 @@ class Shop:
         if multirun or kept != given:  # what is made smaller is taken as it stands, too
             check([word for word in given if word != "-m"], multirun)
         if multirun:  # the first value of each option, and the last one too of the first option
-            swept = [n for n, word in enumerate(kept) if "," in word and "[" not in word and "{" not in word]
+            swept = [n for n, word in enumerate(kept) if "," in word and not set("[{(") & set(word)]
             for n in swept:
                 key, _, values = kept[n].partition("=")
                 several = values.split(",")

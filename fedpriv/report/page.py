@@ -1,7 +1,7 @@
 """The HTML pages: one run's report, and the comparison of several.
 
-A page needs nothing beside it, so that it can be mailed: its pictures are in it; no network, no script. Everything that
-comes from a file is escaped by the template engine.
+A page needs nothing beside it, so that it can be mailed: its pictures are in it; no network, and no script but
+the one that sorts a comparison's runs. Everything that comes from a file is escaped by the template engine.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.versions import made_by
-from fedpriv.report import templates
+from fedpriv.report import runs_table, templates
 from fedpriv.report.attacks import attack_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
 from fedpriv.report.method_figures import method_figures
@@ -56,6 +55,7 @@ _PAGES = Environment(
             "summary": templates.SUMMARY,
             "run": templates.RUN,
             "comparison": templates.COMPARISON,
+            "runs": runs_table.TEMPLATE,
         }
     ),
     autoescape=True,
@@ -139,7 +139,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         epsilons=scale(),
         picture=shown(folder, picture) if picture else None,
         left_out=[(os.path.relpath(path, folder), reason) for path, reason in comparison.left_out],
-        groups=[(group.label, [_link(run.path, folder) for run in group.runs]) for group in comparison.groups],
+        runs=runs_table.runs_table(comparison, folder),
     )
     write_atomic(folder / "comparison.html", page)
     names = ["comparison.html", "comparison.csv", *([picture.file] if picture else [])]
@@ -255,9 +255,3 @@ def _existing(folder: Path, picture: Picture) -> list[Shown]:
 def _mapping(source: Any, key: str) -> dict[str, Any]:
     value = pick(source, key)
     return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _link(run: Path, folder: Path) -> tuple[str, str]:
-    name = os.path.relpath(run, folder)
-    page = "report.html" if (run / "report.html").is_file() else "summary.json"
-    return quote(f"{name}/{page}"), name

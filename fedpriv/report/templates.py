@@ -280,12 +280,6 @@ COMPARISON = """{% extends "base" %}
 <h2>Left out</h2>
 <ul>{% for name, reason in left_out %}<li><code>{{ name }}</code>: {{ reason }}</li>{% endfor %}</ul>
 {% endif %}
-<h2>The runs</h2>
-<ul>
-{% for label, links in groups %}
-<li>{{ label }}:
-{% for href, name in links %}<a href="{{ href }}">{{ name }}</a>{{ ", " if not loop.last }}{% endfor %}</li>
-{% endfor %}
-</ul>
+{% include "runs" %}
 {% endblock %}
 """

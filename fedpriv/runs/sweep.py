@@ -8,6 +8,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 
 from fedpriv.common.command_line import DONE, FAILED, shown
+from fedpriv.common.errors import FedprivError
 from fedpriv.common.verbosity import is_quiet
 
 
@@ -24,7 +25,21 @@ class SweepOutcome(Callback):
             for name, reason in failures.items():
                 print(f"  {name}: {reason}")
         if finished:
-            print(f"compare: fedpriv compare {shown(folder)}", flush=True)
+            print(f"compare: {_compared(folder)}", flush=True)
+
+
+def _compared(folder: Path) -> str:
+    """Writes the sweep's page and says where it is; where that does not work, the command that tells why."""
+    from fedpriv.report.compare import compare
+    from fedpriv.report.page import write_comparison
+    from fedpriv.report.reading import find_runs, read_run
+
+    command = f"fedpriv compare {shown(folder)}"
+    try:
+        found = compare([read_run(run) for run in find_runs([folder])])
+        return shown(write_comparison(found, folder)[0]) if found.groups else command
+    except (FedprivError, OSError):
+        return command
 
 
 #: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
@@ -34,9 +49,9 @@ FAILURE_FILE = "failed.txt"
 _jobs_of_sweep: list[int] = []  # how many there are, where this process has counted them
 
 
-def planned(jobs: int) -> None:
-    """A sweep of so many jobs begins."""
-    _jobs_of_sweep[:] = [jobs]
+def planned(jobs: int | None) -> None:
+    """A sweep of so many jobs begins; None: of as many as a search takes."""
+    _jobs_of_sweep[:] = [] if jobs is None else [jobs]
 
 
 def which(number: int) -> str:

@@ -141,7 +141,7 @@ def test_quiet_leaves_the_last_line_and_errors(fedpriv: Fedpriv) -> None:
     assert fedpriv(*options, "-q", "hydra.run.dir=page").out == "report: page/report.html\n"
     assert fedpriv("--quiet", "-m", *options, NO_REPORT, "seed=0,1", "hydra.sweep.dir=all").out.splitlines() == [
         *(f"folder: all/{number}-fedcad-digits" for number in (0, 1)),
-        "compare: fedpriv compare all",
+        "compare: all/comparison.html",
     ]
     assert "num_clients=0: must be at least 1" in fedpriv("-q", "num_clients=0").err
     assert VARIABLE not in os.environ

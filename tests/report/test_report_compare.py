@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from fedpriv.config.compose import compose
 from fedpriv.report.__main__ import main
 from fedpriv.report.compare import WARNING, _differing_options, compare, mean_curve, spread
 from fedpriv.report.reading import read_run
+from fedpriv.report.runs_table import runs_table
 from fedpriv.report.tables import comparison_tables, plain_table
 
 
@@ -253,3 +255,17 @@ def test_an_option_that_both_halves_have_is_shown_once() -> None:
     ] * 2
     halves[0]["strategy.client.clipping"] = "quantile"  # no longer the same
     assert "strategy.server.clipping" in _differing_options(halves)[0]
+
+
+def test_every_run_has_a_row_with_what_it_is_sorted_by(tmp_path):
+    make_run(tmp_path / "10-a", accuracy=0.5, record=privacy(verified_epsilon=math.inf, audited_epsilon=None))
+    make_run(tmp_path / "9-b", accuracy=0.7, noise=0.3, seed=4, total_s=125.0)
+    table = runs_table(compared(tmp_path / "10-a", tmp_path / "9-b"), tmp_path)
+    assert table.header[:3] == ["run", "noise_multiplier", "seed"] and table.header[-1] == "time"
+    first, second = (dict(zip(table.header, row, strict=True)) for row in table.rows)
+    assert (first["run"].text, first["run"].link) == ("9-b", "9-b/summary.json")
+    assert (first["noise_multiplier"].value, first["seed"].value, first["accuracy"].value) == (0.3, 4, 0.7)
+    assert (first["time"].value, second["verified ε"].key, second["verified ε"].text) == (125.0, "Infinity", "∞")
+    assert (second["audited ε"].key, second["audited ε"].text) == ("", "not audited")
+    traffic = json.loads((tmp_path / "9-b/summary.json").read_text())["traffic"]
+    assert first["sent"].value == traffic["bytes_up"] + traffic["bytes_down"]

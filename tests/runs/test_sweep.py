@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import SMALL, Outcome, Run, result_of
 
 from fedpriv import cli as cli_module
@@ -35,8 +36,10 @@ def test_a_sweep_runs_every_combination_and_compares_them(
     assert jobs_of(folder) == names
     assert outcome.out.splitlines()[-2:] == [
         "sweep: 8 runs finished, 0 failed",
-        f"compare: fedpriv compare {folder.relative_to(tmp_path)}",
+        f"compare: {folder.relative_to(tmp_path)}/comparison.html",
     ]
+    page = (folder / "comparison.html").read_text()
+    assert [page.count(f'href="{name}/summary.json"') for name in names] == [1] * 8
     alone = run("num_rounds=2", "strategy=fedldp", "strategy.client.noise_multiplier=0.1", "seed=1")
     assert result_of(folder / names[3]) == result_of(alone)
 
@@ -114,3 +117,16 @@ def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pyte
     assert outcome.code == 130
     assert outcome.err == "fedpriv: interrupted; resume=sweep/0-fedcad-digits goes on from the last checkpoint\n"
     assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
+
+
+def test_optuna_searches_for_the_largest_accuracy(cli: Cli, tmp_path: Path):
+    search = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.sampler.seed=1")
+    outcome = cli("-m", *QUIET, "num_rounds=1", "local.lr=interval(0.001,1)", *search, "hydra.sweep.dir=search")
+    assert outcome.code == 0, outcome.err
+    jobs = [json.loads(path.read_text()) for path in (tmp_path / "search").glob("*/summary.json")]
+    reached = [job["accuracy"]["final"] for job in jobs]
+    best = yaml.safe_load((tmp_path / "search/optimization_results.yaml").read_text())
+    assert len(set(reached)) > 1 and best["best_value"] == max(reached)
+    assert "sweep: 3 runs finished, 0 failed" in outcome.out
+    wrong = cli("-m", *QUIET, "local.lr=interval(0.001,1)", search[0], "num_rounds=0")
+    assert wrong.code == 2 and "num_rounds=0: must be at least 1" in wrong.err

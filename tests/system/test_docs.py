@@ -24,7 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = commands()
 HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
 #: No page is longer, in lines; a page that is not named here may have 200.
-LONGEST = {"README.md": 160, "docs/tutorial.md": 99, "docs/epsilons.md": 160, "docs/deploy.md": 230}
+LONGEST = {
+    "README.md": 80,
+    "docs/methods.md": 235,
+    "docs/tutorial.md": 99,
+    "docs/epsilons.md": 160,
+    "docs/deploy.md": 230,
+}
 
 pytestmark = pytest.mark.timeout(900)
 

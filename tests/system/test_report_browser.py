@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,5 +98,36 @@ def test_a_live_page_follows_the_run_and_rests_when_it_has_finished(browser: Any
     write_report(folder)
     watched.page.get_by_text("30 of 30 rounds").wait_for(**wait)
     assert watched.page.locator("meta[http-equiv], script").count() == 0  # nothing is left that could reload it
+    watched.page.close()
+    assert watched.faults == []
+
+
+def test_a_click_or_a_key_on_a_head_sorts_the_runs(browser: Any, tmp_path: Path) -> None:
+    for name, accuracy, verified in (("0-a", 0.9, 80.0), ("1-b", 0.5, math.inf), ("2-c", 0.7, 9.0), ("3-d", 0.6, None)):
+        record = privacy(verified_epsilon=verified)
+        make_run(tmp_path / name, accuracy=accuracy, seed=int(name[0]), record=record)
+    assert main([str(tmp_path)]) == 0
+    watched = Watched(browser.new_page(viewport=SCREEN), tmp_path)
+    watched.open("comparison.html")
+
+    def order() -> list[str]:
+        return watched.texts("table.sortable tbody td:first-child")
+
+    assert order() == ["0-a", "1-b", "2-c", "3-d"]
+    watched.page.get_by_role("button", name="accuracy").click()
+    assert order() == ["1-b", "3-d", "2-c", "0-a"]
+    head = watched.page.get_by_role("button", name="verified")
+    head.press("Enter")
+    assert order() == ["2-c", "0-a", "1-b", "3-d"]  # infinite behind 80, unknown last
+    head.press("Enter")
+    assert order() == ["1-b", "0-a", "2-c", "3-d"]
+    assert watched.page.locator("th[aria-sort=descending]").inner_text().startswith("verified")
+    watched.page.set_viewport_size(PHONE)
+    watched.page.get_by_label("sorted by").select_option("accuracy, rising")
+    rows = watched.page.locator("table.sortable tbody td:first-child").all_inner_texts()
+    assert rows == ["1-b", "3-d", "2-c", "0-a"] and watched.width() <= PHONE["width"]
+    plain = browser.new_page(viewport=SCREEN, java_script_enabled=False)
+    plain.goto((tmp_path / "comparison.html").as_uri())
+    assert plain.get_by_role("button").count() == 0 and plain.locator("table.sortable tbody tr").count() == 4
     watched.page.close()
     assert watched.faults == []

@@ -1,0 +1,158 @@
+"""Every run of a comparison in one table that a click on a column's head sorts. Without its script it is a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fedpriv.report.compare import EPSILONS, Comparison
+from fedpriv.report.reading import RunFolder
+from fedpriv.report.words import figure, number, percent, pick, seconds, size, threat_short
+
+
+@dataclass(frozen=True)
+class Cell:
+    """text: as shown. value: what the column is sorted by: a number, infinite included; None: by the text, and a text
+    in a column of numbers comes after them. link: relative, of a run's page.
+    """
+
+    text: str
+    value: float | None = None
+    link: str = ""
+
+    @property
+    def key(self) -> str:
+        """As JavaScript reads it."""
+        return "" if self.value is None else str(self.value).replace("inf", "Infinity")
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """header, and a row for each run in the order of its folder's name; option columns are those that differ."""
+
+    header: list[str]
+    rows: list[list[Cell]]
+
+
+#: Names of the columns behind those of the options; sizes are payloads of all messages, both ways.
+FIGURES = ("accuracy", "claimed ε", "verified ε", "audited ε", "sent", "time")
+
+
+def runs_table(comparison: Comparison, folder: Path) -> RunsTable:
+    """folder: where the page lies, which links to the runs' pages."""
+    several = len(comparison.tables) > 1
+    names = comparison.groups[0].short_names if comparison.groups else []
+    rows = [
+        [
+            Cell(run.path.name, None, _page(run.path, folder)),
+            *(Cell(value, _as_number(value)) for value in group.options.values()),
+            Cell(str(run.config.get("seed", "–")), number(run.config.get("seed"))),
+            *_figures(run),
+            *([Cell(_threat(run))] if several else []),
+        ]
+        for group in comparison.groups
+        for run in group.runs
+    ]
+    rows.sort(key=lambda row: _in_order(row[0].text))
+    return RunsTable(["run", *names, "seed", *FIGURES, *(["seen by"] if several else [])], rows)
+
+
+def _in_order(name: str) -> tuple[float, str]:
+    """A sweep's job has its number before its name."""
+    first = name.partition("-")[0]
+    return (float(first) if first.isdecimal() else float("inf")), name
+
+
+def _figures(run: RunFolder) -> list[Cell]:
+    accuracy = number(pick(run.summary, "accuracy", "final"))
+    epsilons = [number(pick(run.summary, "privacy", name)) for name in EPSILONS]
+    absent = ("no claim", "not computed", "not audited")
+    sent = [number(pick(run.summary, "traffic", name)) for name in ("bytes_up", "bytes_down")]
+    total = None if None in sent else sum(value for value in sent if value is not None)
+    time = number(pick(run.summary, "timing", "total_s"))
+    return [
+        Cell(percent(accuracy), accuracy),
+        *(Cell(figure(value, words), value) for value, words in zip(epsilons, absent, strict=True)),
+        Cell(size(total), total),
+        Cell(seconds(time), time),
+    ]
+
+
+def _threat(run: RunFolder) -> str:
+    privacy: Any = pick(run.summary, "privacy")
+    return threat_short(privacy) if isinstance(privacy, Mapping) else "–"
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _page(run: Path, folder: Path) -> str:
+    page = "report.html" if (run / "report.html").is_file() else "summary.json"
+    return quote(f"{os.path.relpath(run, folder)}/{page}")
+
+
+TEMPLATE = """
+<h2 id="runs">Every run</h2>
+<p class="soft" id="how" hidden>The head of a column sorts by it, a second time the other way round.</p>
+<div class="card" tabindex="0" role="region" aria-label="Every run"><table class="plain stack sortable">
+<thead><tr>{% for name in runs.header %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in runs.rows %}
+<tr>{% for cell in row %}<td data-name="{{ runs.header[loop.index0] }}" data-key="{{ cell.key }}">{% if cell.link %}\
+<a href="{{ cell.link }}">{{ cell.text }}</a>{% else %}{{ cell.text }}{% endif %}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+<style>
+.sortable th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
+.sortable th button:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+.sortable th button::after { content: " \\2195"; }
+.sortable th[aria-sort=ascending] button::after { content: " \\2191"; }
+.sortable th[aria-sort=descending] button::after { content: " \\2193"; }
+.sorters { display: none; } .sorters select { font: inherit; }
+@media (max-width: 40rem) { .sorters { display: block; } }
+</style>
+<script>
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  const names = heads.map((head) => head.textContent);
+  const words = new Intl.Collator("en", { numeric: true });
+  const sort = (column, up) => {
+    const keyed = [...body.rows].map((row) => {
+      const cell = row.cells[column], key = cell.dataset.key;
+      return { row, number: key === "" ? null : Number(key), text: cell.textContent };
+    });
+    const numbers = keyed.some((one) => one.number !== null), sign = up ? 1 : -1;
+    keyed.sort((a, b) => {
+      if (numbers && (a.number === null || b.number === null)) return (a.number === null) - (b.number === null);
+      if (!numbers) return sign * words.compare(a.text, b.text);
+      return a.number === b.number ? 0 : sign * (a.number < b.number ? -1 : 1);
+    });
+    body.append(...keyed.map((one) => one.row));
+    heads.forEach((head, place) => head.removeAttribute("aria-sort"));
+    heads[column].setAttribute("aria-sort", up ? "ascending" : "descending");
+  };
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = names[column];
+    button.onclick = () => sort(column, head.getAttribute("aria-sort") !== "ascending");
+    head.replaceChildren(button);
+  });
+  const label = document.createElement("label"), choice = document.createElement("select");
+  label.className = "sorters"; // on a phone the heads are not shown
+  names.forEach((name) => ["rising", "falling"].forEach((way) => choice.add(new Option(`${name}, ${way}`))));
+  choice.onchange = () => sort(choice.selectedIndex >> 1, choice.selectedIndex % 2 === 0);
+  label.append("sorted by ", choice);
+  table.parentElement.before(label);
+  document.getElementById("how").hidden = false;
+}
+</script>
+"""

@@ -1,0 +1,74 @@
+"""`make docs`: one build of the site, strict about links and anchors, that asks no other host for anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedpriv
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What a browser fetches by itself, in HTML and in CSS.
+FETCHED = (
+    r"<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\"' >]+",
+    r"<link\b(?![^>]*rel=[\"']?canonical)[^>]*\bhref=[\"']?(?:https?:)?//[^\"' >]+",
+    r"url\([\"']?(?:https?:)?//[^)]+",
+    r"@import\s+[\"'](?:https?:)?//[^\"']+",
+)
+
+
+def fetched(text: str) -> list[str]:
+    return [found for pattern in FETCHED for found in re.findall(pattern, text)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs-site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    return folder
+
+
+def test_every_page_of_the_docs_is_there(site: Path) -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages | {"index", "security", "contributing", "changelog", "notebook", "api"} <= {
+        path.stem for path in site.glob("*.html")
+    }
+    notebook = json.loads((ROOT / "docs/notebook.ipynb").read_text())
+    heading = "".join(notebook["cells"][0]["source"]).splitlines()[0].lstrip("# ")
+    assert heading in (site / "notebook.html").read_text()
+
+
+def test_the_reference_has_every_call(site: Path) -> None:
+    text = (site / "api.html").read_text()
+    for name in fedpriv.__all__:
+        if not name.startswith("__"):
+            home = next(module for module, names in fedpriv._HOMES.items() if name in names)
+            assert f'id="{home}.{name}"' in text, name
+    assert 'id="fedpriv.client.base.Client"' in text and 'id="fedpriv.server.strategy.FederatedStrategy"' in text
+
+
+def test_no_page_asks_another_host(site: Path) -> None:
+    pages = [path for path in site.rglob("*") if path.suffix in (".html", ".css", ".svg")]
+    assert len(pages) > 30
+    assert {path.name: found for path in pages if (found := fetched(path.read_text()))} == {}
+    shown = '<script src="https://a/b.js"></script><link href=//c/d.css><i style="background: url(http://e/f.png)">'
+    assert len(fetched(shown)) == 3
+
+
+def test_the_search_knows_the_pages(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text())
+    assert {"sweeps.html", "notebook.html", "api.html"} <= {
+        entry["location"].partition("#")[0] for entry in index["docs"]
+    }
+
+
+def test_dependencies_come_from_no_named_host() -> None:
+    lock = (ROOT / "requirements.txt").read_text()
+    assert "--hash=sha256:" in lock and not re.search(r"https?://|--(extra-)?index-url|--find-links", lock)
