@@ -19,13 +19,16 @@ _CLOSE = 1e-3
 def price(options: Sequence[str], extra: Iterable[str]) -> dict[str, object]:
     """Figures of a job of this kind. trials alone: what that many trials and the last run cost composed, and what the
     best of a random number with that mean. With a law: which epsilon one of its trials may have for the choice to meet
-    privacy.target_epsilon.
+    privacy.target_epsilon. end=OPTION=VALUE: the ends of the ranges that trials draw from. An option may change what a
+    run of the same epsilon releases, and so what the choice costs: the dearest end counts, and what lies between two
+    ends is taken to cost no more than one of them.
     """
     from fedpriv.config.compose import compose
     from fedpriv.privacy.private_selection import composed_epsilon, selection_epsilon, with_mean
     from fedpriv.runs.preparation import resolve
 
-    asked = dict(option.split("=", 1) for option in extra)
+    given = [option.split("=", 1) for option in extra]
+    asked, ends = dict(given), [value for name, value in given if name == "end"]
     config, trials = compose(list(options)), int(asked["trials"])
     delta, target = config.privacy.delta, config.privacy.target_epsilon
     assert target is not None, "a job of a target"
@@ -35,10 +38,15 @@ def price(options: Sequence[str], extra: Iterable[str]) -> dict[str, object]:
         law = min(priced, key=lambda name: priced[name])
         composed = max(composed_epsilon(one, delta, trials + 1) for one in events)
         return {"summary": {"law": law}, "composed": composed, "random": priced[law]}
-    law_of_trials = with_mean(asked["law"], trials)
+    law_of_trials, kinds = with_mean(asked["law"], trials), [config]
+    plain = run_events(resolve(config, None)[0])
+    for end in ends:
+        other = compose([*options, end])
+        if run_events(resolve(other, None)[0]) != plain:
+            kinds.append(other)
 
     def chosen(one: float) -> float:
-        return _of_choice(config, one, law_of_trials)
+        return max(_of_choice(kind, one, law_of_trials) for kind in kinds)
 
     low, high, found = 0.0, target, 0.0
     while high - low > _CLOSE * target:

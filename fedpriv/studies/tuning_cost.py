@@ -37,7 +37,7 @@ def shares(
 ) -> dict[Key, tuple[float, float] | str]:
     """(epsilon of one trial, epsilon of the choice), which meets the target, or why there is none."""
     jobs = {
-        key: _job(board, key, f"trials={board.plan.tuning.trials}", f"law={board.plan.tuning.law}")
+        key: _job(board, key, f"trials={board.plan.tuning.trials}", f"law={board.plan.tuning.law}", *_ends(board, key))
         for key, board in open_.items()
     }
     results = do("price of the choice", list(jobs.values()))
@@ -51,6 +51,12 @@ def shares(
         else:
             found[key] = "no epsilon of a trial leaves the choice among a random number of them within the target"
     return found
+
+
+def _ends(board: Prepared, key: Key) -> list[str]:
+    """What trials may be at the outermost."""
+    space = board.plan.space(key.method)
+    return [f"end={option}={value:g}" for option, own in space.items() for value in (own.low, own.high)]
 
 
 def _job(board: Prepared, key: Key, *extra: str) -> Job:
