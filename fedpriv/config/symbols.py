@@ -32,6 +32,7 @@ _GRADIENT = {**_ROUND_EPSILON, "client.clip_norm": "C", "client.sensitivity": "D
 _WHOLE = {**_CLIPPING, "client.clip_norm": "c", "server.clip_norm": "c"}
 _UNIT = {"client.epsilon": "eps", "server.epsilon": "eps", "client.projections": "k", "server.projections": "k"}
 _UNIT |= {"client.bits": "b", "server.bits": "b", "client.claimed_delta": "delta"}
+_MATRIX = {"noise_multiplier": "sigma"}
 _MASKS = {"server.threshold": "t", "client.threshold": "t"}
 
 #: method -> option -> letter.
@@ -54,6 +55,10 @@ SYMBOLS: dict[str, dict[str, str]] = {
         "client.personal_layers": "L",
         "clients_per_round": "N",
         "local.epochs": "E",
+    },
+    "dpftrl": {
+        **{f"{half}.{name}": letter for half in ("client", "server") for name, letter in _MATRIX.items()},
+        "server.rounds": "T",
     },
     "fedldp": _CLIPPING,
     "fedcad": {

@@ -73,12 +73,14 @@ CLIENT_LEVEL = {
 EXAMPLE_LEVEL = {"agn", "anr", "dpfl_agn", "dpsgd", "nbafl"}
 #: A server that adds in the open sees each client's numbers: only masks make a secure sum of them.
 SUMS = {"ddgauss", "skellam"}
+#: Their clients send updates without noise, to a server that they would have to trust, which goes on whoever answers.
+TRUSTING = {"dpftrl"}
 WITHOUT_PRICE = {"corrquant", "fedavg", "fedper", "fedprox", "fedvf", "lgfedavg", "pfl"}
 
 
 @pytest.mark.parametrize("strategy", sorted(METHODS))
 def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines: MACHINES) -> None:
-    assert set(METHODS) == CLIENT_LEVEL | EXAMPLE_LEVEL | WITHOUT_PRICE | SUMS
+    assert set(METHODS) == CLIENT_LEVEL | EXAMPLE_LEVEL | WITHOUT_PRICE | SUMS | TRUSTING
     unit = "example" if strategy in EXAMPLE_LEVEL else "client"
     adjacency = "add-or-remove-one" if unit == "example" else "replace-one"
     budget = {"unit": unit, "adjacency": adjacency, "delta": 1e-3, "max_epsilon": 1e6}
@@ -100,6 +102,9 @@ def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines:
         assert [network.booked(number) for number in range(2)] == [0, 0]
         return
     grid = network.serve(text)
+    if strategy in TRUSTING:
+        assert set(codes(grid)) == {"POLICY"} and [network.booked(number) for number in range(2)] == [0, 0]
+        return
     assert set(codes(grid)) == {"sent"}
     exchanges = 2 if strategy == "adpfl" else 1
     assert [network.booked(number) for number in range(2)] == [2 * exchanges] * 2

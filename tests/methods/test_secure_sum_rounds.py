@@ -111,10 +111,10 @@ def test_interrupted_and_resumed_it_is_the_same_run(resumed: Callable[..., Path]
 
 def test_a_round_that_cannot_be_repeated_is_a_new_sum(resumed: Callable[..., Path]) -> None:
     """With secure noise: another attempt, other keys, and its own lines in the ledger."""
-    folder = resumed(*DDGAUSS, "num_rounds=3", PROTOCOL, "privacy.rng=secure", "checkpoint.every=2", after=3)
+    folder = resumed(*DDGAUSS, "num_rounds=4", PROTOCOL, "privacy.rng=secure", "checkpoint.every=2", after=3)
     attempts = {(line["round"], line["attempt"]) for line in ledger_of(folder)}
     assert attempts >= {(1, 0), (2, 0), (3, 0)} and any(attempt == 2 for _, attempt in attempts)
-    assert [row["figures"]["survivors"] for row in rows_of(folder)] == [5, 5, 5]
+    assert [row["figures"]["survivors"] for row in rows_of(folder)] == [5, 5, 5, 5]
 
 
 # --- what the server sees --------------------------------------------------------------------------------------

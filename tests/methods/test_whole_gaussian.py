@@ -102,8 +102,9 @@ def test_the_statistic_costs_a_tenth_of_the_vector_in_the_sum_as_alone() -> None
     assert isinstance(vector, DiscreteGaussianSum) and isinstance(bit, DiscreteGaussianSum)
     assert (bit.dimension, bit.noises) == (1, 6) and bit.multiplier == pytest.approx(1.6 * math.sqrt(6), rel=1e-3)
     assert (vector.multiplier / bit.multiplier) ** 2 == pytest.approx(0.1, rel=0.05)
-    one_by_one = making.client(FedLDPClient, clipping="quantile", min_replies=6)
-    assert one_by_one.planned_against(SECURE_SUM, 1)[1].multiplier == 1.6 * one_by_one.noise_multiplier  # type: ignore[attr-defined]
+    gaussian = making.client(FedLDPClient, clipping="quantile", min_replies=6)
+    (_, summed) = gaussian.planned_against(SECURE_SUM, 1)
+    assert summed.multiplier == pytest.approx(1.6 * gaussian.noise_multiplier * math.sqrt(6))  # type: ignore[attr-defined]
 
 
 # --- the account -----------------------------------------------------------------------------------------------------

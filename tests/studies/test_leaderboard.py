@@ -318,7 +318,8 @@ def test_every_method_with_privacy_is_on_a_board() -> None:
     noisy = {
         name for name, (_, client) in METHODS.items() if {"noise_multiplier", "epsilon"} & set(client.model_fields)
     }
-    assert not noisy - named and len(noisy) > 10
+    waiting = {"dpftrl"}  # younger than the boards' results: a row with the next ones
+    assert noisy - named == waiting and len(noisy) > 10
 
 
 def test_a_search_is_every_combination() -> None:
