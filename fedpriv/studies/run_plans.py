@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fedpriv.common.errors import OptionError
 from fedpriv.studies.cost import client_epochs
 from fedpriv.studies.experiments import plan
 from fedpriv.studies.jobs import Job
@@ -52,7 +53,11 @@ def _paces(records: Iterable[RunRecord]) -> Mapping[str, float]:
 
 
 def _trained(job: Job) -> float:
-    return client_epochs(tuple(o for o in job.without_seed if not o.startswith("dataset.split=")))
+    """0 where a record does not say where its pictures were: it lends nobody its pace."""
+    try:
+        return client_epochs(tuple(o for o in job.without_seed if not o.startswith("dataset.split=")))
+    except OptionError:
+        return 0.0
 
 
 def _words(jobs: set[Job], done: Mapping[str, RunRecord], paces: Mapping[str, float]) -> str:
