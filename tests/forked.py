@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedpriv.common.places import VARIABLE
+
 #: What a small run imports of others; what is missing here is imported by each script.
 LIBRARIES = (
     *(
@@ -77,7 +79,8 @@ class Forks:
 def forks(folder: Path) -> Iterator[Forks]:
     """folder: an empty one, for what scripts print."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", VARIABLE):  # another test's own methods
+        environment.pop(name, None)
     command = [sys.executable, "-c", PARENT, *LIBRARIES]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as parent:  # type: ignore[call-overload]
