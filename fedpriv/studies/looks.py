@@ -56,12 +56,15 @@ def sequential(differences: Sequence[float], looks: Sequence[int] = ()) -> Sides
 
 
 def t_test(differences: Sequence[float]) -> tuple[float, float]:
-    """One-sided p-values against "the mean is at most 0" and "at least 0", of two differences or more."""
+    """One-sided p-values against "the mean is at most 0" and "at least 0", of two differences or more. Equal ones have
+    no spread to divide by: then that of the sign test, since a few that agree to the last digit prove nothing of more.
+    """
     if not all(map(math.isfinite, differences)):
         return 1.0, 1.0
     mean, std, n = fmean(differences), stdev(differences), len(differences)
     if std == 0.0:
-        return (1.0, 1.0) if mean == 0.0 else (float(mean < 0), float(mean > 0))
+        same = 0.5**n
+        return (1.0, 1.0) if mean == 0.0 else (same, 1.0) if mean > 0 else (1.0, same)
     t = mean * math.sqrt(n) / std
     return float(stdtr(n - 1, -t)), float(stdtr(n - 1, t))
 

@@ -75,7 +75,7 @@ def test_one_look_is_the_t_test() -> None:
     assert found.holds == pytest.approx(expected) and found.fails == pytest.approx(1 - expected)
     assert sequential([5.0]) == Sides() and sequential([]) == Sides()
     assert sequential([math.inf, 1.0, 2.0]) == Sides()
-    assert sequential([2.0, 2.0, 2.0]) == Sides(0.0, 1.0) and sequential([0.0, 0.0]) == Sides()
+    assert sequential([2.0, 2.0, 2.0]) == Sides(0.125, 1.0) and sequential([0.0, 0.0]) == Sides()
 
 
 def test_holm_against_its_table() -> None:
@@ -94,3 +94,10 @@ def test_an_estimate_with_its_own_interval() -> None:
     found = above(50.0, 47.0, 53.0, 50.0 + 1.644854 * 6 / (2 * 1.959964))
     assert found.holds == pytest.approx(0.05, rel=1e-4) and found.fails == pytest.approx(0.95, rel=1e-4)
     assert above(50.0, math.nan, math.nan, 52.0) == Sides()
+
+
+def test_equal_differences_decide_no_more_than_their_signs() -> None:
+    """Three seeds that agree to the last digit are three coins that fell alike."""
+    assert sequential([0.5] * 3).holds == 0.5**3 and sequential([-0.5] * 3).fails == 0.5**3
+    assert sequential([0.5] * 3).fails == sequential([0.0] * 3).holds == 1.0
+    assert sequential([0.5] * 12).holds < FAMILY_ERROR
