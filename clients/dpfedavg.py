@@ -4,9 +4,12 @@ form=local (the paper's comparison): the client adds the noise; the server sees 
 took part; nobody needs to be trusted. Under a secure sum, which is assumed, the noises of those that answered add up.
 form=central (McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018): the
 server is trusted; it samples the clients (Poisson), sums their clipped gradients and adds the noise; outsiders see
-global models and do not know who took part.
+global models and do not know who took part. With strategy.server.clipping=quantile (Andrew, Thakkar, McMahan,
+Ramaswamy: Differentially Private Learning with Adaptive Clipping, NeurIPS 2021) the server alone clips, by the C of its
+round: clients send their gradients up to the length B.
 
-Symbols: g' -> clipped, C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q -> sampling_rate.
+Symbols: g' -> clipped, B -> norm_bound, b -> within, C -> clip_norm, sigma C -> noise_multiplier * clip_norm,
+q -> sampling_rate.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
 from fedpriv.client.secure_sum import SummedGaussians
 from fedpriv.config.methods import DPFedAvgClientOptions
+from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
+from fedpriv.mechanisms.noise_decay import split_for_count
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
 
@@ -51,6 +56,11 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
         return super().noises
 
     @property
+    def moves_clip(self) -> bool:
+        """Whether the trusted server moves C."""
+        return bool(self.options.clipping == "quantile")
+
+    @property
     def sampling_rate(self) -> float:
         return self.facts.clients_per_round / max(1, self.facts.num_clients)
 
@@ -62,7 +72,7 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
         return sampled_multiplier(self.options.epsilon, self.options.claimed_delta, self.sampling_rate)
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        clipped = self.clipped(update)
+        clipped = clip(update, self.options.norm_bound) if self.moves_clip else self.clipped(update)
         value = clipped if self.form == "central" else self.plus_gaussian(clipped, noise)
         return Release(value, None, self.figures(clipped, value - clipped))
 
@@ -101,10 +111,18 @@ class DPFedAvgClient(SummedGaussians, GradientClient):
         return [Neighbours("with and without a client", (0.0,) * participations, (1.0,) * participations)]
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """form=central: the noisy sum over a sample that holds this client with probability q, all others silent."""
+        """form=central: the noisy sum over a sample that holds this client with probability q, all others silent; with
+        a C that moves, the noisy count as well, for which a client of length 0 is absent.
+        """
         if self.form == "local":
             return super().audit_release(length, state, shape, noise)
         gradient = on_all_axes(length * self.clip_norm, shape)
         drawn = (noise.uniform(shape[0]) < self.sampling_rate).float().unsqueeze(1)
         mine = self.release(gradient, state, noise).value * drawn
-        return Release(add_normal_to_sum([mine], shape, self.noise_multiplier * self.clip_norm, noise), state)
+        if not self.moves_clip:
+            return Release(add_normal_to_sum([mine], shape, self.noise_multiplier * self.clip_norm, noise), state)
+        multiplier, count_noise = split_for_count(self.noise_multiplier, self.options.count_share)
+        total = add_normal_to_sum([mine], shape, multiplier * self.clip_norm, noise)
+        within = drawn[:, 0] * (0.5 if length else 0.0)
+        count = add_normal_to_sum([within], (shape[0],), count_noise, noise)
+        return Release(total, state, statistics={"count": count})

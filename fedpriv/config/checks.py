@@ -23,7 +23,7 @@ from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
 from fedpriv.config.server_optimizers import check_optimizer
 from fedpriv.config.sum_checks import check_secure_sum
-from fedpriv.config.trusted_methods import DPFTRLClientOptions, check_matrix
+from fedpriv.config.trusted_methods import DPFTRLClientOptions, check_central, check_matrix
 from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceClientOptions, UnitOptions
 
 
@@ -294,12 +294,7 @@ def _check_gradient(config: Config) -> None:
     if bound is not None and bound > client["clip_norm"]:
         words = f"at most strategy.client.clip_norm={client['clip_norm']}"
         raise OptionError("strategy.client.score_bound", bound, words)
-    if client.get("form") == "central" and server["client_sampling"] != "poisson":
-        words = "the guarantee of form=central holds for Poisson samples of clients: poisson"
-        raise OptionError("strategy.server.client_sampling", server["client_sampling"], words)
-    if client.get("form") == "central" and server["min_replies"] != 1:
-        words = "with form=central nobody must learn how many were drawn, so no round ends the run: 1"
-        raise OptionError("strategy.server.min_replies", server["min_replies"], words)
+    check_central(server, client)
     if server.get("rounds", config.num_rounds) != config.num_rounds:
         raise OptionError("strategy.server.rounds", server["rounds"], f"must be num_rounds={config.num_rounds}")
     if client.get("loss_weights") and client["loss_share"] + client["selection_share"] >= 1:

@@ -20,7 +20,7 @@ from fedpriv.config.sum_methods import (
     SumOptions,
 )
 from fedpriv.config.sum_methods import WeighedSumOptions as WeighedSumOptions
-from fedpriv.config.trusted_methods import DPFTRLClientOptions, DPFTRLServerOptions
+from fedpriv.config.trusted_methods import CentralClippingOptions, DPFTRLClientOptions, DPFTRLServerOptions
 from fedpriv.config.unit_methods import (
     FedOnceClientOptions,
     FedOnceServerOptions,
@@ -269,7 +269,7 @@ class FormOptions(Options):
     form: Literal["local", "central"] = Field(description="noise by each client, or by a trusted server on the sum")
 
 
-class DPFedAvgServerOptions(FormOptions, GradientServerOptions):
+class DPFedAvgServerOptions(CentralClippingOptions, FormOptions, GradientServerOptions):
     epsilon: Any = Field(description="as strategy.client.epsilon")
     claimed_delta: Any = Field(description="as strategy.client.claimed_delta")
     clip_norm: Any = Field(description="as strategy.client.clip_norm")
@@ -277,7 +277,9 @@ class DPFedAvgServerOptions(FormOptions, GradientServerOptions):
 
 
 class DPFedAvgClientOptions(WeighedSumOptions, FormOptions, GradientClientOptions):
-    pass
+    clipping: Any = Field(description="as strategy.server.clipping")
+    norm_bound: Any = Field(description="as strategy.server.norm_bound")
+    count_share: Any = Field(description="as strategy.server.count_share")
 
 
 class WholeGaussianServerOptions(ModularServerOptions, ClippingServerOptions):

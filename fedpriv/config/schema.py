@@ -18,6 +18,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.options import AttackConfig, OperationsConfig, Options, TrackingConfig, without_unused
 from fedpriv.config.sum_methods import SecureSum, without_sums
+from fedpriv.config.trusted_methods import without_central_clipping
 
 # --- data ------------------------------------------------------------------------------------------------
 
@@ -365,6 +366,7 @@ class Config(Options):
         content = self.to_dict()
         without_sums(content["strategy"])
         without_unused(content["strategy"]["server"])
+        without_central_clipping(content["strategy"])
         return content
 
     def digest(self) -> str:

@@ -24,6 +24,45 @@ class MatrixOptions(Options):
     clip_norm: float = Field(ge=1e-6, description="C: L2 bound of a client's update")
 
 
+class CentralClippingOptions(Options):
+    """How a trusted server moves the clip norm of the updates that it sums."""
+
+    clipping: Literal["fixed", "quantile"] = Field(description="how C moves from round to round; quantile: central")
+    clip_lr: float = Field(ge=0, description="quantile: learning rate eta_C of C")
+    target_quantile: float = Field(ge=0, le=1, description="quantile: share of updates that C leaves alone")
+    floor: float = Field(gt=0, description="quantile: smallest C")
+    norm_bound: float = Field(gt=0, description="quantile: B, largest C")
+    count_share: float = Field(gt=0, lt=1, description="quantile: share of a round's cost that the noisy count gets")
+
+
+def without_central_clipping(strategy: dict[str, Any]) -> None:
+    """Takes out of a configuration's ``strategy`` what is younger than committed results and changes nothing."""
+    for half in ("server", "client"):
+        if "count_share" in strategy[half] and strategy[half]["clipping"] == "fixed":
+            for name in CentralClippingOptions.model_fields:
+                strategy[half].pop(name, None)
+
+
+def check_central(server: dict[str, Any], client: dict[str, Any]) -> None:
+    """Raises `OptionError` where ``form`` or the clip norm does not fit the rest."""
+    if client.get("form") == "central" and server["client_sampling"] != "poisson":
+        words = "the guarantee of form=central holds for Poisson samples of clients: poisson"
+        raise OptionError("strategy.server.client_sampling", server["client_sampling"], words)
+    if client.get("form") == "central" and server["min_replies"] != 1:
+        words = "with form=central nobody must learn how many were drawn, so no round ends the run: 1"
+        raise OptionError("strategy.server.min_replies", server["min_replies"], words)
+    if client.get("clipping") == "quantile":
+        if client["form"] != "central":
+            words = (
+                "only a trusted server (strategy.client.form=central) moves C for dpfedavg: fixed; strategy=fedldp has"
+                " the rule with noise by each client"
+            )
+            raise OptionError("strategy.server.clipping", "quantile", words)
+        if not server["floor"] <= client["clip_norm"] <= server["norm_bound"]:
+            words = f"strategy.server.floor={server['floor']:g} to strategy.server.norm_bound={server['norm_bound']:g}"
+            raise OptionError("strategy.client.clip_norm", client["clip_norm"], words)
+
+
 class DPFTRLServerOptions(MatrixOptions, ServerOptions):
     participation: Literal["once", "balanced", "cyclic"] = Field(  # type: ignore[assignment]
         description="how often a client may take part"

@@ -1,4 +1,4 @@
-"""Adaptive noise reduction: the noise decays whenever a public loss stops falling.
+"""Noise that decays whenever a public loss stops falling, and noise shared by a sum and a count.
 
 Symbols: sigma_t -> sigma, rho -> decay, mu -> threshold, v(omega_t) -> loss.
 """
@@ -26,3 +26,14 @@ def with_count(sigma: float, count_noise: float) -> float:
     if sigma == 0 or count_noise == 0:
         return 0.0
     return 1 / math.sqrt(sigma**-2 + (2 * count_noise) ** -2)
+
+
+def split_for_count(multiplier: float, share: float) -> tuple[float, float]:
+    """(multiplier of a sum, s_b of a count of sensitivity 1/2) that together cost what ``multiplier`` costs alone.
+
+    Inverse of `with_count`: the count gets the share of multiplier^-2, so (2 s_b)^-2 = share/multiplier^2 and the sum's
+    is multiplier/sqrt(1 - share). share in [0, 1); at 0 the count's noise is infinite. [Andrew et al. 2021, Theorem 1]
+    """
+    if share == 0:
+        return multiplier, math.inf
+    return multiplier / math.sqrt(1 - share), multiplier / (2 * math.sqrt(share))

@@ -67,7 +67,10 @@ class Quantile(ClipRule):
         self.clip_lr, self.target = clip_lr, target
 
     def learn(self, replies: Sequence[Reported]) -> dict[str, Any]:
-        share_within = math.fsum(reply.statistics[CLIP_BIT] / len(replies) for reply in replies)
+        return self.follow(math.fsum(reply.statistics[CLIP_BIT] / len(replies) for reply in replies))
+
+    def follow(self, share_within: float) -> dict[str, Any]:
+        """The next C, from a noisy share of norms that lie within this one; and that share, for the round's figures."""
         self.set(quantile_step(self.clip_norm, share_within, self.clip_lr, self.target))
         return {"share_within_clip": share_within}
 
