@@ -34,7 +34,7 @@ from fedpriv.mechanisms.noise import add_normal_to_sum
 from fedpriv.mechanisms.noise_decay import split_for_count
 from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
-from fedpriv.server.clip_rules import ClipRule, Quantile
+from fedpriv.server.clip_rules import Quantile
 from fedpriv.server.gradient import GradientServer
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
@@ -53,10 +53,7 @@ class DPFedAvg(GradientServer):
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
         self.central, asked = self.options.form == "central", self.options
-        self.rule = ClipRule(asked.clip_norm)
-        if asked.clipping == "quantile":
-            public = (asked.clip_norm, asked.floor, asked.norm_bound)
-            self.rule = Quantile(*public, clip_lr=asked.clip_lr, target=asked.target_quantile)
+        self.clip_norm, self.rule = asked.clip_norm, self.make_rule()
         self.steps_when_empty = self.secret_cohorts = self.central
         if not self.central:
             return
@@ -69,6 +66,14 @@ class DPFedAvg(GradientServer):
         threat = Threat("client", "add-or-remove-one", "trusted-server")
         self.event = PoissonGaussian(threat=threat, multiplier=self.noise_multiplier, sampling_rate=rate)
 
+    def make_rule(self) -> Quantile | None:
+        """What moves C; None where it is fixed."""
+        asked = self.options
+        if asked.clipping == "fixed":
+            return None
+        public = (asked.clip_norm, asked.floor, asked.norm_bound)
+        return Quantile(*public, clip_lr=asked.clip_lr, target=asked.target_quantile)
+
     def configure_train(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
@@ -80,8 +85,9 @@ class DPFedAvg(GradientServer):
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         if not self.central:
             return super().aggregate(theta, replies)
-        clip_norm, multiplier, count_noise = self.rule.clip_norm, self.noise_multiplier, 0.0
-        if self.rule.moves:
+        clip_norm, multiplier, count_noise = self.clip_norm, self.noise_multiplier, 0.0
+        if self.rule:
+            clip_norm = self.rule.clip_norm
             multiplier, count_noise = split_for_count(multiplier, self.options.count_share)
         sent = [torch.from_numpy(reply.release) for reply in replies]
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
@@ -89,7 +95,7 @@ class DPFedAvg(GradientServer):
         std, expected = multiplier * clip_norm, self.population.clients_per_round  # q N, whatever the sample's size was
         # Clipped again: the guarantee must not hang on what a client sends.
         noisy = add_normal_to_sum((clip(one, clip_norm) for one in sent), theta.size, std, noise).numpy()
-        if self.rule.moves:
+        if self.rule:
             within = (torch.where(l2_norm(finite_or_zero(one)) <= clip_norm, 0.5, -0.5).reshape(1) for one in sent)
             count = float(add_normal_to_sum(within, 1, count_noise, noise))
             self.current.figures |= {"clip_norm": clip_norm} | self.rule.follow(0.5 + count / expected)
@@ -100,9 +106,9 @@ class DPFedAvg(GradientServer):
         return self.move(theta, -(self.options.learning_rate * noisy.astype(np.float64) / expected))
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | ({"clipping": self.rule.state_dict()} if self.rule.moves else {})
+        return super().state_dict() | ({"clipping": self.rule.state_dict()} if self.rule else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        if self.rule.moves:
+        if self.rule:
             self.rule.load_state_dict(state["clipping"])
