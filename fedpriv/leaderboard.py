@@ -12,7 +12,8 @@ workers   runs at a time; 0: one per core
 out       folder; an interrupted call resumes there, and finished runs are not repeated, whatever the code is now
           (a run that runs.jsonl marks as superseded is repeated)
 
-Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has its own folder in OUT/runs.
+Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has its own folder in OUT/runs. Beside
+papers (RESULTS/leaderboard, RESULTS/PAPER) the head of RESULTS/README.md says what all of them found.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ def _study(arguments: Sequence[str]) -> int:
     from fedpriv.studies import boards
     from fedpriv.studies.board_jobs import prepare
     from fedpriv.studies.data import default_folder
+    from fedpriv.studies.front_page import refresh_beside
     from fedpriv.studies.leaderboard import carry_out
     from fedpriv.studies.leaderboard_effort import effort
     from fedpriv.studies.leaderboard_page import with_pictures, write_pages
     from fedpriv.studies.results import write_results
     from fedpriv.studies.study_progress import StudyProgress
+    from fedpriv.studies.what_was_found import LEADERBOARD
 
     known = {"board": "all", "scale": "small", "plan": "false", "data": str(default_folder()), "download": "false"}
     known |= {"workers": "0", "out": "results/leaderboard"}
@@ -66,6 +69,8 @@ def _study(arguments: Sequence[str]) -> int:
     results = with_pictures(results, out)
     write_results(out, results, records)
     write_pages(results, out)
+    if out.name == LEADERBOARD:
+        refresh_beside(out.parent)
     for board in results.boards:
         print(f"{board.title}:")
         print("\n".join(f"  {words}" for words in board.verdicts))

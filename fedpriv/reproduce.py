@@ -14,7 +14,7 @@ Makes the runs that are missing, several at a time, and resumes after an interru
 the file plans them, until the claims are decided or a table's core-minutes are used. A finished run is found by the
 digest of its options, whatever the code is now; one that runs.jsonl marks as superseded is repeated. Writes
 OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs'
-folders are in OUT/PAPER/runs.
+folders are in OUT/PAPER/runs. With two studies or more in OUT, the head of OUT/README.md says what all of them found.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ def _main(arguments: list[str]) -> int:
         )
         print(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
         failed += [f"{failure.job.name}: {failure.words}" for failure in failures]
+    from fedpriv.studies.front_page import refresh_beside
+
+    refresh_beside(Path(given["out"]))
     if failed:
         raise RunFailed(f"{len(failed)} runs failed, first {failed[0]}")
     return DONE

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from fedpriv.common.command_line import command_options, guarded
 from fedpriv.common.errors import OptionError
+from fedpriv.studies.front_page import refresh_beside
 from fedpriv.studies.job_kinds import FORMS
 from fedpriv.studies.leaderboard_page import write_pages
 from fedpriv.studies.provenance import provenance
@@ -69,6 +70,7 @@ def _main(arguments: list[str]) -> int:
     for study in studies:
         count = mark(root / study, strategies, set(kinds), given["reason"], given["kept"].split(","))
         print(f"{study}: {count} runs are to be made anew")
+    refresh_beside(root)
     return 0
 
 

@@ -16,7 +16,7 @@ from fedpriv.studies.reproduction import Measured, best_of_searches, evaluate
 from fedpriv.studies.results import RunRecord, read_runs, write_results
 from fedpriv.studies.spec import Reproduction, Scale
 from fedpriv.studies.study_progress import StudyProgress
-from fedpriv.studies.study_words import verdict_counts, write_words
+from fedpriv.studies.study_words import counted, write_words
 
 RUNS = "runs"
 #: Kinds that take a second and train nothing: made also where nothing is to be run.
@@ -58,8 +58,7 @@ def reproduce(
     write_words(found, folder)
     for claim in found.claims:
         print(f"  {claim.verdict}: {claim.claim} ({claim.words})")
-    counts = verdict_counts(found.claims)
-    print(f"{paper.paper}: {', '.join(f'{number} {verdict}' for verdict, number in counts.items())}", flush=True)
+    print(f"{paper.paper}: {counted(found.claims)}", flush=True)
     return [result for result in study.results.values() if run and isinstance(result, Failure)]
 
 

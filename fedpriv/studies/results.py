@@ -311,13 +311,17 @@ def write_results(folder: Path, results: PaperResults | Leaderboard, runs: Seque
 
 def read_results(folder: Path, kind: type[Study]) -> tuple[Study, list[RunRecord]]:
     """Raises `RunFolderError` where there are none, or where they cannot be read."""
+    return read_study(folder, kind), read_runs(folder)
+
+
+def read_study(folder: Path, kind: type[Study]) -> Study:
+    """The results without the runs. Raises `RunFolderError` as `read_results` does."""
     try:
-        results = kind.model_validate_json((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+        return kind.model_validate_json((folder / RESULTS_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
     except ValidationError as error:
         raise _unreadable(folder, error) from None
-    return results, read_runs(folder)
 
 
 def read_runs(folder: Path) -> list[RunRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedpriv.common.files import write_atomic
@@ -12,7 +12,7 @@ from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds
 from fedpriv.studies.provenance import DIGEST
-from fedpriv.studies.results import Cell, Claim, Ordering, PaperResults, Provenance, Table
+from fedpriv.studies.results import Cell, Claim, Ordering, PaperResults, Provenance, Table, Verdict
 from fedpriv.studies.verdicts import shown
 
 TABLES = "tables"
@@ -61,7 +61,6 @@ def write_table(table: Table, file: Path) -> None:
 
 def page(results: PaperResults) -> str:
     """Markdown."""
-    count = verdict_counts(results.claims)
     lines = [
         f"# {results.title}",
         "",
@@ -75,7 +74,7 @@ def page(results: PaperResults) -> str:
         "",
         "## What holds" + (" in a smaller setting (scale=small)" if results.scale == "small" else ""),
         "",
-        ", ".join(f"{number} {verdict}" for verdict, number in count.items()) + ".",
+        f"{counted(results.claims)}.",
         "",
         "| claim | source | verdict | measured |",
         "|---|---|---|---|",
@@ -93,8 +92,19 @@ def page(results: PaperResults) -> str:
     return "\n".join([*lines, *origin(results.provenance)]) + "\n"
 
 
-def verdict_counts(claims: Sequence[Claim]) -> Counter[str]:
-    return Counter(claim.verdict for claim in claims)
+#: A verdict of one claim and of several.
+SEVERAL: Mapping[Verdict, tuple[str, str]] = {
+    "holds": ("holds", "hold"),
+    "does not hold": ("does not hold", "do not hold"),
+    "not decided": ("is not decided", "are not decided"),
+    "cannot be tested here": ("cannot be tested here", "cannot be tested here"),
+}
+
+
+def counted(claims: Sequence[Claim]) -> str:
+    """How often each verdict was given: "2 hold, 1 is not decided"."""
+    count = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{count[one]} {words[count[one] > 1]}" for one, words in SEVERAL.items() if count[one])
 
 
 def _table(table: Table) -> list[str]:
