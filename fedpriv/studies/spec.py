@@ -216,7 +216,9 @@ class ClaimSpec(Spec):
 
 class FigureSpec(Spec):
     """curves: accuracy over rounds of a table's rows in one column. lines: a table's cells over numbers x of its
-    columns. norms: the mean length of the clients' updates over rounds.
+    columns. norms: the mean length of the clients' updates over rounds. against: row -> the row that is subtracted from
+    it, seed by seed, for curves that would lie on each other. skip_guessing: rows that only guess, while others learn,
+    are named in the caption and not drawn. log, ylog: logarithmic axes.
     """
 
     kind: Literal["curves", "lines", "norms"]
@@ -229,6 +231,9 @@ class FigureSpec(Spec):
     xlabel: str = "round"
     ylabel: str = "test accuracy in %"
     log: bool = False
+    ylog: bool = False
+    against: Mapping[str, str] = {}
+    skip_guessing: bool = False
 
 
 def _printed(table: TableSpec) -> tuple[Mapping[str, Mapping[str, Any]], ...]:
@@ -291,6 +296,11 @@ class Reproduction(Spec):
             shown = self.tables.get(figure.table)
             if shown is None:
                 raise ValueError(f"figures.{name}: no such table: {figure.table}")
+            named = [*figure.rows, *figure.against, *figure.against.values()]
+            if unknown := [row for row in named if row not in shown.rows]:
+                raise ValueError(f"figures.{name}: no such row: {unknown[0]}")
+            if figure.ylog and figure.against:
+                raise ValueError(f"figures.{name}: differences have no logarithm: ylog or against")
             if figure.kind != "lines" and figure.column not in shown.columns:
                 raise ValueError(f"figures.{name}: no such column: {figure.column}")
             if figure.kind == "lines" and len(figure.x) != len(shown.columns):
