@@ -14,11 +14,10 @@ from fedpriv.studies.board_jobs import Found, Prepared, plainly, privacy_under, 
 from fedpriv.studies.boards import Method
 from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.results import Board, Duel, Entry, Left, RunRecord, TuningCost
+from fedpriv.studies.results import RECALIBRATED, Board, Duel, Entry, Left, RunRecord, TuningCost
 from fedpriv.studies.search import Search
 
 NO_ACCURACY = "a {} has no {} accuracy"
-NO_NOISE = "as printed it has a finite price too (verified epsilon {}): only the repaired variant is ranked"
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +219,6 @@ def _published(board: Prepared, plans: Found) -> list[Left]:
         reason = why_not(board.plan.threat, result)
         if reason is None and isinstance(result, RunRecord):
             privacy = privacy_under(result.summary, board.plan.threat) or {}
-            reason = NO_NOISE.format(figure(number(privacy["verified_epsilon"])))
+            reason = RECALIBRATED.format(figure(number(privacy["verified_epsilon"])))
         found.append(Left(method=method.name, label=method.label, reason=reason or "", variant="published"))
     return found

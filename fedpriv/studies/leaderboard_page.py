@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds, size, threat_sentence
 from fedpriv.studies.leaderboard_plot import draw_board
-from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard
+from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard, Left
 
 FIGURES = "figures"
 
@@ -45,6 +45,7 @@ def page(results: Leaderboard) -> Iterator[str]:
     yield ""
     for board in results.boards:
         yield from _board(board)
+    yield from _left(results.boards)
     yield "## Where this comes from"
     yield ""
     yield (
@@ -106,7 +107,6 @@ def _board(board: Board) -> Iterator[str]:
     if board.plot:
         yield f"![{board.plot.alt}]({board.plot.file})"
         yield ""
-    yield from _left(board)
     if any(entry.tuning for entry in board.entries):
         yield (
             "With its search: what it would have cost to choose on the training pictures themselves. First all runs of "
@@ -153,16 +153,30 @@ def _tuned(entry: Entry) -> str:
     return f"{figure(entry.tuning.composed)}; {figure(entry.tuning.random)}"
 
 
-def _left(board: Board) -> Iterator[str]:
-    if not board.left:
+def _left(boards: Sequence[Board]) -> Iterator[str]:
+    """What the boards do not rank: on each, methods of one reason together."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for board in boards:
+        for left in board.left:
+            found.setdefault((board.title, left.reason), []).append(_who(left))
+    if not found:
         return
-    yield "Not ranked:"
+    yield "## What is not ranked"
     yield ""
-    for left in board.left:
-        variant = ", as published" if left.variant == "published" else ""
-        at = "" if left.target is None else f" at epsilon {figure(left.target)}"
-        yield f"- {left.label}{variant}{at}: {left.reason}."
+    yield "| board | methods | why |"
+    yield "|---|---|---|"
+    for (title, reason), who in found.items():
+        yield f"| {' | '.join(_cell(text) for text in (title, '; '.join(dict.fromkeys(who)), reason))} |"
     yield ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _who(left: Left) -> str:
+    variant = ", as published" if left.variant == "published" and not left.reason.startswith("as published") else ""
+    return left.label + variant + ("" if left.target is None else f" at epsilon {figure(left.target)}")
 
 
 def in_percent(accuracy: Estimate) -> str:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import write_atomic
@@ -248,12 +249,21 @@ class Duel(Stored):
     adjusted: float | None = None
 
 
+#: As older boards say what `RECALIBRATED` says.
+_FORMER = re.compile(r"as printed it has a finite price too \(verified epsilon (.+?)\): only the repaired .*")
+RECALIBRATED = "as published epsilon = {}; ranked only after recalibration"
+
+
+def _in_todays_words(reason: str) -> str:
+    return _FORMER.sub(lambda found: RECALIBRATED.format(found[1]), reason)
+
+
 class Left(Stored):
     """What is listed and not ranked, with the reason. target: None for all targets."""
 
     method: str
     label: str
-    reason: str
+    reason: Annotated[str, AfterValidator(_in_todays_words)]
     variant: str = "repaired"
     target: float | None = None
 

@@ -162,7 +162,7 @@ def test_a_board_from_search_to_page(
     assert "has no noise to choose" in left["fedprox", "repaired", None]
     assert "block" in left["adpfl", "repaired", None]
     assert "without noise" in left["fedcad", "published", None]
-    assert "only the repaired variant is ranked" in left["fedldp", "published", None]
+    assert "ranked only after recalibration" in left["fedldp", "published", None]
 
     # The printed command is the run.
     entry = board.entries[0]
@@ -175,7 +175,7 @@ def test_a_board_from_search_to_page(
 
     # Pages.
     page = (out / "README.md").read_text()
-    assert "Papernot and Steinke" in page and "Not ranked" in page and str(tmp_path) not in page
+    assert "Papernot and Steinke" in page and "## What is not ranked" in page and str(tmp_path) not in page
     assert board.plot is not None and (out / board.plot.file).stat().st_size > 1000
     lines = list(csv.DictReader((out / "leaderboard.csv").open()))
     assert len(lines) == len(board.entries) and {line["method"] for line in lines} == {"fedldp", "fedcad", "quantile"}
