@@ -17,8 +17,12 @@ def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> 
     if first["loc"][:2] == ("engine", "faults") and first["type"] in ("missing", "extra_forbidden", "tuple_type"):
         return _faults_error(first)
     path = [str(part) for part in first["loc"] if not _is_union_tag(part, first["loc"])]
+    value = _shown(first)
+    while first["type"] == "extra_forbidden" and isinstance(value, dict) and len(value) == 1:
+        (part, value), *_ = value.items()  # +new.option=1, as it was written
+        path.append(str(part))
     option = ".".join([*prefix, *path]) or "configuration"
-    return OptionError(option, _shown(first), _allowed(first))
+    return OptionError(option, value, _allowed(first))
 
 
 def _faults_error(error: Any) -> OptionError:

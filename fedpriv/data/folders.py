@@ -125,8 +125,8 @@ def _files(folder: Path, fewest: int = 2) -> list[_File]:
     classes = _subfolders(folder)
     if len(classes) < fewest:
         raise DataError(
-            f"{folder}: needs one folder per class and at least {fewest} classes, holds "
-            f"{len(classes)} folders ({', '.join(entry.name for entry in classes) or 'none'})"
+            f"{folder}: pictures in folders (dataset.root) need one folder per class and at least {fewest} classes; it "
+            f"holds {len(classes)} folders ({', '.join(entry.name for entry in classes) or 'none'})"
         )
     files = []
     for entry in classes:

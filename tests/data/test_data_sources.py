@@ -295,7 +295,7 @@ def test_nothing_but_text_files_is_reported_by_name(tmp_path: Path):
 def test_folders_that_are_not_what_they_should_be(tmp_path: Path):
     with pytest.raises(DataError, match=r"dataset\.root=.*nowhere: there is no such folder"):
         load("image_folder", tmp_path / "nowhere")
-    with pytest.raises(DataError, match="at least 2 classes, holds 0 folders"):
+    with pytest.raises(DataError, match="at least 2 classes; it holds 0 folders"):
         load("image_folder", tmp_path)
     save(tmp_path / "ape" / "0.png", 0)
     with pytest.raises(DataError, match=r"at least 2 classes, holds 1 folders \(ape\)"):

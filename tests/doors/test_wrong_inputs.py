@@ -50,6 +50,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "engine.faults.0.client: the option has no value; a fault has round, client, kind",
         ),
         ("engine.faults=3", "must be a list of {round, client, exchange, kind}, or {rate, kinds}"),
+        ("+new.deep.option=1", "new.deep.option=1: there is no such option here"),
         ("engine.faults={rate: 0.1, rat: 2}", "engine.faults.rat=2: there is no such option here; a fault has rate"),
         ("num_rounds=1e3", "num_rounds=1e3: must be a whole number, without a point or an exponent: 1000"),
         ("num_rounds=1e-3", "num_rounds=1e-3: must be a whole number\n"),
