@@ -298,7 +298,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path):
     with pytest.raises(DataError, match="at least 2 classes; it holds 0 folders"):
         load("image_folder", tmp_path)
     save(tmp_path / "ape" / "0.png", 0)
-    with pytest.raises(DataError, match=r"at least 2 classes, holds 1 folders \(ape\)"):
+    with pytest.raises(DataError, match=r"at least 2 classes; it holds 1 folders \(ape\)"):
         load("image_folder", tmp_path)
     (tmp_path / "bee").mkdir()
     with pytest.raises(DataError, match="bee: a class folder without pictures"):
