@@ -3,6 +3,9 @@
     results   folder with <paper>/results.json (fedcad, adpfl, coqfl, fedags, agn; any of them) and leaderboard/
     out       folder of the site; replaced as a whole, if it is empty or an earlier site
 
+The site has at most 300 pages and 5 MB: the first run of each entry and cell has a page as far as that goes, every run
+has a line in its study's list, with the words that repeat it.
+
 Open index.html in a browser: the pages need no server and no network.
 """
 

@@ -28,6 +28,11 @@ KINDS = (
 )
 
 
+#: Row headers of a box through which the cells that pass below them are seen.
+SEEN_THROUGH = """(box) => [...box.querySelectorAll("tbody th")].filter((one) =>
+  /^rgba|\\/|transparent/.test(getComputedStyle(one).backgroundColor)).map((one) => one.innerText)"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("site")
@@ -66,12 +71,47 @@ def test_a_page_opens_without_a_fault_and_fits_a_phone(opened: Watched, path: st
     assert opened.page.evaluate(background) == "rgb(19, 20, 23)"  # the style was found
 
 
+@pytest.mark.parametrize("path", ["papers/fedcad.html", "leaderboard.html", "runs/fedcad/index.html"])
+def test_on_a_phone_a_wide_table_scrolls_in_its_box_and_says_what_its_rows_are(opened: Watched, path: str) -> None:
+    page = opened.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    opened.open(path)
+    boxes = page.locator("div.scroll:has(tbody th)")
+    wide = [box for box in boxes.all() if box.evaluate("(box) => box.scrollWidth > box.clientWidth + 40")]
+    assert wide and opened.width() == 360
+    for box in wide:
+        assert box.evaluate("(box) => box.getBoundingClientRect().right") <= 360
+        for header in box.locator("thead th").all():  # whole, on one line
+            assert header.evaluate("(one) => one.scrollWidth <= one.clientWidth + 1 && one.clientHeight < 60")
+        box.evaluate("(box) => { box.scrollLeft = box.scrollWidth; }")
+        left, right = box.evaluate("(box) => [box.getBoundingClientRect().left, box.getBoundingClientRect().right]")
+        for name in box.locator("tbody th").all():
+            place = name.bounding_box()
+            assert left <= place["x"] < left + 3 and place["x"] + place["width"] < right - 60
+        assert box.evaluate(SEEN_THROUGH) == []
+        assert box.evaluate("(box) => scrollX") == 0
+
+
+@pytest.mark.parametrize("path", ["papers/fedcad.html", "leaderboard.html"])
+def test_pictures_follow_the_scheme(opened: Watched, path: str) -> None:
+    shown = "[...document.images].map((one) => one.currentSrc.endsWith('-dark.png'))"
+    for scheme, media, dark in (("dark", "screen", True), ("light", "screen", False), ("dark", "print", False)):
+        opened.page.emulate_media(color_scheme=scheme, media=media)
+        opened.open(path)
+        opened.decode()
+        found = opened.page.evaluate(shown)
+        assert found and set(found) == {dark}, (scheme, media)
+
+
 def test_a_reader_goes_from_the_front_to_a_run_and_back(opened: Watched) -> None:
     page = opened.page
     opened.open("index.html")
     page.get_by_role("heading", name="Fed-CAD").get_by_role("link").click()
-    page.get_by_role("row", name="Fed-CAD, adaptive").get_by_role("link", name="1").click()
-    assert page.locator("h1").inner_text() == "fedcad-s1"
+    page.get_by_role("row", name="Fed-CAD, adaptive").get_by_role("link", name="1").click()  # no page of its own
+    assert page.url.endswith("runs/fedcad/index.html#fedcad-s1")
+    assert page.locator(":target").inner_text() == "fedcad-s1 87.0"
+    page.get_by_role("link", name="fedcad-s0").click()
+    assert page.locator("h1").inner_text() == "fedcad-s0"
     page.get_by_role("link", name="Fed-CAD, Accuracy by noise: Fed-CAD, adaptive, sigma 0.1").click()
     assert page.url.endswith("papers/fedcad.html#row:accuracy:fedcad")
     assert page.locator("tr:target th").inner_text() == "Fed-CAD, adaptive"

@@ -17,7 +17,7 @@ Point = tuple[int, float | None, float | None]
 WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 18, 38
 #: Up to so many points each is marked, so that a single one is seen.
-MARKED = 25
+MARKED = 12
 
 
 class _Scale(NamedTuple):
@@ -95,7 +95,7 @@ def _line_chart(
     places = [(across(x), up(y)) for x, y in points]
     parts.append(Markup('<polyline points="{}"/>').format(" ".join(f"{x},{y}" for x, y in places)))
     if len(places) <= MARKED:
-        parts += [Markup('<circle cx="{}" cy="{}" r="3.5"/>').format(x, y) for x, y in places]
+        parts.append(Markup('<path class="dots" d="{}"/>').format("".join(f"M{x} {y}h0" for x, y in places)))
     parts.append(Markup("</svg>"))
     return Markup("").join(parts)
 

@@ -1,27 +1,48 @@
-"""The pages: landing page, one per paper, the leaderboard, and (`run_pages`) one per run."""
+"""The pages: landing page, one per paper, the leaderboard, a list of each study's runs, and those of the runs that
+`fedpriv.studies.site.run_choice` picks.
+"""
 
 from __future__ import annotations
 
-import shutil
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedpriv.common.doing import doing
 from fedpriv.report.words import figure, size, threat_sentence, threat_table
-from fedpriv.studies.results import Board, Cell, Entry, Estimate, Figure, Leaderboard, PaperResults, Table
+from fedpriv.studies.results import Board, Cell, Estimate, Figure, Leaderboard, PaperResults, Table
 from fedpriv.studies.site import charts
+from fedpriv.studies.site.addresses import (
+    RunKey,
+    board_id,
+    entry_id,
+    line_path,
+    list_path,
+    paper_path,
+    row_id,
+    run_links,
+    run_path,
+    study_path,
+    study_title,
+)
 from fedpriv.studies.site.inputs import LEADERBOARD, Results, Source, figures
-from fedpriv.studies.site.run_pages import run_context, run_row
-from fedpriv.studies.site.templates import STYLE, TEMPLATES
+from fedpriv.studies.site.run_choice import (
+    MOST_BYTES,
+    MOST_PAGES,
+    RULE,
+    runs_in_order,
+    uses_of_runs,
+    words_of_choice,
+)
+from fedpriv.studies.site.run_lists import list_context, siblings_by_name
+from fedpriv.studies.site.run_pages import run_context
+from fedpriv.studies.site.site_pictures import Shown, show_pictures
+from fedpriv.studies.site.templates import SCRIPT, STYLE, TEMPLATES
 from fedpriv.studies.site.wording import (
     BADGES,
-    LIST,
     commits,
     count_verdicts,
     duration,
@@ -37,27 +58,20 @@ from fedpriv.studies.site.wording import (
 )
 from fedpriv.studies.study_words import HOW_DECIDED
 
-STYLE_FILE = "style.css"
+STYLE_FILE, SCRIPT_FILE = "style.css", "site.js"
+
+#: (path, template, what it shows) of a page.
+Page = tuple[str, str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Link:
-    """text None: the run is not among the study's runs."""
+class Site:
+    """What all pages are made of. asked: the runs that may have a page, in their order; pages: those that have one."""
 
-    text: str
-    href: str | None
-
-
-@dataclass(frozen=True)
-class Links:
-    """what: the word for one of them, "seed" where runs are named by their seeds."""
-
-    what: str
-    links: tuple[Link, ...]
-
-
-#: Where a run is used: links from the site's root, by (study, run).
-Uses = Mapping[tuple[str, str], Sequence[Link]]
+    found: Results
+    pictures: Mapping[str, Mapping[str, Shown]]
+    asked: Sequence[RunKey]
+    pages: Set[RunKey]
 
 
 def _environment() -> Environment:
@@ -81,135 +95,109 @@ def _environment() -> Environment:
         "how_decided": HOW_DECIDED,
         "many": many,
         "paper_name": paper_name,
+        "script_file": SCRIPT_FILE,
         "style_file": STYLE_FILE,
     }
     return environment
 
 
 def write_pages(found: Results, folder: Path) -> int:
-    """Writes all pages, the style and copies of the pictures into a folder; returns the number of pages."""
-    environment = _environment()
-    uses = _uses(found)
-    count = 0
+    """Writes all pages, style, script and pictures into a folder; returns the number of pages."""
+    render = _renderer(found)
     (folder / STYLE_FILE).write_text(STYLE, encoding="utf-8")
-    for study in found.studies():
-        _copy_figures(study, folder)
-    runs = sum(len(study.runs) for study in found.studies())
-    for path, template, context in _pages(found, uses):
-        doing("pages", count, max(runs, count))
-        page = environment.get_template(template).render(
-            root="../" * path.count("/"), path=path, navigation=_navigation(found), **context
-        )
+    (folder / SCRIPT_FILE).write_text(SCRIPT, encoding="utf-8")
+    pictures = {
+        study.name: show_pictures(study.folder, study.name, figures(study.results), folder) for study in found.studies()
+    }
+    taken = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    site = Site(found, pictures, asked := runs_in_order(found), frozenset(asked))
+    room = MOST_PAGES - len([*_pages(site)])
+    runs = {key: render(*page) for key, page in _run_pages(site, asked[: max(0, room)])}
+    while True:
+        site = Site(found, pictures, asked, frozenset(runs))
+        rest = [render(*page) for page in _pages(site)]
+        excess = taken + sum(len(content) for _, content in (*rest, *runs.values())) - MOST_BYTES
+        if excess <= 0 or not runs:
+            break
+        while runs and excess > 0:  # those that come last go first
+            excess -= len(runs.popitem()[1][1])
+    for path, content in (*rest, *runs.values()):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(page, encoding="utf-8", errors="replace")
+        file.write_bytes(content)
+    return len(rest) + len(runs)
+
+
+def _renderer(found: Results) -> Callable[[str, str, dict[str, Any]], tuple[str, bytes]]:
+    """(path, content) of a page; says how many there have been."""
+    environment, navigation = _environment(), _navigation(found)
+    count = 0
+
+    def render(path: str, template: str, context: dict[str, Any]) -> tuple[str, bytes]:
+        nonlocal count
+        doing("pages", count, max(MOST_PAGES, count))
         count += 1
-    return count
+        shown = environment.get_template(template).render(
+            root="../" * path.count("/"), path=path, navigation=navigation, **context
+        )
+        return path, shown.encode("utf-8", "replace")
+
+    return render
 
 
-def _pages(found: Results, uses: Uses) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(path, template, what it shows) of every page."""
+def _pages(site: Site) -> Iterator[Page]:
+    """Every page but those of runs."""
+    found = site.found
     yield "index.html", "home", _home(found)
     for paper in found.papers:
-        yield _paper_path(paper.name), "paper", _paper(paper)
+        yield paper_path(paper.name), "paper", _paper(site, paper)
     if found.leaderboard:
-        yield "leaderboard.html", "leaderboard", _leaderboard(found.leaderboard, {paper.name for paper in found.papers})
+        yield "leaderboard.html", "leaderboard", _leaderboard(site, found.leaderboard)
     for study in found.studies():
-        title = _study_title(study.name)
-        home = "leaderboard.html" if study.name == LEADERBOARD else _paper_path(study.name)
-        shared = {"study": study.name, "study_title": title, "study_path": home}
-        rows = [run_row(run, slug(run.name)) for run in study.runs.values()]
-        yield f"runs/{study.name}/{LIST}.html", "runs", {**shared, "title": f"Runs of {title}", "rows": rows}
-        for name, run in study.runs.items():
-            context = run_context(run) | {"uses": uses.get((study.name, name), [])}
-            yield _run_path(study.name, name), "run", {**shared, **context}
+        yield (
+            list_path(study.name),
+            "runs",
+            {
+                **_shared(study.name),
+                "title": f"Runs of {study_title(study.name)}",
+                "count": len(study.runs),
+                "rule": RULE,
+                "chosen": words_of_choice(study.name, site.asked, site.pages),
+                "settings": list_context(study.name, [*study.runs.values()], site.pages),
+            },
+        )
 
 
-# --- paths -----------------------------------------------------------------------------------------------
+def _run_pages(site: Site, runs: Sequence[RunKey]) -> Iterator[tuple[RunKey, Page]]:
+    studies = {study.name: study for study in site.found.studies()}
+    alike = {name: siblings_by_name(study.runs.values()) for name, study in studies.items()}
+    lines = {name: {run: line for line, run in enumerate(study.runs, 1)} for name, study in studies.items()}
+    uses = uses_of_runs(site.found)
+    for study, name in runs:
+        context = run_context(studies[study].runs[name], alike[study][name])
+        used = {"uses": uses.get((study, name), []), "line": line_path(study, name), "number": lines[study][name]}
+        yield (study, name), (run_path(study, name), "run", {**_shared(study), **context, **used})
 
 
-def _paper_path(name: str) -> str:
-    return f"papers/{name}.html"
-
-
-def _run_path(study: str, name: str) -> str:
-    return f"runs/{study}/{slug(name)}.html"
-
-
-def _study_title(name: str) -> str:
-    return "the leaderboard" if name == LEADERBOARD else paper_name(name)
+def _shared(study: str) -> dict[str, Any]:
+    return {
+        "study": study,
+        "study_title": study_title(study),
+        "study_path": study_path(study),
+        "list_path": list_path(study),
+    }
 
 
 def _navigation(found: Results) -> list[tuple[str, str]]:
     board = [("Leaderboard", "leaderboard.html")] if found.leaderboard else []
-    return [*board, *((paper_name(paper.name), _paper_path(paper.name)) for paper in found.papers)]
+    return [*board, *((paper_name(paper.name), paper_path(paper.name)) for paper in found.papers)]
 
 
-def _picture_path(study: str, file: str) -> str:
-    """Of a figure's copy; pictures of one name in several folders of a study stay apart."""
-    return f"figures/{study}/{slug(file.removesuffix('.png'))}.png"
-
-
-def _copy_figures(study: Source[Any], folder: Path) -> None:
-    for picture in figures(study.results):
-        target = folder / _picture_path(study.name, picture.file)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(study.folder / picture.file, target)
-
-
-def _pictures(study: str, shown: Sequence[Figure], where: str = "") -> list[dict[str, str]]:
+def _pictures(site: Site, study: str, shown: Sequence[Figure], where: str = "") -> list[dict[str, Any]]:
     """where: tells figures of one name on one page apart."""
     return [
-        {
-            "id": f"figure{where}:{slug(picture.name)}",
-            "path": quote(_picture_path(study, picture.file)),
-            "alt": picture.alt,
-            "caption": picture.caption,
-        }
-        for picture in shown
+        {"id": f"figure{where}:{slug(picture.name)}", "shown": site.pictures[study][picture.file]} for picture in shown
     ]
-
-
-def _links(study: Source[Any], names: Sequence[str]) -> Links:
-    known = [study.runs.get(name) for name in names]
-    told = [run.seed for run in known if run]
-    by_seed = len(set(told)) == len(names)
-    texts = [str(seed) for seed in told] if by_seed else list(names)
-    paths = [_run_path(study.name, name) if run else None for name, run in zip(names, known, strict=True)]
-    return Links("seed" if by_seed else "run", tuple(map(Link, texts, paths)))
-
-
-# --- where a run is used ---------------------------------------------------------------------------------
-
-
-def _uses(found: Results) -> Uses:
-    uses: dict[tuple[str, str], list[Link]] = defaultdict(list)
-    for paper in found.papers:
-        page = _paper_path(paper.name)
-        for table in paper.results.tables:
-            for row in table.rows:
-                for column, cell in zip(table.columns, row.cells, strict=False):
-                    for run in cell.runs:
-                        words = f"{paper_name(paper.name)}, {table.title}: {row.label}, {column}"
-                        uses[paper.name, run].append(Link(words, f"{page}#{_row_id(table.name, row.name)}"))
-    if found.leaderboard:
-        for board in found.leaderboard.results.boards:
-            for entry in board.entries:
-                for run in entry.runs:
-                    words = f"Leaderboard, {board.title}, epsilon {plain(entry.target)}: {entry.label}"
-                    uses[LEADERBOARD, run].append(Link(words, f"leaderboard.html#{_entry_id(board, entry)}"))
-    return uses
-
-
-def _row_id(table: str, row: str) -> str:
-    return f"row:{slug(table)}:{slug(row)}"
-
-
-def _entry_id(board: Board, entry: Entry) -> str:
-    """By its method, which several entries of one target may share."""
-    rivals = [other for other in board.entries if (other.target, other.method) == (entry.target, entry.method)]
-    name = slug(entry.method) if len(rivals) == 1 else f"{slug(entry.method)}:{rivals.index(entry) + 1}"
-    return f"entry:{slug(board.name)}:{slug(plain(entry.target))}:{name}"
 
 
 # --- landing page ----------------------------------------------------------------------------------------
@@ -218,7 +206,7 @@ def _entry_id(board: Board, entry: Entry) -> str:
 def _home(found: Results) -> dict[str, Any]:
     papers = [
         {
-            "path": _paper_path(paper.name),
+            "path": paper_path(paper.name),
             "short": paper_name(paper.name),
             "title": paper.results.title,
             "authors": paper.results.authors,
@@ -235,7 +223,7 @@ def _home(found: Results) -> dict[str, Any]:
             "machine": study.results.provenance.machine.processor,
             "seeds": many(study.results.seeds, "seed"),
             "runs": len(study.runs),
-            "path": f"runs/{study.name}/{LIST}.html",
+            "path": list_path(study.name),
         }
         for study in found.studies()
     ]
@@ -254,36 +242,36 @@ def _headline(board: Board) -> dict[str, Any]:
         (target, [entry for entry in board.entries if entry.target == target and entry.rank == 1])
         for target in sorted(board.targets)
     ]
-    return {"title": board.title, "id": _board_id(board), "reference": board.reference, "best": best}
+    return {"title": board.title, "id": board_id(board), "reference": board.reference, "best": best}
 
 
 # --- a paper ---------------------------------------------------------------------------------------------
 
 
-def _paper(paper: Source[PaperResults]) -> dict[str, Any]:
+def _paper(site: Site, paper: Source[PaperResults]) -> dict[str, Any]:
     results = paper.results
     return {
         "title": f"{paper_name(paper.name)}: {results.title}",
         "short": paper_name(paper.name),
         "results": results,
         "verdicts": count_verdicts(claim.verdict for claim in results.claims),
-        "tables": [_table(paper, table) for table in results.tables],
-        "pictures": _pictures(paper.name, results.figures),
+        "tables": [_table(site, paper, table) for table in results.tables],
+        "pictures": _pictures(site, paper.name, results.figures),
         "provenance": provenance(results.provenance),
         "runs": len(paper.runs),
-        "runs_path": f"runs/{paper.name}/{LIST}.html",
+        "runs_path": list_path(paper.name),
     }
 
 
-def _table(paper: Source[PaperResults], table: Table) -> dict[str, Any]:
+def _table(site: Site, paper: Source[PaperResults], table: Table) -> dict[str, Any]:
     return {
         "id": f"table:{slug(table.name)}",
         "table": table,
         "rows": [
             {
-                "id": _row_id(table.name, row.name),
+                "id": row_id(table.name, row.name),
                 "label": row.label,
-                "cells": [_cell(paper, cell) for cell in row.cells],
+                "cells": [_cell(site, paper, cell) for cell in row.cells],
                 "missing": max(0, len(table.columns) - len(row.cells)),
             }
             for row in table.rows
@@ -291,29 +279,24 @@ def _table(paper: Source[PaperResults], table: Table) -> dict[str, Any]:
     }
 
 
-def _cell(paper: Source[PaperResults], cell: Cell) -> dict[str, Any]:
-    return {"cell": cell, "sort": sortable(cell.measured), "links": _links(paper, cell.runs)}
+def _cell(site: Site, paper: Source[PaperResults], cell: Cell) -> dict[str, Any]:
+    return {"cell": cell, "sort": sortable(cell.measured), "links": run_links(paper, cell.runs, site.pages)}
 
 
 # --- the leaderboard -------------------------------------------------------------------------------------
 
 
-def _board_id(board: Board) -> str:
-    return f"board:{slug(board.name)}"
-
-
-def _leaderboard(study: Source[Leaderboard], papers: Set[str]) -> dict[str, Any]:
-    """papers: those that have a page."""
+def _leaderboard(site: Site, study: Source[Leaderboard]) -> dict[str, Any]:
     results = study.results
     targets = sorted({target for board in results.boards for target in board.targets} | _entry_targets(results))
     return {
         "title": "Leaderboard: methods at equal verified privacy",
         "results": results,
         "targets": [plain(target) for target in targets],
-        "boards": [_board(study, board, papers) for board in results.boards],
+        "boards": [_board(site, study, board) for board in results.boards],
         "provenance": provenance(results.provenance),
         "runs": len(study.runs),
-        "runs_path": f"runs/{LEADERBOARD}/{LIST}.html",
+        "runs_path": list_path(LEADERBOARD),
     }
 
 
@@ -321,17 +304,17 @@ def _entry_targets(results: Leaderboard) -> set[float]:
     return {entry.target for board in results.boards for entry in board.entries}
 
 
-def _board(study: Source[Leaderboard], board: Board, papers: Set[str]) -> dict[str, Any]:
+def _board(site: Site, study: Source[Leaderboard], board: Board) -> dict[str, Any]:
     threat = board.model_dump(include={"unit", "adjacency", "observer", "delta"})
     limits = charts.range_of([entry.accuracy for entry in board.entries] + [board.reference])
     targets = sorted({*board.targets, *(entry.target for entry in board.entries)})
     return {
-        "id": _board_id(board),
+        "id": board_id(board),
         "slug": slug(board.name),
         "board": board,
         "question": threat_sentence(threat),
         "threat": threat_table(threat),
-        "groups": [(plain(target), _entries(study, board, target, limits, papers)) for target in targets],
+        "groups": [(plain(target), _entries(site, study, board, target, limits)) for target in targets],
         "left": [
             {
                 "left": left,
@@ -340,23 +323,24 @@ def _board(study: Source[Leaderboard], board: Board, papers: Set[str]) -> dict[s
             }
             for left in board.left
         ],
-        "pictures": _pictures(LEADERBOARD, [board.plot] if board.plot else [], f":{slug(board.name)}"),
+        "pictures": _pictures(site, LEADERBOARD, [board.plot] if board.plot else [], f":{slug(board.name)}"),
     }
 
 
 def _entries(
-    study: Source[Leaderboard], board: Board, target: float, limits: tuple[float, float], papers: Set[str]
+    site: Site, study: Source[Leaderboard], board: Board, target: float, limits: tuple[float, float]
 ) -> list[dict[str, Any]]:
+    papers = {paper.name for paper in site.found.papers}
     entries = sorted((entry for entry in board.entries if entry.target == target), key=lambda entry: entry.rank)
     return [
         {
-            "id": _entry_id(board, entry),
+            "id": entry_id(board, entry),
             "entry": entry,
             "paper": paper_name(entry.paper),
-            "paper_path": _paper_path(entry.paper) if entry.paper in papers else None,
+            "paper_path": paper_path(entry.paper) if entry.paper in papers else None,
             "search": f"{entry.method} {entry.label} {entry.paper} {paper_name(entry.paper)}".lower(),
             "strip": charts.strip(entry.accuracy, *_with_margin(limits), _reference_mark(board.reference)),
-            "links": _links(study, entry.runs),
+            "links": run_links(study, entry.runs, site.pages),
         }
         for entry in entries
     ]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape as escape_html
 from typing import Any
+
+from markupsafe import Markup
 
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import (
@@ -37,29 +40,23 @@ FACTS = (
     ("rounds", "", " rounds"),
 )
 
-
-def run_row(run: RunRecord, file: str) -> dict[str, Any]:
-    """A run in the list of its study."""
-    accuracy, own, method = _accuracy(run), _own_accuracy(run), run.summary.get("strategy")
-    return {
-        "name": run.name,
-        "file": f"{file}.html",
-        "kind": run.kind,
-        "method": "–" if method is None else str(method),
-        "seed": run.seed,
-        "accuracy": accuracy,
-        "accuracy_words": percent(accuracy, "–"),
-        "own": own,
-        "own_words": percent(own, "–"),
-        "seconds": run.seconds,
-    }
+#: Keys of a summary, and of its privacy, that the page shows in words.
+SHOWN = {
+    "strategy", "dataset", "model", "seed", "rounds", "num_clients", "clients_per_round", "num_parameters", "timing",
+    "traffic", "peak_memory_mib", "versions", "commit", "note",
+}  # fmt: skip
+SHOWN_OF_PRIVACY = {
+    "unit", "adjacency", "observer", "delta", "variant", "claimed_scope", "claimed_equation", "reasons", "others",
+}  # fmt: skip
 
 
-def run_context(run: RunRecord) -> dict[str, Any]:
+def run_context(run: RunRecord, alike: Sequence[RunRecord]) -> dict[str, Any]:
+    """alike: the runs that differ from it in nothing but the seed, itself among them."""
     privacy = _privacy(run)
+    curve = run.curve if len(run.curve) > 1 else ()
     charts = (
-        (accuracy_chart(run.curve), "Accuracy on the test set, where evaluated."),
-        (loss_chart(run.curve), "Loss on the test set, where evaluated."),
+        (accuracy_chart(curve), "Accuracy on the test set, where evaluated."),
+        (loss_chart(curve), "Loss on the test set, where evaluated."),
         (
             norm_chart(run.norms),
             "Length of the clients’ updates, mean over a round; a diagnostic for the experimenter.",
@@ -71,6 +68,7 @@ def run_context(run: RunRecord) -> dict[str, Any]:
         "subtitle": _subtitle(run),
         "run": run,
         "made_by": made_by(run.commit),
+        "alike": [_seed_row(other, other is run) for other in alike] if len(alike) > 1 else [],
         "tiles": _tiles(run, privacy),
         "published": pick(privacy, "variant") == "published",
         "note": pick(run.summary, "note"),
@@ -79,9 +77,10 @@ def run_context(run: RunRecord) -> dict[str, Any]:
         "others": [_section(other) for other in other_threats(privacy or {})],
         "attacks": _attacks(run.summary),
         "charts": [(chart, words) for chart, words in charts if chart],
+        "evaluated_once": _evaluated_once(run) if len(run.curve) == 1 else "",
         "figures": [(name.replace("_", " "), figure(value)) for name, value in run.figures.items()],
         "cost": _cost(run),
-        "summary": json.dumps(dict(run.summary), indent=1, ensure_ascii=False, default=str),
+        "summary": _as_text(_further(run.summary)),
     }
 
 
@@ -90,7 +89,41 @@ def _privacy(run: RunRecord) -> dict[str, Any] | None:
     return dict(privacy) if isinstance(privacy, Mapping) else None
 
 
-def _accuracy(run: RunRecord) -> float | None:
+def _further(summary: Mapping[str, Any]) -> str:
+    """What a page does not show elsewhere, one key a line."""
+    left = {key: value for key, value in summary.items() if key not in SHOWN}
+    if isinstance(privacy := left.get("privacy"), Mapping):
+        left["privacy"] = {key: value for key, value in privacy.items() if key not in SHOWN_OF_PRIVACY}
+    return "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in left.items())
+
+
+def _as_text(words: str) -> Markup:
+    """For between tags, where quotes may stay as they are, in a third of the bytes."""
+    return Markup(escape_html(words, quote=False))
+
+
+def _evaluated_once(run: RunRecord) -> str:
+    """A curve of one point in words."""
+    ((round_number, accuracy, loss),) = run.curve
+    known = [percent(accuracy) if accuracy is not None else "", f"loss {figure(loss)}" if loss is not None else ""]
+    words = ", ".join(filter(None, known))
+    return f"Evaluated once: {words} in round {round_number:,}." if words else ""
+
+
+def _seed_row(run: RunRecord, shown: bool) -> dict[str, Any]:
+    privacy = _privacy(run)
+    verified = number(privacy.get("verified_epsilon")) if privacy else None
+    return {
+        "name": run.name,
+        "shown": shown,
+        "accuracy": percent(accuracy_of(run), "–"),
+        "own": percent(own_accuracy_of(run), ""),
+        "verified": "–" if verified is None else figure(verified),
+        "seconds": elapsed(run.seconds) if run.seconds else "–",
+    }
+
+
+def accuracy_of(run: RunRecord) -> float | None:
     """Of the summary, else the last of the curve."""
     for found in (pick(run.summary, "accuracy", "final"), pick(run.summary, "accuracy")):
         if (known := number(found)) is not None:
@@ -99,7 +132,7 @@ def _accuracy(run: RunRecord) -> float | None:
     return evaluated[-1] if evaluated else None
 
 
-def _own_accuracy(run: RunRecord) -> float | None:
+def own_accuracy_of(run: RunRecord) -> float | None:
     """Mean over the clients, each on its own test pictures."""
     return number(pick(run.summary, "accuracy", "personalised"))
 
@@ -113,9 +146,9 @@ def _subtitle(run: RunRecord) -> str:
 
 def _tiles(run: RunRecord, privacy: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     tiles = []
-    if (accuracy := _accuracy(run)) is not None:
+    if (accuracy := accuracy_of(run)) is not None:
         tiles.append(_tile("accuracy", percent(accuracy), "global model, test set"))
-    if (own := _own_accuracy(run)) is not None:
+    if (own := own_accuracy_of(run)) is not None:
         tiles.append(_tile("personalised", percent(own), "mean of the clients' own tests"))
     if privacy is not None:
         tiles += [_tile(f"{f.name} epsilon", f.value, _about(f), f.name) for f in three_figures(privacy)]

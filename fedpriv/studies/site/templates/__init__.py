@@ -8,10 +8,10 @@ from fedpriv.studies.site.templates.home import HOME
 from fedpriv.studies.site.templates.leaderboard import LEADERBOARD
 from fedpriv.studies.site.templates.paper import PAPER
 from fedpriv.studies.site.templates.runs import RUN, RUNS
-from fedpriv.studies.site.templates.script import FILTER, SORT
+from fedpriv.studies.site.templates.script import SCRIPT
 from fedpriv.studies.site.templates.style import STYLE
 
-__all__ = ["STYLE", "TEMPLATES"]
+__all__ = ["SCRIPT", "STYLE", "TEMPLATES"]
 
 TEMPLATES = {
     "base": BASE,
@@ -22,6 +22,4 @@ TEMPLATES = {
     "leaderboard": LEADERBOARD,
     "runs": RUNS,
     "run": RUN,
-    "filter.js": FILTER,
-    "sort.js": SORT,
 }

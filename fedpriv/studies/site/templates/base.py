@@ -42,6 +42,10 @@ PARTS = """
 {%- if count is not none %} {{ count }}{% endif %} {{ one.words if count in (none, 1) else one.several }}</span>
 {% endmacro %}
 
+{% macro script(root) %}
+<script src="{{ root }}{{ script_file }}"></script>
+{% endmacro %}
+
 {% macro counts(verdicts) %}
 <ul class="badges">
 {% for one, count in verdicts if count %}
@@ -74,12 +78,15 @@ PARTS = """
 {% endif %}
 {% endmacro %}
 
-{% macro pictures(shown, root) %}
+{% macro pictures(all, root) %}
 <div class="pictures">
-{% for picture in shown %}
-<figure id="{{ picture.id }}"><a href="{{ root }}{{ picture.path }}"><img src="{{ root }}{{ picture.path }}"
-alt="{{ picture.alt }}" loading="lazy"></a>
-<figcaption>{{ picture.caption }}</figcaption></figure>
+{% for picture in all %}
+{% set shown = picture.shown %}
+<figure id="{{ picture.id }}"><a href="{{ root }}{{ shown.light }}"><picture>
+<source srcset="{{ root }}{{ shown.dark }}" media="screen and (prefers-color-scheme: dark)">
+<img src="{{ root }}{{ shown.light }}" alt="{{ shown.alt }}" width="{{ shown.width }}" height="{{ shown.height }}"
+loading="lazy"></picture></a>
+<figcaption>{{ shown.caption }}</figcaption></figure>
 {% endfor %}
 </div>
 {% endmacro %}
@@ -88,6 +95,7 @@ alt="{{ picture.alt }}" loading="lazy"></a>
 <h2 id="provenance">Where these figures come from</h2>
 <div class="card">{{ pairs(rows) }}</div>
 <p><a href="{{ root }}{{ runs_path }}">{{ "The run" if runs == 1 else "All " ~ many(runs, "run") }}</a>, with command,
-options and seed{{ "" if runs == 1 else " each" }}.</p>
+options and seed{{ "" if runs == 1 else " each" }}. A run named above leads to its own page where it has one, and to
+its line in that list otherwise.</p>
 {% endmacro %}
 """

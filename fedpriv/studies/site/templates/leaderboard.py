@@ -142,8 +142,5 @@ their paired difference holds 0.</p>
 <pre class="wrap">{{ results.search }}</pre>
 {{ parts.origin(provenance, runs, runs_path, root) }}
 {% endblock %}
-{% block script %}<script>
-{% include "sort.js" %}
-{% include "filter.js" %}
-</script>{% endblock %}
+{% block script %}{{ parts.script(root) }}{% endblock %}
 """

@@ -100,7 +100,5 @@ their seeds.</p>
 {% endif %}
 {{ parts.origin(provenance, runs, runs_path, root) }}
 {% endblock %}
-{% block script %}<script>
-{% include "sort.js" %}
-</script>{% endblock %}
+{% block script %}{{ parts.script(root) }}{% endblock %}
 """

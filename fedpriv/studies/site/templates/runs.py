@@ -5,28 +5,38 @@ RUNS = """{% extends "base" %}
 {% block main %}
 <p class="kicker"><a href="{{ root }}{{ study_path }}">Back to {{ study_title }}</a></p>
 <h1 id="title">{{ title }}</h1>
-<p class="soft">{{ many(rows|length, "run") }}. Epsilons are on the page of each: runs may have different threat
-models, and such epsilons do not belong into one column.</p>
-<div class="card scroll" tabindex="0" role="region" aria-labelledby="title">
-<table class="sortable">
-<thead><tr><th scope="col">run</th><th scope="col">kind</th><th scope="col">method</th>
-<th scope="col">seed</th><th scope="col">accuracy</th><th scope="col">clients’ own tests</th>
-<th scope="col">time</th></tr></thead>
+<p class="soft">{{ many(count, "run") }} in {{ many(settings|length, "setting") }}; a row is of runs that differ in
+nothing but the seed, and shows the mean of their accuracies. To repeat a run: the words above its table, those of its
+row, and <code>seed=</code> with the number that ends its name. Epsilons are on the runs’ pages: runs may have different
+threat models, and such epsilons do not belong into one column. Whole records are lines of
+<code>{{ study }}/runs.jsonl</code>, in the folder of results that this site is made of.</p>
+<p class="soft">{{ rule }} {{ chosen }}</p>
+{% for setting in settings %}
+<h2 id="setting:{{ loop.index }}">Setting {{ loop.index }} of {{ settings|length }}</h2>
+<pre class="wrap" tabindex="0">{{ setting.command }}</pre>
+<div class="card scroll" tabindex="0" role="region" aria-labelledby="setting:{{ loop.index }}">
+<table class="sortable list">
+<thead><tr><th scope="col">run</th><th scope="col">accuracy, %</th>
+{%- if setting.own %}<th scope="col">clients’ own tests, %</th>{% endif %}
+<th scope="col">time, s</th><th scope="col">options</th></tr></thead>
 <tbody>
-{% for row in rows %}
-<tr><th scope="row"><a href="{{ row.file }}">{{ row.name }}</a></th><td>{{ row.kind }}</td>
-<td>{{ row.method }}</td><td>{{ row.seed }}</td>
-<td data-sort="{{ "" if row.accuracy is none else row.accuracy }}" class="figure">{{ row.accuracy_words }}</td>
-<td data-sort="{{ "" if row.own is none else row.own }}" class="figure">{{ row.own_words }}</td>
-<td data-sort="{{ row.seconds or "" }}" class="figure">{{ row.seconds|elapsed if row.seconds else "–" }}</td></tr>
+{% for row in setting.rows %}
+<tr><th scope="row">
+{%- for run in row.runs %}
+<span id="{{ run.id }}">{% if run.page %}<a href="{{ run.id }}.html">{{ run.name }}</a>
+{%- else %}{{ run.name }}{% endif %}
+{%- if run.superseded %} <i title="to be made anew: {{ run.superseded }}">†</i>{% endif %}
+{%- if run.accuracy %} <i>{{ run.accuracy }}</i>{% endif %}</span>
+{%- endfor %}</th><td>{{ row.accuracy }}</td>
+{%- if setting.own %}<td>{{ row.own }}</td>{% endif %}
+<td>{{ row.seconds }}</td><td>{{ row.options }}</td></tr>
 {% endfor %}
 </tbody>
 </table>
 </div>
+{% endfor %}
 {% endblock %}
-{% block script %}<script>
-{% include "sort.js" %}
-</script>{% endblock %}
+{% block script %}{{ parts.script(root) }}{% endblock %}
 """
 
 RUN = """{% extends "base" %}
@@ -34,7 +44,7 @@ RUN = """{% extends "base" %}
 {% import "summary" as parts_of_run %}
 {% block main %}
 <p class="kicker"><a href="{{ root }}{{ study_path }}">Back to {{ study_title }}</a> ·
-<a href="index.html">all its runs</a> · {{ kind }}</p>
+<a href="{{ root }}{{ line }}">all its runs</a> · {{ kind }}</p>
 <h1 class="name">{{ run.name }}</h1>
 <p class="soft">{{ subtitle }}</p>
 {{ parts_of_run.row(tiles) }}
@@ -59,15 +69,30 @@ repaired default.</p></div>
 <div><dt>Made by</dt><dd>{{ made_by }}</dd></div>
 {% if run.seconds %}<div><dt>Time</dt><dd>{{ run.seconds|elapsed }}</dd></div>{% endif %}
 </dl>
-{% if run.options %}
-<details open><summary>{{ many(run.options|length, "option") }}</summary>
-<ul class="options">{% for option in run.options %}<li><code>{{ option }}</code></li>{% endfor %}</ul></details>
-{% endif %}
 {% if uses %}
 <p>Used in:</p>
 <ul>{% for use in uses %}<li><a href="{{ root }}{{ use.href }}">{{ use.text }}</a></li>{% endfor %}</ul>
 {% else %}
 <p class="soft">No table uses this run.</p>
+{% endif %}
+
+{% if alike %}
+<h2 id="seeds">The same with other seeds</h2>
+<div class="card scroll" tabindex="0" role="region" aria-labelledby="seeds">
+<table>
+<thead><tr><th scope="col">run</th><th scope="col">accuracy</th>
+{%- if alike[0].own %}<th scope="col">clients’ own tests</th>{% endif %}
+<th scope="col">verified epsilon</th><th scope="col">time</th></tr></thead>
+<tbody>
+{% for row in alike %}
+<tr><th scope="row">{% if row.shown %}{{ row.name }}{% else -%}
+<a href="index.html#{{ row.name|slug }}">{{ row.name }}</a>{% endif %}</th><td>{{ row.accuracy }}</td>
+{%- if alike[0].own %}<td>{{ row.own }}</td>{% endif %}
+<td>{{ row.verified }}</td><td>{{ row.seconds }}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
 {% endif %}
 
 <h2 id="privacy">Privacy</h2>
@@ -86,8 +111,9 @@ repaired default.</p></div>
 <ul>{% for name, verdict in attacks %}<li>{{ name }}: {{ verdict }}</li>{% endfor %}</ul>
 {% endif %}
 
-{% if charts %}
+{% if charts or evaluated_once %}
 <h2 id="learning">Learning</h2>
+{% if evaluated_once %}<p>{{ evaluated_once }}</p>{% endif %}
 <div class="pictures">
 {% for chart, words in charts %}
 <figure>{{ chart }}<figcaption>{{ words }}</figcaption></figure>
@@ -103,6 +129,10 @@ repaired default.</p></div>
 <div class="card">{{ parts.pairs(cost) }}</div>
 {% endif %}
 <h2 id="details">Details</h2>
-<details><summary>The whole summary</summary><pre tabindex="0">{{ summary }}</pre></details>
+<p>The whole record is line {{ number }} of <code>{{ study }}/runs.jsonl</code>, in the folder of results that this site
+is made of.</p>
+{% if summary %}
+<details><summary>What else its summary holds</summary><pre class="wrap" tabindex="0">{{ summary }}</pre></details>
+{% endif %}
 {% endblock %}
 """

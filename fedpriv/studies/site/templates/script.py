@@ -1,4 +1,4 @@
-"""The scripts: plain JavaScript, inline; without it everything is shown."""
+"""The script: plain JavaScript in one file, for pages with something to sort; without it everything is shown."""
 
 #: Tables with the class "sortable": a button in each header. data-sort of a cell goes before its text.
 SORT = """(() => {
@@ -38,11 +38,12 @@ SORT = """(() => {
 })();
 """
 
-#: The leaderboard's filters. Their state is the address's fragment (#board=...&target=...&q=...), so that a filtered
-#: view can be linked; a fragment without "=" is an anchor of the page.
+#: The leaderboard's filters, on its page alone. Their state is the address's fragment (#board=...&target=...&q=...), so
+#: that a filtered view can be linked; a fragment without "=" is an anchor of the page.
 FILTER = """(() => {
   "use strict";
   const form = document.getElementById("filters");
+  if (form === null) return;
   const inputs = {
     board: document.getElementById("filter-board"),
     target: document.getElementById("filter-target"),
@@ -103,3 +104,5 @@ FILTER = """(() => {
   read();
 })();
 """
+
+SCRIPT = SORT + FILTER

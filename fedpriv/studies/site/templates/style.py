@@ -85,8 +85,13 @@ th button::after { content: "↕"; opacity: .45; margin-left: .3em; }
 th[aria-sort] button { color: var(--ink); font-weight: 650; } th[aria-sort] button::after { opacity: 1; }
 th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descending] button::after { content: "↓"; }
 .scroll td, .scroll th { padding-right: 1.1rem; }
+.card.scroll { padding-inline: 0; } .scroll tr > :first-child, .entries tr > :nth-child(2) { padding-left: 1.1rem; }
+.entries tr > .rank, .entries tr > :first-child { padding-right: 0; }
+.scroll tbody th, .scroll thead th:first-child:not(.entries *), .entries thead th:nth-child(2) { position: sticky;
+  left: 0; z-index: 1; background: var(--card); box-shadow: 1.1rem 0 .8rem -1.4rem var(--soft); }
+tr:target > * { background: color-mix(in srgb, var(--accent) 13%, var(--card)) !important; }
 .scroll tbody th { min-width: 8.5rem; max-width: 17rem; white-space: normal; }
-.scroll td { min-width: 3.2rem; max-width: 24rem; overflow-wrap: anywhere; }
+.scroll td { min-width: 3.2rem; max-width: 24rem; overflow-wrap: break-word; }
 .scroll td.figure { white-space: nowrap; overflow-wrap: normal; }
 .cells td { min-width: 8.2rem; }
 .reported, .under, .runs { display: block; font-size: .84rem; font-weight: 400; color: var(--soft); }
@@ -95,12 +100,15 @@ th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descendin
 .entries td:nth-child(3) { min-width: 11rem; } .entries td.chosen { min-width: 13rem; }
 .entries tbody th { min-width: 8.5rem; }
 .entries td.rank { min-width: 2.6rem; font-weight: 650; }
-.entries tr.entry:has(td.rank[data-sort="1"]) > * { background: color-mix(in srgb, var(--good) 5%, transparent); }
+.entries tr.entry:has(td.rank[data-sort="1"]) > * { background: color-mix(in srgb, var(--good) 5%, var(--card)); }
 .chosen code { display: inline-block; background: var(--chip); border-radius: 4px; padding: 0 .35rem;
   margin: 0 .15rem .2rem 0; font-size: .8rem; }
 .chosen details { border: 0; padding: 0; margin: .1rem 0 0; background: none; }
 .chosen summary { font-weight: 400; font-size: .84rem; color: var(--soft); }
 .chosen pre { max-width: 22rem; }
+.list tbody th { min-width: 16.5rem; max-width: none; font: .84rem/1.5 ui-monospace, monospace; }
+.list th span { display: block; } .list th i { font-style: normal; color: var(--soft); }
+.list td:last-child { min-width: 24rem; max-width: 40rem; font: .84rem/1.5 ui-monospace, monospace; }
 .words { min-width: 15rem !important; }
 .strip { display: block; width: 10rem; height: 1.125rem; flex: none; }
 .strip path { fill: none; stroke: var(--soft); } .strip .axis { stroke: var(--line); }
@@ -110,7 +118,7 @@ th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descendin
 .chart { display: block; width: 100%; height: auto; font: 13px system-ui, sans-serif; }
 .chart text { fill: var(--soft); } .chart .grid { stroke: var(--line); }
 .chart polyline { fill: none; stroke: var(--accent); stroke-width: 2.2; stroke-linejoin: round; }
-.chart circle { fill: var(--accent); }
+.chart .dots { fill: none; stroke: var(--accent); stroke-width: 7; stroke-linecap: round; }
 .orderings { list-style: none; padding: 0; max-width: 60rem; } .orderings li { margin: .6rem 0; }
 .verdicts li { margin: .3rem 0; }
 .board { border-top: 1px solid var(--line); margin-top: 3.4rem; } .board h2 { margin-top: 1.6rem; }
@@ -126,12 +134,13 @@ input { width: 100%; } #filters button { cursor: pointer; } #filters button:hove
 pre { border-radius: 6px; } pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card);
   border: 1px solid var(--line); padding: .8rem 1rem; }
 .options { columns: 2 22rem; max-width: none; }
-.pictures { margin: 1rem 0; } figure { min-width: 0; }
+.pictures { margin: 1rem 0; } figure { min-width: 0; } figure a { display: block; overflow-x: auto; }
 @media (max-width: 40rem) {
   main { padding-top: 1.6rem; } h2 { margin-top: 2.5rem; }
   .badge { white-space: normal; border-radius: 14px; }
-  .scroll tbody th { min-width: 7rem; max-width: 10rem; }
-  .claim { padding: .9rem 1rem; }
+  .scroll tbody th { min-width: 8.5rem; max-width: 10rem; padding-right: .7rem; font-size: .92rem; }
+  .list td:last-child { min-width: 16rem; }
+  .claim { padding: .9rem 1rem; } figure a img { width: 36rem; max-width: none; }
 }
 @media print {
   .top nav, #filters, .skip, th button::after, .chosen details, footer { display: none !important; }
