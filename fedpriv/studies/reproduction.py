@@ -10,7 +10,7 @@ from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import provenance
-from fedpriv.studies.results import Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
+from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
 from fedpriv.studies.spec import (
     MEASURES,
     PERCENT,
@@ -120,7 +120,8 @@ class Measured:
         reasons = [why for record in self.of(place) for why in pick(record.summary, "privacy", "reasons") or ()]
         label = table.rows[row].label
         if len(table.columns) > 1:
-            label = f"{label} ({table.columns[column].label})"
+            inside = f", {table.columns[column].label})"
+            label = label[:-1] + inside if label.endswith(")") else f"{label} ({inside[2:]}"
         kinds = {_kind(record, measure) for record in self.of(place)}
         guess = GUESSING.get(table.dataset or "") if measure == "accuracy" else None
         intervals = ((record.seed, _interval(record, measure)) for record in self.of(place))
@@ -218,6 +219,7 @@ def _table(name: str, table: TableSpec, found: Measured, stopped: str) -> Table:
         rows=rows,
         orderings=tuple(orderings),
         notes=(*_notes(name, table, found, stopped), *table.notes),
+        kind=table.kind,
         computed=table.kind in ("plan", "computed"),
         looks=found.looks(name),
     )
@@ -249,23 +251,28 @@ def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -
 
 def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome) -> Claim:
     sure = outcome.p if outcome.verdict != CANNOT else None
-    parts = (outcome.words, "" if sure is None else p_words(sure), *_beside(claim, found), claim.because)
-    words = ". ".join(part.rstrip(".") for part in parts if part) + "."
+    parts = (outcome.words, "" if sure is None else f"Corrected {p_words(sure)}", *_beside(claim, found), claim.because)
+    words = ". ".join(_begun(part.rstrip(".")) for part in parts if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
     differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(found.scale))
-    if outcome.estimated and differences:
-        words += f" Not the paper's setting: {'; '.join(differences)}."
+    setting = "; ".join(differences) if outcome.estimated else ""
     unit = found.values(claim.cells[0]).unit if claim.cells else ""
     return Claim(
         name=name,
         claim=claim.claim,
         source=claim.source,
         verdict=outcome.verdict,
-        words=words,
+        words=words + (f" {OTHER_SETTING.format(setting)}" if setting else ""),
+        setting=setting,
         difference=outcome.difference,
         unit="points" if unit == "%" else unit,
         p=sure,
     )
+
+
+def _begun(words: str) -> str:
+    """With a capital, where it is a letter and not a symbol."""
+    return words[:1].upper() + words[1:] if words[:1].isascii() else words
 
 
 def _beside(claim: ClaimSpec, found: Measured) -> list[str]:

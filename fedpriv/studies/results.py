@@ -134,7 +134,9 @@ class Ordering(Stored):
 
 
 class Table(Stored):
-    """computed: from options alone, with no chance in it; looks: seeds in all at each look that was planned."""
+    """computed: from options alone, with no chance in it; kind: of its runs, empty in older results; looks: seeds in
+    all at each look that was planned.
+    """
 
     name: str
     title: str
@@ -145,6 +147,7 @@ class Table(Stored):
     orderings: tuple[Ordering, ...] = ()
     notes: tuple[str, ...] = ()
     computed: bool = False
+    kind: str = ""
     looks: tuple[int, ...] = ()
 
 
@@ -157,10 +160,14 @@ class Figure(Stored):
     caption: str
 
 
+OTHER_SETTING = "Not the paper's setting: {}."
+
+
 class Claim(Stored):
     """A claim of a paper and what became of it. difference: what the verdict rests on, where it is a difference
     (mean with its half_width), in the unit of the claim. p: how probable a result as sure as this is where the opposite
     is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
+    setting: in what the setting is not the paper's, which `words` end with.
     """
 
     name: str
@@ -171,6 +178,12 @@ class Claim(Stored):
     difference: Estimate | None = None
     unit: str = ""
     p: float | None = None
+    setting: str = ""
+
+    @property
+    def found(self) -> str:
+        """The words without the setting, which several claims share."""
+        return self.words.removesuffix(f" {OTHER_SETTING.format(self.setting)}")
 
 
 class PaperResults(Stored):

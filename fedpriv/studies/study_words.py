@@ -12,10 +12,12 @@ from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds
 from fedpriv.studies.provenance import DIGEST
-from fedpriv.studies.results import Cell, Claim, Ordering, PaperResults, Provenance, Table, Verdict
+from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Ordering, PaperResults, Provenance, Table, Verdict
 from fedpriv.studies.verdicts import shown
 
 TABLES = "tables"
+#: Digits as marks of footnotes.
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 HOW_DECIDED = (
     "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared. Verdicts rest "
@@ -61,6 +63,7 @@ def write_table(table: Table, file: Path) -> None:
 
 def page(results: PaperResults) -> str:
     """Markdown."""
+    settings = _settings(results.claims)
     lines = [
         f"# {results.title}",
         "",
@@ -78,8 +81,9 @@ def page(results: PaperResults) -> str:
         "",
         "| claim | source | verdict | measured |",
         "|---|---|---|---|",
-        *(f"| {_cell(c.claim)} | {_cell(c.source)} | **{c.verdict}** | {_cell(c.words)} |" for c in results.claims),
+        *(f"| {' | '.join(map(_cell, _claim(claim, settings)))} |" for claim in results.claims),
         "",
+        *(line for setting, mark in settings.items() for line in (f"{mark} {OTHER_SETTING.format(setting)}", "")),
         HOW_DECIDED,
         "",
         *([STALE, ""] if any(c.superseded for table in results.tables for r in table.rows for c in r.cells) else []),
@@ -90,6 +94,17 @@ def page(results: PaperResults) -> str:
     for one in results.figures:
         lines += [f"![{one.alt}]({one.file})", "", one.caption, ""]
     return "\n".join([*lines, *origin(results.provenance)]) + "\n"
+
+
+def _settings(claims: Sequence[Claim]) -> dict[str, str]:
+    """Setting -> the mark of its footnote."""
+    found = dict.fromkeys(claim.setting for claim in claims if claim.setting)
+    return {setting: str(number).translate(RAISED) for number, setting in enumerate(found, 1)}
+
+
+def _claim(claim: Claim, settings: Mapping[str, str]) -> tuple[str, str, str, str]:
+    mark = f" {settings[claim.setting]}" if claim.setting else ""
+    return claim.claim, claim.source, f"**{claim.verdict}**", claim.found + mark
 
 
 #: A verdict of one claim and of several.
@@ -115,8 +130,7 @@ def _table(table: Table) -> list[str]:
     return [
         f"## {table.title}",
         "",
-        f"{table.source}. {'Computed' if table.computed else _mean(table.unit) + _over(counts)}"
-        f"{'; in brackets what the paper reports' if reported else ''}.",
+        f"{table.source}. {_how(table, counts)}{'; in brackets what the paper reports' if reported else ''}.",
         "",
         f"| | {' | '.join(map(_cell, table.columns))} |",
         f"|---|{'---|' * len(table.columns)}",
@@ -129,16 +143,18 @@ def _table(table: Table) -> list[str]:
     ]
 
 
-def _mean(unit: str) -> str:
-    return "In %, mean" if unit == "%" else "Mean"
-
-
-def _over(counts: set[int]) -> str:
-    """counts: how many seeds stand behind each cell."""
-    if max(counts, default=0) <= 1:
-        return " of one seed" if counts else ""
+def _how(table: Table, counts: set[int]) -> str:
+    """What the figures are. counts: how many seeds stand behind each cell."""
+    if table.computed:
+        return "Computed"
+    if not counts:
+        return "Not run here"
+    if table.kind == "audit":
+        return "What was audited is a lower bound from one audit; the rest is computed"
+    if max(counts) == 1:
+        return "In %, one seed" if table.unit == "%" else "One seed"
     seeds = f"{max(counts)} seeds" + ("" if len(counts) == 1 else f" (some cells {min(counts)})")
-    return f" ± half width of the 95 % interval over {seeds}"
+    return f"{'In %, mean' if table.unit == '%' else 'Mean'} ± half width of the 95 % interval over {seeds}"
 
 
 def _value(cell: Cell, unit: str) -> str:

@@ -138,7 +138,7 @@ def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = (
             printed += ", which is not reached" if high < reported[number] else ", which is exceeded"
         nothing = guess_words(one, other) if other.guesses else ""
         sides.append(Sides() if nothing else sequential(_differences(one, other), one.looks))
-        words.append(f"{one.label} against {other.label}: {difference(found, one.unit)}{printed}{nothing}")
+        words.append(compared(one, other, found, printed) + nothing)
     return _of_pairs(pairs, sides, words, blocked=any(other.guesses for _, other in pairs))
 
 
@@ -153,8 +153,7 @@ def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
         nothing = guess_words(one, other) if one.guesses or other.guesses else ""
         inside, outside = max(over.fails, under.holds), min(1.0, 2 * min(over.holds, under.fails))
         sides.append(Sides() if nothing else Sides(inside, outside))
-        found = difference(estimate(differences), one.unit)
-        words.append(f"{one.label} against {other.label}: {found}, wanted within {within:g}{nothing}")
+        words.append(compared(one, other, estimate(differences), f"; wanted within {within:g}") + nothing)
     return _of_pairs(pairs, sides, words, blocked=any(one.guesses or other.guesses for one, other in pairs))
 
 
@@ -178,7 +177,8 @@ def at_most(
     ``decides`` says why it does here.
     """
     largest = max(value.by_seed.values())
-    over = f"{figure(bound)}{f' ({bound_label})' if bound_label else ''}"
+    named = f", “{bound_label}”" if "(" in bound_label else f" ({bound_label})" if bound_label else ""
+    over = f"{figure(bound)}{named}"
     found = figure(largest)
     sides = None
     if value.kind == "estimate":
@@ -220,10 +220,10 @@ def at_least(value: Values, bound: float, decided: bool) -> Outcome:
 def printed(gains: Sequence[float], says: Sequence[float], within: float) -> Outcome:
     """What a paper says of its tables, against them. Nothing was measured."""
     right = [abs(found - said) <= within for found, said in zip(gains, says, strict=True)]
-    words = ", ".join(
-        f"says {said:+.4g}, its tables give {found:+.4g}" for found, said in zip(gains, says, strict=True)
-    )
-    return Outcome(HOLDS if all(right) else FAILS, f"By the printed figures: {words}", estimated=False)
+    first, *rest = zip(says, gains, strict=True)
+    words = f"{first[0]:+.4g} by the text and {first[1]:+.4g} by the tables"
+    words = "; ".join([words, *(f"{said:+.4g} and {found:+.4g}" for said, found in rest)])
+    return Outcome(HOLDS if all(right) else FAILS, f"Of the printed figures: {words}", estimated=False)
 
 
 def shown(found: Estimate, unit: str = "") -> str:
@@ -239,14 +239,36 @@ def p_words(p: float) -> str:
     return "p < 0.0001" if p < 1e-4 else "p = 1" if p >= 1.0 else f"p = {p:.2g}"
 
 
-def difference(found: Estimate, unit: str = "") -> str:
-    """A paired difference with its interval, in points where the unit is percent."""
+def compared(one: Values, other: Values, found: Estimate, more: str = "") -> str:
+    """A paired difference as a sentence, with where both are, the interval and ``more`` in brackets; in points where
+    the unit is percent.
+    """
+    first, second, where = _names(one.label, other.label)
     if found.mean is None:
-        return "no seed in common"
-    unit = "points" if unit == "%" else unit
+        return f"{first} and {second} have no seed in common"
+    unit = "points " if one.unit == "%" else f"{one.unit} " if one.unit else ""
+    size = "∞" if math.isinf(found.mean) else f"{abs(found.mean):.3g}"
+    side = "above" if found.mean > 0 else "below"
     low, high = bounds(found)
-    interval = f" [{low:+.2g}, {high:+.2g}]" if math.isfinite(low) else " (one seed: no interval)"
-    return f"{found.mean:+.3g}{interval} {unit}".rstrip()
+    interval = f"95 % interval {low:+.2g} to {high:+.2g}" if math.isfinite(low) else "one seed: no interval"
+    inside = "; ".join(part for part in (where, interval) if part) + more
+    level = f"is {size} {unit}{side}" if found.mean else "equals"
+    comma = "," if ", " in first.partition(" (")[0] and not first.startswith("“") else ""
+    said = f"{first}{comma} {level} {second}"
+    return f"{said}: {inside}" if said.endswith(")") else f"{said} ({inside})"
+
+
+def _names(one: str, other: str) -> tuple[str, str, str]:
+    """Two labels, "row (column)", and the column where both have the same; what begins like a phrase is quoted."""
+    first, second = one.rpartition(" ("), other.rpartition(" (")
+    where = ""
+    if first[0] and second[0] and first[2] == second[2]:
+        one, other, where = first[0], second[0], first[2].removesuffix(")")
+    return _quoted(one), _quoted(other), where
+
+
+def _quoted(label: str) -> str:
+    return f"“{label}”" if label[:1].isascii() and label[:1].islower() else label
 
 
 def _order_of(higher: Values, lower: Values) -> Sides:

@@ -18,8 +18,11 @@ from fedpriv.studies.verdicts import (
     at_least,
     at_most,
     better,
+    compared,
+    estimate,
     ordering,
     paired_difference,
+    printed,
     settle,
     similar,
 )
@@ -63,6 +66,39 @@ def test_better_says_whether_the_reported_gain_is_reached() -> None:
     difference = better([(HIGH, LOW)]).difference
     assert difference is not None and difference.mean == pytest.approx(10)
     assert better([(HIGH, LOW), (LOW, HIGH)]).difference is None
+
+
+def test_a_comparison_is_a_sentence() -> None:
+    def named(one: str, other: str, *more: str) -> str:
+        first, second = (Values(label, found.by_seed, unit="%") for label, found in ((one, HIGH), (other, LOW)))
+        return compared(first, second, paired_difference(first, second), *more)
+
+    assert named("High", "Low") == "High is 10 points above Low (95 % interval +9.8 to +10)"
+    assert named("High (σ = 1)", "Low (σ = 1)", "; wanted") == (
+        "High is 10 points above Low (σ = 1; 95 % interval +9.8 to +10; wanted)"
+    )
+    assert named("A, big (σ = 1)", "B, small (σ = 2)") == (
+        "A, big (σ = 1), is 10 points above B, small (σ = 2): 95 % interval +9.8 to +10"
+    )
+    assert named("by losses, all", "γ = 0").startswith("“by losses, all” is 10 points above γ = 0 (")
+    below = compared(LOW, HIGH, paired_difference(LOW, HIGH))
+    assert below == "“low” is 10 points below “high” (95 % interval -10 to -9.8)"
+    assert compared(HIGH, HIGH, paired_difference(HIGH, HIGH)).startswith("“high” equals “high”")
+    apart = Values("A", {9: 1.0})
+    assert compared(apart, HIGH, paired_difference(apart, HIGH)) == "A and “high” have no seed in common"
+    assert "A is 1 above B" in compared(*(Values(n, {0: v}) for n, v in (("A", 2.0), ("B", 1.0))), estimate([1.0]))
+
+
+def test_a_bounds_name_stands_beside_it() -> None:
+    found = figure_of("exact", 2.0)
+    assert at_most(found, 2.72, "claimed").words == "epsilon: 2, at most 2.72 (claimed)"
+    assert at_most(found, 2.72, "claimed (one round)").words == "epsilon: 2, at most 2.72, “claimed (one round)”"
+
+
+def test_printed_figures_are_set_against_the_tables() -> None:
+    found = printed([0.92, 1.49], [2.8, 1.49], 0.005)
+    assert found.verdict == FAILS
+    assert found.words == "Of the printed figures: +2.8 by the text and +0.92 by the tables; +1.49 and +1.49"
 
 
 def test_pairs_of_one_claim_fail_together() -> None:
