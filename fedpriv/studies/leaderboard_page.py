@@ -11,7 +11,6 @@ from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds, size, threat_sentence
-from fedpriv.studies.leaderboard_plot import draw_board
 from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard, Left
 
 FIGURES = "figures"
@@ -19,6 +18,8 @@ FIGURES = "figures"
 
 def with_pictures(results: Leaderboard, folder: Path) -> Leaderboard:
     """Draws every board that has entries."""
+    from fedpriv.studies.leaderboard_plot import draw_board  # matplotlib takes a second
+
     boards = []
     for board in results.boards:
         drawn = draw_board(board, folder / FIGURES) if board.entries else None

@@ -104,7 +104,7 @@ def _cells(paper: PaperResults) -> Iterator[tuple[Table, str, str, Cell]]:
     """(table, row, column, cell) of what was measured."""
     for table in paper.tables:
         for row in table.rows:
-            for column, cell in zip(table.columns, row.cells, strict=True):
+            for column, cell in zip(table.columns, row.cells, strict=False):
                 if cell.measured is not None and cell.measured.mean is not None:
                     yield table, row.label, column, cell
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from fedpriv.studies.results import (
 from fedpriv.studies.site.wording import PAPERS
 
 LEADERBOARD = "leaderboard"
+OVERVIEW = "overview.png"
+#: A line of Markdown with that picture, and the paragraph below it.
+SHOWN_PICTURE = re.compile(r"^!\[(?P<alt>.+)\]\(overview\.\w+\)\n\n(?P<caption>.+)$", re.MULTILINE)
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -36,8 +40,12 @@ class Source(Generic[Study]):
 
 @dataclass(frozen=True)
 class Results:
+    """overview: the picture of all studies, in ``folder``, where there is one."""
+
     papers: tuple[Source[PaperResults], ...]
     leaderboard: Source[Leaderboard] | None
+    folder: Path = Path()
+    overview: Figure | None = None
 
     def studies(self) -> Iterator[Source[PaperResults] | Source[Leaderboard]]:
         yield from self.papers
@@ -58,12 +66,25 @@ def read_all(folder: Path) -> Results:
         if paper.results.paper != paper.name:
             raise RunFolderError(f"{paper.folder}: {RESULTS_FILE} is of the paper {paper.results.paper!r}")
     board = _read(folder / LEADERBOARD, Leaderboard) if LEADERBOARD in there else None
-    found = Results(papers, board)
+    found = Results(papers, board, folder, _overview(folder))
     for study in found.studies():
         _check_names(study)
         for figure in figures(study.results):
             check_figure(study.folder, figure)
     return found
+
+
+def _overview(folder: Path) -> Figure | None:
+    """The picture that `fedpriv.studies.front_page` drew, with the words that its page has for it."""
+    page = folder / "README.md"
+    if not (page.is_file() and (folder / OVERVIEW).is_file()):
+        return None
+    shown = SHOWN_PICTURE.search(page.read_text(encoding="utf-8", errors="replace"))
+    if shown is None:
+        return None
+    picture = Figure(name="overview", file=OVERVIEW, alt=shown["alt"], caption=shown["caption"])
+    check_figure(folder, picture)
+    return picture
 
 
 def _read(folder: Path, kind: type[Study]) -> Source[Study]:

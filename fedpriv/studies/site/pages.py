@@ -28,7 +28,7 @@ from fedpriv.studies.site.addresses import (
     study_path,
     study_title,
 )
-from fedpriv.studies.site.inputs import LEADERBOARD, Results, Source, figures
+from fedpriv.studies.site.inputs import LEADERBOARD, OVERVIEW, Results, Source, figures
 from fedpriv.studies.site.run_choice import (
     MOST_BYTES,
     MOST_PAGES,
@@ -57,6 +57,7 @@ from fedpriv.studies.site.wording import (
     sortable,
 )
 from fedpriv.studies.study_words import HOW_DECIDED
+from fedpriv.studies.what_was_found import Found, sentences
 
 STYLE_FILE, SCRIPT_FILE = "style.css", "site.js"
 
@@ -109,6 +110,8 @@ def write_pages(found: Results, folder: Path) -> int:
     pictures = {
         study.name: show_pictures(study.folder, study.name, figures(study.results), folder) for study in found.studies()
     }
+    if found.overview:
+        pictures[OVERVIEW] = show_pictures(found.folder, "all", [found.overview], folder)
     taken = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     site = Site(found, pictures, asked := runs_in_order(found), frozenset(asked))
     room = MOST_PAGES - len([*_pages(site)])
@@ -148,7 +151,7 @@ def _renderer(found: Results) -> Callable[[str, str, dict[str, Any]], tuple[str,
 def _pages(site: Site) -> Iterator[Page]:
     """Every page but those of runs."""
     found = site.found
-    yield "index.html", "home", _home(found)
+    yield "index.html", "home", _home(site)
     for paper in found.papers:
         yield paper_path(paper.name), "paper", _paper(site, paper)
     if found.leaderboard:
@@ -203,7 +206,8 @@ def _pictures(site: Site, study: str, shown: Sequence[Figure], where: str = "") 
 # --- landing page ----------------------------------------------------------------------------------------
 
 
-def _home(found: Results) -> dict[str, Any]:
+def _home(site: Site) -> dict[str, Any]:
+    found = site.found
     papers = [
         {
             "path": paper_path(paper.name),
@@ -230,10 +234,18 @@ def _home(found: Results) -> dict[str, Any]:
     boards = found.leaderboard.results.boards if found.leaderboard else ()
     return {
         "title": "fedpriv: private federated learning, with its claims checked",
+        "sentences": [*sentences(_all_studies(found))],
+        "pictures": _pictures(site, OVERVIEW, [found.overview] if found.overview else []),
         "papers": papers,
         "boards": [_headline(board) for board in boards],
         "origins": origins,
     }
+
+
+def _all_studies(found: Results) -> Found:
+    """In the order of `fedpriv.studies.what_was_found.read`, so that the sentences are those of the folder's page."""
+    boards = found.leaderboard.results.boards if found.leaderboard else ()
+    return Found({paper.name: paper.results for paper in sorted(found.papers, key=lambda one: one.name)}, boards)
 
 
 def _headline(board: Board) -> dict[str, Any]:

@@ -9,6 +9,14 @@ HOME = """{% extends "base" %}
 computes a bound for what was really sent, and attacks the code. Every run shows three figures side by side.</p>
 </div>
 
+{% if sentences %}
+<section aria-labelledby="found">
+<h2 id="found">What was found</h2>
+<ul class="found">{% for sentence in sentences %}<li>{{ sentence }}</li>{% endfor %}</ul>
+{% if pictures %}{{ parts.pictures(pictures, root) }}{% endif %}
+</section>
+{% endif %}
+
 <section aria-labelledby="three">
 <h2 id="three">Three epsilons</h2>
 <div class="three">

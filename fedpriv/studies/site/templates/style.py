@@ -119,6 +119,7 @@ tr:target > * { background: color-mix(in srgb, var(--accent) 13%, var(--card)) !
 .chart text { fill: var(--soft); } .chart .grid { stroke: var(--line); }
 .chart polyline { fill: none; stroke: var(--accent); stroke-width: 2.2; stroke-linejoin: round; }
 .chart .dots { fill: none; stroke: var(--accent); stroke-width: 7; stroke-linecap: round; }
+.found { max-width: 54rem; } .found li { margin: .45rem 0; }
 .orderings { list-style: none; padding: 0; max-width: 60rem; } .orderings li { margin: .6rem 0; }
 .verdicts li { margin: .3rem 0; }
 .board { border-top: 1px solid var(--line); margin-top: 3.4rem; } .board h2 { margin-top: 1.6rem; }
