@@ -34,6 +34,7 @@ from fedpriv.studies.verdicts import (
     at_least,
     at_most,
     better,
+    is_phrase,
     ordering,
     p_words,
     printed,
@@ -271,8 +272,8 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome) -> Cl
 
 
 def _begun(words: str) -> str:
-    """With a capital, where it is a letter and not a symbol."""
-    return words[:1].upper() + words[1:] if words[:1].isascii() else words
+    """With a capital, where it begins with a common word."""
+    return words[:1].upper() + words[1:] if is_phrase(words) else words
 
 
 def _beside(claim: ClaimSpec, found: Measured) -> list[str]:

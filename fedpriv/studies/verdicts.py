@@ -268,7 +268,13 @@ def _names(one: str, other: str) -> tuple[str, str, str]:
 
 
 def _quoted(label: str) -> str:
-    return f"“{label}”" if label[:1].isascii() and label[:1].islower() else label
+    return f"“{label}”" if is_phrase(label) else label
+
+
+def is_phrase(label: str) -> bool:
+    """Whether it begins with a common word, and not with a name or a symbol."""
+    first = label.partition(" ")[0]
+    return first.isascii() and first.islower()
 
 
 def _order_of(higher: Values, lower: Values) -> Sides:

@@ -188,7 +188,8 @@ def _board(board: Board) -> str:
     assert first is not None, "a board with entries"
     tied = [one.label for one in here if one.tied and one is not first]
     level = f" (tied with {'; '.join(tied)})" if tied else ""
-    said = f"{board.title}, epsilon {figure(nearest(board))}: {first.label} is best with {_value(first)}{level}"
+    comma = "," if ", " in first.label else ""
+    said = f"{board.title}, epsilon {figure(nearest(board))}: {first.label}{comma} is best with {_value(first)}{level}"
     if other is first:
         said += ", a plain method"
     elif other is not None:

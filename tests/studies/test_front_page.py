@@ -104,6 +104,8 @@ def test_a_boards_sentence_is_of_its_best_at_the_target_nearest_to_eight(committ
     )
     better = board(made, entries=(*entries, entry(entries[0], method="d", label="D", mean=80.0, tied=False, rank=1)))
     assert said(better)[0].startswith("T, epsilon 5: D is best with 80.0 ± 0.2 % (tied with A; B), a plain method;")
+    comma = board(made, entries=tuple(entry(e, label=f"{e.label}, local") for e in entries))
+    assert ": B, local, is best with" in said(comma)[0]
     worse = board(made, entries=tuple(entry(e, mean=12.0, superseded="why") for e in entries), chance=10.0)
     assert said(worse)[0].endswith("Nothing learns: guessing gives 10 %.") and "12.0 ± 0.2 % †" in said(worse)[0]
     assert ", every client by itself 88.0 ± 0.2 %." in said(board(made, alone=estimate(88.0)))[0]

@@ -81,6 +81,7 @@ def test_a_comparison_is_a_sentence() -> None:
         "A, big (σ = 1), is 10 points above B, small (σ = 2): 95 % interval +9.8 to +10"
     )
     assert named("by losses, all", "γ = 0").startswith("“by losses, all” is 10 points above γ = 0 (")
+    assert named("cpSGD", "DP").startswith("cpSGD is 10 points above DP (")
     below = compared(LOW, HIGH, paired_difference(LOW, HIGH))
     assert below == "“low” is 10 points below “high” (95 % interval -10 to -9.8)"
     assert compared(HIGH, HIGH, paired_difference(HIGH, HIGH)).startswith("“high” equals “high”")
