@@ -36,6 +36,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "DPFL-AGN": (*(f"eq. {number}" for number in (6, 7, 8, 9, 10, 11, 12, 13, 17)), "Alg. 1 line 10", "Alg. 1 line 12"),
     "NbAFL": ("Alg. 1", "Theorem 1"),
     "FedOpt": ("Alg. 2",),
+    "SCAFFOLD": tuple(f"Alg. 1 line {line}" for line in (10, 12, 17)),
 }
 
 ROOT = Path(__file__).resolve().parent.parent

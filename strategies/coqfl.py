@@ -48,7 +48,7 @@ class CoQFL(OneBitServer):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         cohort = self.begin(server_round, arrays)
-        options, down = self.train_options(server_round), self._coming_down(arrays)
+        options, down = self.train_options(server_round), self.coming_down(arrays)
         if self.options.bits == 0:
             return self.messages(grid, cohort, down, options)
         seed, attempt = self.population.seed, self.population.attempt

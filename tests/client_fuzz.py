@@ -134,7 +134,7 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     client = worker.client(0, store=None)  # type: ignore[arg-type]
     layout = worker.model.layout
     down = client.exchange(layout, 1).down
-    method = Method(config, worker, down.stop - down.start)
+    method = Method(config, worker, client.numbers_down(down.stop - down.start))
     if config.strategy.secure_sum == "protocol":
         return prepare_sum(method)
     blocks = len(layout.blocks)

@@ -55,7 +55,9 @@ class CanaryTrainer:
     def __init__(self, update: Tensor, config: LocalConfig) -> None:
         self.update, self.config = update, config
 
-    def train(self, theta: Tensor, data: LocalData, rng: Any, proximal_mu: float = 0.0) -> LocalResult:
+    def train(
+        self, theta: Tensor, data: LocalData, rng: Any, proximal_mu: float = 0.0, drift: Tensor | None = None
+    ) -> LocalResult:
         return LocalResult(self.update, 0.0)
 
 

@@ -165,6 +165,8 @@ class _Participations:
 
     def _transcript(self, world: bool | int, attempt: int) -> list[NDArray[np.float64]]:
         client = self.workers[int(world)].client(0, _Memory())
+        beside = client.numbers_down(self.theta.size) - self.theta.size
+        down = np.pad(self.theta, (0, beside))  # what else the server sends is zero, as before the first round
         seen = []
         for server_round in self.rounds:
             sent: list[NDArray[np.float64]] = []
@@ -172,7 +174,7 @@ class _Participations:
                 call: dict[str, Any] = {ROUND: server_round, ATTEMPT: attempt}
                 if exchange != TRAIN:
                     call[EXCHANGE] = exchange
-                arrays, _, _ = client.fit([self.theta] if exchange == client.traits.trains_in else [], call)
+                arrays, _, _ = client.fit([down] if exchange == client.traits.trains_in else [], call)
                 sent.extend(_numbers(client, array) for array in arrays)
             seen.append(np.concatenate(sent))
         return seen

@@ -61,11 +61,12 @@ class Client(Method, NumPyClient):
             return self._outgoing(answer)
         assert received is not None, "an exchange that trains brings parameters"
         self.prepare(request)
+        parameters = self.opened(torch.from_numpy(received))
         state = self.load_state(memory.state)
         charges = self.price(state, request)
         self._check_budget(memory, charges, request)
 
-        release = self.work(self._start(received, memory, request), state, request)
+        release = self.work(self._start(parameters, memory, request), state, request)
         figures = numbers(release.figures) | self.tested(release.local, site.client)
         beside = [release.statistics[name].double() for name in self.statistic_names]
         answer = Answer(request.round, request.attempt, release.value, torch.stack(beside) if beside else None)
@@ -91,7 +92,8 @@ class Client(Method, NumPyClient):
 
         theta is a whole model, also where only a part of it came down.
         """
-        return self.releasing(theta, self.train_locally(theta, request), state, self.noise(request, "release"))
+        trained = self.train_locally(theta, request, self.drift(state))
+        return self.releasing(theta, trained, state, self.noise(request, "release"))
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         """The release that comes of a training from ``theta`` [d], with the figures of both; of one client, or of
@@ -102,11 +104,11 @@ class Client(Method, NumPyClient):
     # --- parts of a participation --------------------------------------------------------------------------
 
     @final
-    def train_locally(self, theta: Tensor, request: Request) -> Trained:
-        """Local training from ``theta`` [d], a whole model."""
+    def train_locally(self, theta: Tensor, request: Request, drift: Tensor | None = None) -> Trained:
+        """Local training from ``theta`` [d], a whole model; ``drift`` [d] is added to every gradient."""
         site = self._site()
         rng = self._batch_generator(request.round, request.attempt)
-        result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu)
+        result = site.trainer.train(theta, site.load_data(), rng, self.proximal_mu, drift)
         update = finite_or_zero(result.update)
         exchange = self._exchange(request)
         sent = update if exchange is None else self.outgoing(theta, update, exchange)
@@ -154,11 +156,11 @@ class Client(Method, NumPyClient):
         named = dict(zip(self.statistic_names, statistics, strict=True)) if statistics else {}
         return Outgoing(self._site().num_examples, answer.release.numpy(), named, figures=figures or {})
 
-    def _start(self, received: np.ndarray, memory: ClientMemory, request: Request) -> Tensor:
+    def _start(self, theta: Tensor, memory: ClientMemory, request: Request) -> Tensor:
         """The whole model [d] that this participation starts from: what came down, the client's own layers, and theta^0
         where it has trained none yet.
         """
-        theta, exchange = torch.from_numpy(received), self._exchange(request)
+        exchange = self._exchange(request)
         if exchange is None:
             return theta
         initial, kept = self._site().initial, memory.kept

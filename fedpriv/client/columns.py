@@ -24,9 +24,9 @@ from fedpriv.mechanisms.noise_sources import CohortNoise
 
 #: The method for clients that take part at once, made for the declared count of the first.
 MakeMethod = Callable[[tuple[int, ...]], Client]
-#: Trains clients from theta [d]: (their generators of batches, clients, theta, mu) -> (updates float32 [clients, d],
-#: mean losses float64 [clients]).
-TrainAll = Callable[[Sequence[np.random.Generator], Sequence[int], Tensor, float], tuple[Tensor, Tensor]]
+#: Trains clients from theta [d]: (their generators of batches, clients, theta, mu, drifts [clients, d]) -> (updates
+#: float32 [clients, d], mean losses float64 [clients]).
+TrainAll = Callable[[Sequence[np.random.Generator], Sequence[int], Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
 
 
 class OneByOne(Exception):
@@ -79,14 +79,15 @@ class Cohort:
         for memory in memories.values():
             if _answered_before(memory, request):
                 raise OneByOne("a client has answered this request")
-        found, theta = CohortAnswer(), torch.from_numpy(received)
-        groups = self._groups(clients, memories, request, found)
+        found, vector = CohortAnswer(), torch.from_numpy(received)
+        groups = self._groups(clients, memories, request, vector, found)
         admitted = [clients[place] for group in groups for place in group.places]
         if not admitted:
             return found
         method = groups[0].method
+        theta = method.opened(vector)
         rngs = [method.batches(request, client) for client in admitted]
-        updates, losses = self.train(rngs, admitted, theta, method.proximal_mu)
+        updates, losses = self.train(rngs, admitted, theta, method.proximal_mu, self._drifts(groups, theta.numel()))
         answered: dict[int, tuple[Tensor, list[float], dict[str, float]]] = {}
         start = 0
         for group in groups:
@@ -112,6 +113,7 @@ class Cohort:
         clients: Sequence[int],
         memories: Mapping[int, ClientMemory],
         request: Request,
+        received: Tensor,
         found: CohortAnswer,
     ) -> list[_Group]:
         """Those who may take part, by what their releases have in common; the others are refused."""
@@ -127,6 +129,7 @@ class Cohort:
             method = self.make(members)
             try:
                 method.prepare(request)
+                method.opened(received)
             except Exception as error:
                 found.refused |= dict.fromkeys(members, error)
                 continue
@@ -145,11 +148,23 @@ class Cohort:
             if len(admitted) < len(members):
                 method = self.make(tuple(members[index] for index in admitted))
                 method.prepare(request)
+                method.opened(received)
             state = method.load_state(_stacked(kind, [states[index] for index in admitted]))
             groups.append(
                 _Group(method, state, [places[index] for index in admitted], [prices[index] for index in admitted])
             )
         return groups
+
+    @staticmethod
+    def _drifts(groups: Sequence[_Group], size: int) -> Tensor | None:
+        """What is added to every gradient of each client [clients, d], in the order of the groups."""
+        drifts = [group.method.drift(group.state) for group in groups]
+        found = [
+            drift.expand(len(group.places), size)
+            for group, drift in zip(groups, drifts, strict=True)
+            if drift is not None
+        ]
+        return torch.cat(found) if found else None
 
     @staticmethod
     def _prices(

@@ -92,6 +92,20 @@ class Method:
         """Weight mu of the proximal term in local training."""
         return 0.0
 
+    def numbers_down(self, size: int) -> int:
+        """How many numbers come down in a round that is about ``size`` parameters."""
+        return size
+
+    def opened(self, received: Tensor) -> Tensor:
+        """The parameters [d_down] among the `numbers_down` that came; a method that is sent more takes it here. Raises
+        `MalformedMessage` for what no honest server sends: nothing has happened yet.
+        """
+        return received
+
+    def drift(self, state: Any) -> Tensor | None:
+        """What local training adds to every gradient: [..., d], or [d] for all clients; None: nothing."""
+        return None
+
     @property
     def statistic_names(self) -> tuple[str, ...]:
         """Names of the numbers that leave beside every release, in their order."""

@@ -59,7 +59,7 @@ class TwoExchangeClient(GaussianClient):
         # Statistics whose release could not follow would be spent for nothing.
         self._check_budget(memory, (*charges, *self.charges(method)), request)
 
-        trained = self.train_locally(self._start(theta, memory, request), request)
+        trained = self.train_locally(self._start(self.opened(torch.from_numpy(theta)), memory, request), request)
         figures = numbers(trained.figures) | self.tested(trained.local, self._site().client)
         measured = self.measure(trained.sent, norms, self.noise(request, STATISTICS))
         found = [measured.statistics[name].double() for name in self.statistic_names]

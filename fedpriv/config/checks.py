@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.feature_dims import with_dims
+from fedpriv.config.gradient_methods import ControlOptions, check_steps
 from fedpriv.config.halves import checked
 from fedpriv.config.methods import (
     METHODS,
@@ -219,6 +220,8 @@ def check_halves(config: Config) -> None:
         _check_one_bit(config)
     if issubclass(client, GradientOptions):
         _check_gradient(config)
+    if issubclass(client, ControlOptions):
+        check_steps(config.client_options(), config.local.steps)
     if issubclass(client, ClippingClientOptions):
         _check_clipping(config)
     if issubclass(client, UnitOptions):

@@ -11,8 +11,35 @@ from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
+from fedpriv.config.gradient_methods import (
+    DPFedAvgClientOptions as DPFedAvgClientOptions,
+)
+from fedpriv.config.gradient_methods import (
+    DPFedAvgServerOptions as DPFedAvgServerOptions,
+)
+from fedpriv.config.gradient_methods import (
+    GradientClientOptions as GradientClientOptions,
+)
+from fedpriv.config.gradient_methods import (
+    GradientOptions as GradientOptions,
+)
+from fedpriv.config.gradient_methods import (
+    GradientServerOptions as GradientServerOptions,
+)
+from fedpriv.config.gradient_methods import (
+    NoisyGradientClientOptions as NoisyGradientClientOptions,
+)
+from fedpriv.config.gradient_methods import (
+    NoisyGradientServerOptions as NoisyGradientServerOptions,
+)
+from fedpriv.config.gradient_methods import (
+    ScaffoldClientOptions as ScaffoldClientOptions,
+)
+from fedpriv.config.gradient_methods import (
+    ScaffoldServerOptions as ScaffoldServerOptions,
+)
+from fedpriv.config.options import SMALLEST, Options
 from fedpriv.config.options import ClientOptions as ClientOptions
-from fedpriv.config.options import Options
 from fedpriv.config.options import ServerOptions as ServerOptions
 from fedpriv.config.sum_methods import (
     ModularClientOptions,
@@ -20,7 +47,7 @@ from fedpriv.config.sum_methods import (
     SumOptions,
 )
 from fedpriv.config.sum_methods import WeighedSumOptions as WeighedSumOptions
-from fedpriv.config.trusted_methods import CentralClippingOptions, DPFTRLClientOptions, DPFTRLServerOptions
+from fedpriv.config.trusted_methods import DPFTRLClientOptions, DPFTRLServerOptions
 from fedpriv.config.unit_methods import (
     FedOnceClientOptions,
     FedOnceServerOptions,
@@ -28,8 +55,8 @@ from fedpriv.config.unit_methods import (
     PrivUnitServerOptions,
 )
 
-#: Bounds below these could be rounded in float32 to something longer than they are.
-SMALLEST, SMALLEST_SCORE = 1e-6, 1e-12
+#: As `SMALLEST`, of a score.
+SMALLEST_SCORE = 1e-12
 
 
 #: An adaptive Theta stays within this factor of its start.
@@ -195,29 +222,6 @@ class CorrQuantClientOptions(OneBitOptions, ClientOptions):
     pass
 
 
-class GradientServerOptions(ServerOptions):
-    """Of the servers of DP-FedAGS's family."""
-
-    learning_rate: float = Field(gt=0, description="eta of the server's step along the mean gradient")
-
-
-class GradientOptions(ClientOptions):
-    """What the clients of DP-FedAGS and its rivals have in common."""
-
-    epsilon: float = Field(ge=1e-6, le=1e6, description="what one round is to cost")
-    claimed_delta: float = Field(gt=0, lt=1, description="delta of that cost, repaired")
-    clip_norm: float = Field(ge=SMALLEST, description="C: L2 bound of the accumulated gradient")
-    sensitivity: Literal["clip", "per_example"] = Field(
-        description="published: DeltaS of the noise, 2C, or 2C/n_k (no sensitivity of anything)"
-    )
-
-
-class GradientClientOptions(GradientOptions):
-    noise_multiplier: float | None = Field(
-        ge=0, description="noise standard deviation / C; null: what epsilon asks for"
-    )
-
-
 class SelectionOptions(Options):
     """What both halves of the selecting methods must agree on."""
 
@@ -263,23 +267,6 @@ class DPFedSNLCServerOptions(ShareOptions, SelectingServerOptions):
 
 class DPFedSNLCClientOptions(ShareOptions, SelectingClientOptions):
     pass
-
-
-class FormOptions(Options):
-    form: Literal["local", "central"] = Field(description="noise by each client, or by a trusted server on the sum")
-
-
-class DPFedAvgServerOptions(CentralClippingOptions, FormOptions, GradientServerOptions):
-    epsilon: Any = Field(description="as strategy.client.epsilon")
-    claimed_delta: Any = Field(description="as strategy.client.claimed_delta")
-    clip_norm: Any = Field(description="as strategy.client.clip_norm")
-    noise_multiplier: Any = Field(description="as strategy.client.noise_multiplier")
-
-
-class DPFedAvgClientOptions(WeighedSumOptions, FormOptions, GradientClientOptions):
-    clipping: Any = Field(description="as strategy.server.clipping")
-    norm_bound: Any = Field(description="as strategy.server.norm_bound")
-    count_share: Any = Field(description="as strategy.server.count_share")
 
 
 class WholeGaussianServerOptions(ModularServerOptions, ClippingServerOptions):
@@ -375,6 +362,7 @@ METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
     "corrquant": (CorrQuantServerOptions, CorrQuantClientOptions),
     "fedags": (FedAGSServerOptions, FedAGSClientOptions),
     "dpfedavg": (DPFedAvgServerOptions, DPFedAvgClientOptions),
+    "scaffold": (ScaffoldServerOptions, ScaffoldClientOptions),
     "dpftrl": (DPFTRLServerOptions, DPFTRLClientOptions),
     "cpsgd": (CpSGDServerOptions, CpSGDClientOptions),
     "ddgauss": (WholeGaussianServerOptions, WholeGaussianClientOptions),

@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fedpriv.common.errors import OptionError
 
+#: Bounds below this could be rounded in float32 to something longer than they are.
+SMALLEST = 1e-6
+
 
 class Options(BaseModel):
     """A group of options: unknown keys are refused, values are never converted silently."""

@@ -162,7 +162,7 @@ def _answer(config: Config, message: Message, client: Client, request: Request, 
         raise MalformedMessage(f"{config.strategy.name} has no exchange {shown(exchange)}")
     if exchange == client.traits.trains_in:
         down = client.exchange(worker_for(config).model.layout, request.round).down
-        received = unpack_vector(message.content, down.stop - down.start)
+        received = unpack_vector(message.content, client.numbers_down(down.stop - down.start))
     return Message(outgoing_content(exchange, client.answer(request, received), simulation), reply_to=message)
 
 

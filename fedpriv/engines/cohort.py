@@ -114,8 +114,8 @@ def _answered(
     stores = {client: ContextStore(context) for client, context in contexts.items()}
     before = {client: store.load() for client, store in stores.items()}
     try:
-        theta = unpack_vector(message.content, worker.initial_parameters().size)
-        return worker.cohort.answer(clients, stores, request, theta)
+        size = worker.maker.make().numbers_down(worker.initial_parameters().size)
+        return worker.cohort.answer(clients, stores, request, unpack_vector(message.content, size))
     except OneByOne:
         return None
     except Exception as error:  # e.g. out of memory: one client must not fail because of others

@@ -232,7 +232,12 @@ class Worker:
         return Cohort(make, self.data.num_examples, self._train_all)
 
     def _train_all(
-        self, rngs: Sequence[np.random.Generator], clients: Sequence[int], theta: torch.Tensor, mu: float
+        self,
+        rngs: Sequence[np.random.Generator],
+        clients: Sequence[int],
+        theta: torch.Tensor,
+        mu: float,
+        drifts: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(updates float32 [clients, d], mean losses float64 [clients]) of training from ``theta`` [d]."""
         from fedpriv.training.vectorised import VectorisedTrainer
@@ -247,6 +252,7 @@ class Worker:
             math.prod(self.data.dataset.shape),
             rngs,
             mu,
+            drifts,
         )
         return found.updates, found.losses
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpriv.common.messages import Reply
 from fedpriv.common.packing import unpack_selected
@@ -26,8 +27,12 @@ class GradientServer(FederatedStrategy):
     options: GradientServerOptions
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        gradient = self.mean(theta.size, replies)  # [DP-FedAGS, eq. 3]
+        gradient = self.gradient(theta.size, replies)
         return self.move(theta, -(self.options.learning_rate * gradient))  # [DP-FedAGS, Alg. 1 line 12]
+
+    def gradient(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
+        """What the server's step is along (float64 [size])."""
+        return self.mean(size, replies)  # [DP-FedAGS, eq. 3]
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
         found = {}

@@ -166,7 +166,7 @@ class FederatedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         cohort = self.begin(server_round, arrays)
-        return self.messages(grid, cohort, self._coming_down(arrays), self.train_options(server_round))
+        return self.messages(grid, cohort, self.coming_down(arrays), self.train_options(server_round))
 
     def begin(self, server_round: int, arrays: ArrayRecord) -> list[int]:
         """A new round from theta; returns its cohort."""
@@ -238,7 +238,7 @@ class FederatedStrategy(Strategy):
         current.figures |= self.figures(current.replies)
         return pack_vector(current.theta), None
 
-    def _coming_down(self, arrays: ArrayRecord) -> ArrayRecord:
+    def coming_down(self, arrays: ArrayRecord) -> ArrayRecord:
         """The part of theta that the clients of this round receive."""
         if self.population.exchange is None:
             return arrays

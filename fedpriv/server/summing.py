@@ -83,7 +83,7 @@ class SummingServer(FederatedStrategy):
         if self.options.secure_sum != "protocol":
             return super().configure_train(server_round, arrays, config, grid)
         self.begin(server_round, arrays)
-        down, told = self._coming_down(arrays), self.train_options(server_round)
+        down, told = self.coming_down(arrays), self.train_options(server_round)
         return self.sums.masked_training(self.current, grid, down, told, self.bits, self.numbers(self._size()))
 
     @property

@@ -47,10 +47,17 @@ class FullBatchTrainer(SequentialTrainer):
         super().__init__(inner.model, inner.config, inner.precision)
         self.inner = inner
 
-    def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
+    def train(
+        self,
+        theta: Tensor,
+        data: LocalData,
+        rng: np.random.Generator,
+        proximal_mu: float = 0.0,
+        drift: Tensor | None = None,
+    ) -> LocalResult:
         """As `SequentialTrainer.train`, up to the last digits."""
-        if not self._takes_whole(data) or proximal_mu:
-            return self.inner.train(theta, data, rng, proximal_mu)
+        if not self._takes_whole(data) or proximal_mu or drift is not None:
+            return self.inner.train(theta, data, rng, proximal_mu, drift)
         config, device = self.config, self.model.theta.device
         inputs, labels = data.images.to(device).flatten(1), data.labels.to(device)
         weights = theta.to(device).view(-1, inputs.shape[1])

@@ -93,8 +93,16 @@ class SequentialTrainer:
     def _mixed(self) -> torch.autocast:
         return torch.autocast(self.model.theta.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
-    def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
-        """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx).
+    def train(
+        self,
+        theta: Tensor,
+        data: LocalData,
+        rng: np.random.Generator,
+        proximal_mu: float = 0.0,
+        drift: Tensor | None = None,
+    ) -> LocalResult:
+        """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx), with
+        ``drift`` [d] the term <drift, w>: it is added to every gradient (SCAFFOLD).
 
         A client without examples, or whose batches are all empty, returns a zero update. Random layers (dropout) use
         only torch's global generator: it is seeded from ``rng`` here and restored.
@@ -105,12 +113,15 @@ class SequentialTrainer:
             torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
             if device.type == "cuda":
                 torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-            return self._train(theta, data, rng, proximal_mu)
+            return self._train(theta, data, rng, proximal_mu, drift)
 
-    def _train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float) -> LocalResult:
+    def _train(
+        self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float, drift: Tensor | None
+    ) -> LocalResult:
         model, config = self.model, self.config
         device = model.theta.device
         start = theta.to(device)
+        drift = None if drift is None else drift.to(device)
         model.load(start)
         model.module.train()
         velocity = torch.zeros_like(model.grad) if config.momentum else None
@@ -127,6 +138,8 @@ class SequentialTrainer:
             with torch.no_grad():
                 if proximal_mu:
                     model.grad.add_(model.theta - start, alpha=proximal_mu)
+                if drift is not None:
+                    model.grad.add_(drift)
                 step = model.grad
                 if velocity is not None:
                     step = velocity.mul_(config.momentum).add_(model.grad)

@@ -34,6 +34,7 @@ from torch import Tensor
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.per_example import ClippedSum, block_for
 from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.padded import Work, padded_width, table_of
 from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, draw_batches
 from fedpriv.training.stacked_gradients import Chain, Mapped
 
@@ -61,24 +62,6 @@ class Columns:
     losses: Tensor
 
 
-@dataclass(frozen=True)
-class _Work:
-    """One client's part of a computation. offset: of its pictures among all of the computation."""
-
-    place: int
-    offset: int
-    batches: list[np.ndarray]
-    width: int  # of its batches, padded
-
-
-def padded_width(widest: int, batch_size: int) -> int:
-    """Of all batches of a client whose largest has ``widest`` examples (at least 1): rounded up by a sixteenth at most,
-    so that few clients differ, and to an even number; or the next multiple of the batch size where that is less.
-    """
-    step = max(2, (1 << (widest.bit_length() - 1)) // 16)
-    return min(-(-widest // step) * step, -(-widest // batch_size) * batch_size)
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """torch computes in one thread; afterwards in as many as before."""
@@ -104,9 +87,15 @@ class _Training:
     data: LocalData
     rng: np.random.Generator
     proximal_mu: float
+    drift: Tensor | None
+
+    @property
+    def form(self) -> tuple[float, bool]:
+        """What the calls of one computation have in common."""
+        return self.proximal_mu, self.drift is not None
 
     def alone(self, trainer: SequentialTrainer) -> LocalResult:
-        return SequentialTrainer.train(trainer, self.theta, self.data, self.rng, self.proximal_mu)
+        return SequentialTrainer.train(trainer, self.theta, self.data, self.rng, self.proximal_mu, self.drift)
 
 
 @dataclass(frozen=True)
@@ -141,12 +130,19 @@ class VectorisedTrainer(SequentialTrainer):
                 told[k] = lanes[k].throw(reply) if isinstance(reply, Exception) else lanes[k].switch(reply)
         return told
 
-    def train(self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
+    def train(
+        self,
+        theta: Tensor,
+        data: LocalData,
+        rng: np.random.Generator,
+        proximal_mu: float = 0.0,
+        drift: Tensor | None = None,
+    ) -> LocalResult:
         """As `SequentialTrainer.train`."""
         lane = getcurrent()
         if not isinstance(lane, _Lane):
-            return super().train(theta, data, rng, proximal_mu)
-        result: LocalResult = lane.parent.switch(_Training(theta, data, rng, proximal_mu))
+            return super().train(theta, data, rng, proximal_mu, drift)
+        result: LocalResult = lane.parent.switch(_Training(theta, data, rng, proximal_mu, drift))
         return result
 
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
@@ -180,9 +176,9 @@ class VectorisedTrainer(SequentialTrainer):
     def _compute(self, requests: Sequence[_Training | _Clipping]) -> list[LocalResult | ClippedSum | Exception]:
         found: list[LocalResult | ClippedSum | Exception] = [LocalResult(torch.zeros(0), 0.0)] * len(requests)
         trainings = [(k, request) for k, request in enumerate(requests) if isinstance(request, _Training)]
-        for mu in dict.fromkeys(request.proximal_mu for _, request in trainings):
-            same = [(k, request) for k, request in trainings if request.proximal_mu == mu]
-            for (k, _), result in zip(same, self._train_all([request for _, request in same], mu), strict=True):
+        for form in dict.fromkeys(request.form for _, request in trainings):
+            same = [(k, request) for k, request in trainings if request.form == form]
+            for (k, _), result in zip(same, self._train_all([request for _, request in same]), strict=True):
                 found[k] = result
         clippings = [(k, request) for k, request in enumerate(requests) if isinstance(request, _Clipping)]
         widest = max((request.data.images.numel() for _, request in clippings), default=0)
@@ -199,9 +195,10 @@ class VectorisedTrainer(SequentialTrainer):
         pixels: int,
         rngs: Sequence[np.random.Generator],
         proximal_mu: float = 0.0,
+        drifts: Tensor | None = None,
     ) -> Columns:
         """As `train` from the same ``theta`` [d] for clients with so many ``examples``, whose pictures, of so many
-        ``pixels``, lie one client after the other in what ``read`` reads.
+        ``pixels``, lie one client after the other in what ``read`` reads; drifts: [clients, d].
         """
         found = Columns(torch.zeros(len(examples), theta.numel()), torch.zeros(len(examples), dtype=torch.float64))
         for some in self._chunks(self._work(examples, rngs), pixels):
@@ -209,14 +206,18 @@ class VectorisedTrainer(SequentialTrainer):
             places = [work.place for work in some]
             in_a_row = places == list(range(places[0], places[0] + len(places)))  # then nothing is moved afterwards
             own = found.updates[places[0] : places[0] + len(places)] if in_a_row else None
-            updates, losses = self._train_chunk(starts, some, read, proximal_mu, own)
+            theirs = None if drifts is None else drifts[torch.tensor(places)]
+            updates, losses = self._train_chunk(starts, some, read, proximal_mu, theirs, own)
             if own is None:
                 found.updates[torch.tensor(places)] = updates
             found.losses[torch.tensor(places)] = losses
         return found
 
-    def _train_all(self, requests: Sequence[_Training], mu: float) -> list[LocalResult]:
-        """As `train_columns`, for clients that start from models of their own and bring their own pictures."""
+    def _train_all(self, requests: Sequence[_Training]) -> list[LocalResult]:
+        """As `train_columns`, for clients that start from models of their own and bring their own pictures; of one
+        `_Training.form`.
+        """
+        mu, drifting = requests[0].form
         found = [LocalResult(torch.zeros_like(request.theta), 0.0) for request in requests]
         counts = [len(request.data) for request in requests]
         pixels = max((request.data.images.shape[1:].numel() for request in requests), default=0)
@@ -232,12 +233,13 @@ class VectorisedTrainer(SequentialTrainer):
                 return LocalData(images.index_select(0, index), labels.index_select(0, index))
 
             starts = torch.stack([request.theta for request in own]).to(self.model.theta.device)
-            updates, losses = self._train_chunk(starts, here, read, mu)
+            drifts = torch.stack([request.drift for request in own]) if drifting else None  # type: ignore[misc]
+            updates, losses = self._train_chunk(starts, here, read, mu, drifts)
             for work, update, loss in zip(some, updates, losses.tolist(), strict=True):
                 found[work.place] = LocalResult(update, loss)
         return found
 
-    def _work(self, counts: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[_Work]:
+    def _work(self, counts: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Work]:
         """Of clients with so many examples, without those that have no batch. Equally wide ones side by side; of them
         those with the most batches first, so that those still training are always the first of their chunk.
         """
@@ -246,11 +248,11 @@ class VectorisedTrainer(SequentialTrainer):
             batches = [rows for rows in draw_batches(self.config, count, rng) if rows.size] if count else []
             if batches:
                 width = padded_width(max(map(len, batches)), self.config.batch_size)
-                work.append(_Work(place, offset, batches, width))
+                work.append(Work(place, offset, batches, width))
             offset += count
         return sorted(work, key=lambda one: (-one.width, -len(one.batches)))
 
-    def _chunks(self, work: Sequence[_Work], pixels: int) -> Iterator[Sequence[_Work]]:
+    def _chunks(self, work: Sequence[Work], pixels: int) -> Iterator[Sequence[Work]]:
         """Clients that are computed together: of one width, and few enough for the memory close by."""
         for width, same in itertools.groupby(work, key=lambda one: one.width):
             yield from self._portions(list(same), width * pixels)
@@ -263,10 +265,16 @@ class VectorisedTrainer(SequentialTrainer):
 
     @one_thread()
     def _train_chunk(
-        self, starts: Tensor, work: Sequence[_Work], read: Read, mu: float, out: Tensor | None = None
+        self,
+        starts: Tensor,
+        work: Sequence[Work],
+        read: Read,
+        mu: float,
+        drifts: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(updates float32 [c, d], mean losses float64 [c]) of SGD from ``starts`` [c, d]; the first client has the
-        most batches. out: where the updates are to lie.
+        """(updates float32 [c, d], mean losses float64 [c]) of SGD from ``starts`` [c, d] with ``drifts`` [c, d]; the
+        first client has the most batches. out: where the updates are to lie.
         """
         config, device = self.config, self.model.theta.device
         self.model.module.train()
@@ -276,7 +284,8 @@ class VectorisedTrainer(SequentialTrainer):
         begun = self.split(starts)
         thetas = [start.clone() for start in begun]
         velocities = [torch.zeros_like(start) for start in begun] if config.momentum else None
-        rows, weights = _table(work)
+        pulls = None if drifts is None else self.split(drifts.to(device))
+        rows, weights = table_of(work)
         losses = torch.zeros(len(work), device=device)
         for step in range(len(rows)):
             active = sum(len(one.batches) > step for one in work)
@@ -293,11 +302,15 @@ class VectorisedTrainer(SequentialTrainer):
                         if mu:
                             theta.lerp_(start, config.lr * mu)
                         own.add_to(theta, -config.lr, 1.0)
+                        if pulls is not None:
+                            theta.add_(pulls[number][:active], alpha=-config.lr)
                         continue
                     velocity = velocities[number][:active]
                     own.add_to(velocity, 1.0, config.momentum)
                     if mu:
                         velocity.add_(theta - start, alpha=mu)
+                    if pulls is not None:
+                        velocity.add_(pulls[number][:active])
                     theta.add_(velocity, alpha=-config.lr)
                 losses[:active] += step_losses[:active]
         many, place = len(counts), 0
@@ -365,18 +378,3 @@ class VectorisedTrainer(SequentialTrainer):
         images = torch.cat([*(own.images for own in data), torch.zeros_like(data[0].images[:1])])
         labels = torch.cat([*(own.labels for own in data), torch.zeros_like(data[0].labels[:1])])
         return self.batched.prepared(images).to(device), labels.to(device)
-
-
-def _table(work: Sequence[_Work]) -> tuple[np.ndarray, Tensor]:
-    """rows (int64 [steps, c, b]) of the pictures, -1 where padded; weights (float32, 1/size of the client's batch, 0
-    where padded).
-    """
-    table = np.full((len(work[0].batches), len(work), work[0].width), -1, dtype=np.int64)
-    weights = np.zeros(table.shape, dtype=np.float32)
-    places = np.arange(work[0].width)
-    for client, own in enumerate(work):
-        sizes = np.array([len(rows) for rows in own.batches])[:, None]
-        taken = places < sizes
-        table[: len(sizes), client][taken] = np.concatenate(own.batches) + own.offset
-        weights[: len(sizes), client] = taken / sizes.astype(np.float32)
-    return table, torch.from_numpy(weights)

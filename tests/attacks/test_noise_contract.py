@@ -90,6 +90,7 @@ FEW = ("num_clients=8", "clients_per_round=8", "num_rounds=1", "local.batch_size
         ("strategy=fedldp",),
         ("strategy=fedcad",),
         ("strategy=dpfedavg",),
+        ("strategy=scaffold",),
         ("strategy=fedags",),
         ("strategy=dpfedsnlc",),
         ("strategy=nbafl",),

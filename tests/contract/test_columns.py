@@ -41,7 +41,10 @@ COHORT = (
     "evaluate.every=0",
 )
 #: Methods whose clients take part at once; published ones that perturb as many coordinates as they like do not.
-AT_ONCE = ("dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl")
+AT_ONCE = (
+    *("dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl"),
+    "scaffold",
+)
 ONE_BY_ONE = [("strategy=fedags", "privacy.variant=published"), ("strategy=dpfedsnlc", "privacy.variant=published")]
 COLUMNS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE and case not in ONE_BY_ONE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
@@ -63,6 +66,10 @@ FURTHER = [
     ),
     ("strategy=fedags", "strategy.client.selection=gumbel", "strategy.client.loss_weights=true"),
     ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
+    (  # clients that come again have a control variate of their own, beside those that never took part
+        *("strategy=scaffold", *UNEVEN, "strategy.client.noise_multiplier=0.2", "strategy.client.form=central"),
+        "strategy.server.client_sampling=poisson",
+    ),
     ("strategy=ldpfl", "strategy.client.encode=weights"),
     ("strategy=fedldp", "partition=dirichlet", "partition.alpha=0.3", "local.momentum=0.9"),
     ("strategy=fedavg", "over_selection=1.4"),

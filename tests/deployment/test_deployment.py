@@ -69,6 +69,7 @@ CLIENT_LEVEL = {
     "ldpfl",
     "privunit",
     "fedonce",
+    "scaffold",
 }
 EXAMPLE_LEVEL = {"agn", "anr", "dpfl_agn", "dpsgd", "nbafl"}
 #: A server that adds in the open sees each client's numbers: only masks make a secure sum of them.

@@ -54,6 +54,9 @@ METHODS = {
         *("strategy=dpfedavg", "features=gradients", "features.map=strokes", "features.dims=60", "model=softmax"),
         *("local.lr=5", "num_clients=2", "clients_per_round=2", "num_rounds=1"),
     ),
+    "scaffold": (  # twice as much comes down, and clients come again
+        *("strategy=scaffold", "partition=dirichlet", "num_clients=4", "clients_per_round=3", "num_rounds=3"),
+    ),
     "ddgauss": (
         *("strategy=ddgauss", "strategy.secure_sum=protocol", "strategy.client.noise_multiplier=1", "model=softmax"),
         *("local.batch_size=16", "num_clients=3", "clients_per_round=3", "num_rounds=2"),
@@ -403,7 +406,9 @@ def test_flower_gives_the_same_run_also_after_an_interruption(interrupted: Calla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "workers"), [("coqfl", 2), ("fedper", 1), ("dpfedavg", 1), ("ddgauss", 1)])
+@pytest.mark.parametrize(
+    ("method", "workers"), [("coqfl", 2), ("fedper", 1), ("dpfedavg", 1), ("ddgauss", 1), ("scaffold", 1)]
+)
 def test_methods_that_keep_or_exchange_more_give_the_same_run_on_flower(
     method: str, workers: int, run: Run, here: Callable[[str], Any]
 ):

@@ -30,7 +30,7 @@ from strategies.coqfl import draw_groups
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local training that changes nothing: every coordinate's probability is exactly 1/2."""
 
-    def train(self: SequentialTrainer, theta: Any, data: Any, rng: Any, proximal_mu: float = 0.0) -> LocalResult:
+    def train(self: SequentialTrainer, theta: Any, *others: Any) -> LocalResult:
         return LocalResult(torch.zeros_like(theta), 0.0)
 
     monkeypatch.setattr(SequentialTrainer, "train", train)

@@ -39,7 +39,7 @@ class FixedUpdates:
     def __init__(self, update: Callable[[int], Tensor]) -> None:
         self.update, self.calls = update, 0
 
-    def train(self, theta: Tensor, data: Any, rng: np.random.Generator, proximal_mu: float = 0.0) -> LocalResult:
+    def train(self, theta: Tensor, *others: Any) -> LocalResult:
         self.calls += 1
         return LocalResult(self.update(self.calls), 0.0)
 

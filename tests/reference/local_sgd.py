@@ -19,10 +19,12 @@ def plain_sgd(
     lr: float,
     momentum: float = 0.0,
     proximal_mu: float = 0.0,
+    drift: Tensor | None = None,
 ) -> tuple[Tensor, float]:
     """theta_local - theta and the mean loss over the batches that are not empty.
 
-    The proximal term is part of the loss here, and autograd differentiates it: h(w) = F(w) + mu/2 ||w - theta||^2.
+    What is added is part of the loss here, and autograd differentiates it: h(w) = F(w) + mu/2 ||w - theta||^2 +
+    <drift, w>.
     """
     vector_to_parameters(theta.clone(), module.parameters())
     optimiser = torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum)
@@ -33,8 +35,9 @@ def plain_sgd(
         optimiser.zero_grad()
         loss = nn.functional.cross_entropy(module(images[rows]), labels[rows])
         losses.append(loss.item())
-        distance = parameters_to_vector(module.parameters()) - theta
-        (loss + proximal_mu / 2 * (distance**2).sum()).backward()
+        here = parameters_to_vector(module.parameters())
+        pull = 0.0 if drift is None else (drift * here).sum()
+        (loss + proximal_mu / 2 * ((here - theta) ** 2).sum() + pull).backward()
         optimiser.step()
     update = parameters_to_vector(module.parameters()).detach() - theta
     return update, float(np.mean(losses)) if losses else 0.0

@@ -37,10 +37,13 @@ def data() -> list[LocalData]:
     ]
 
 
-def trained(trainer: VectorisedTrainer, some: tuple[int, ...], mu: float = 0.0) -> dict[int, tuple[Tensor, float]]:
+def trained(
+    trainer: VectorisedTrainer, some: tuple[int, ...], mu: float = 0.0, drifts: Tensor | None = None
+) -> dict[int, tuple[Tensor, float]]:
     """By greenlets, each client on its own."""
     theta, clients = trainer.model.theta.clone(), data()
-    tasks = [lambda k=k: trainer.train(theta, clients[k], np.random.default_rng(k), mu) for k in some]
+    own = [None] * len(SIZES) if drifts is None else list(drifts)
+    tasks = [lambda k=k: trainer.train(theta, clients[k], np.random.default_rng(k), mu, own[k]) for k in some]
     return {k: (found.update, found.loss) for k, found in zip(some, trainer.together(tasks), strict=True)}
 
 
@@ -81,9 +84,25 @@ def test_the_bits_do_not_depend_on_the_slice_with_several_threads(name: str) -> 
         torch.set_num_threads(before)
 
 
+def drifts_of(trainer: VectorisedTrainer) -> Tensor:
+    many = (len(SIZES), trainer.model.layout.num_parameters)
+    return 0.1 * torch.randn(many, generator=torch.Generator().manual_seed(2))
+
+
+def test_the_bits_do_not_depend_on_the_slice_with_drifts() -> None:
+    trainer = trainer_of("linear")
+    drifts = drifts_of(trainer)
+    whole = trained(trainer, tuple(range(len(SIZES))), 0.0, drifts)
+    for some in SLICES:
+        for client, (update, _) in trained(trainer, some, 0.0, drifts).items():
+            assert torch.equal(update, whole[client][0]), (some, client)
+
+
+@pytest.mark.parametrize("drifting", [False, True])
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
-def test_columns_are_what_the_clients_compute_apart(name: str) -> None:
+def test_columns_are_what_the_clients_compute_apart(name: str, drifting: bool) -> None:
     trainer, clients = trainer_of(name, 0.9), data()
+    drifts = drifts_of(trainer) if drifting else None
     images = torch.cat([one.images for one in clients])
     labels = torch.cat([one.labels for one in clients])
     rngs = [np.random.default_rng(k) for k in range(len(SIZES))]
@@ -93,8 +112,9 @@ def test_columns_are_what_the_clients_compute_apart(name: str) -> None:
         lambda places: LocalData(images[torch.from_numpy(places)], labels[torch.from_numpy(places)]),
         256,
         rngs,
+        drifts=drifts,
     )
-    expected = trained(trainer, tuple(range(len(SIZES))))
+    expected = trained(trainer, tuple(range(len(SIZES))), drifts=drifts)
     for client, (update, loss) in expected.items():
         assert torch.equal(found.updates[client], update) and float(found.losses[client]) == loss
 

@@ -38,20 +38,26 @@ def rng(seed: int = 1) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(seed))
 
 
+def drift_of(theta: torch.Tensor, client: int) -> torch.Tensor:
+    """Of the size of a gradient."""
+    return 0.1 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(client))
+
+
 # --- SGD -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "shuffle"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("proximal_mu", [0.0, 0.5])
-def test_training_is_plain_sgd(sampler: str, momentum: float, proximal_mu: float) -> None:
-    """Two epochs, so that momentum and the proximal term matter; autograd differentiates the twin's whole loss."""
+@pytest.mark.parametrize(("proximal_mu", "drifting"), [(0.0, False), (0.5, False), (0.5, True)])
+def test_training_is_plain_sgd(sampler: str, momentum: float, proximal_mu: float, drifting: bool) -> None:
+    """Two epochs, so that momentum and further terms matter; autograd differentiates the twin's whole loss."""
     config, data = local(sampler=sampler, momentum=momentum), client_data(1)
     theta = linear_model().theta.clone()
-    found = SequentialTrainer(linear_model(), config).train(theta, data, rng(), proximal_mu)
+    drift = drift_of(theta, 1) if drifting else None
+    found = SequentialTrainer(linear_model(), config).train(theta, data, rng(), proximal_mu, drift)
     batches = list(draw_batches(config, len(data), rng()))
     expected, loss = plain_sgd(
-        linear_model().module, theta, data.images, data.labels, batches, config.lr, momentum, proximal_mu
+        linear_model().module, theta, data.images, data.labels, batches, config.lr, momentum, proximal_mu, drift
     )
     assert torch.allclose(found.update, expected, atol=2e-6)
     assert found.loss == pytest.approx(loss, rel=1e-5)

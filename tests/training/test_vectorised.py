@@ -61,16 +61,20 @@ def rng(client: int) -> np.random.Generator:
 @pytest.mark.parametrize("proximal_mu", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
 def test_a_cohort_trains_as_its_clients_do_alone(name: str, sampler: str, momentum: float, proximal_mu: float) -> None:
-    """Clients of unequal size, one without data; three epochs, so that momentum and the proximal term matter."""
+    """Clients of unequal size, one without data, some with a drift; three epochs, so that what is added matters."""
     config = LocalConfig(epochs=3, batch_size=4, lr=0.1, momentum=momentum, sampler=sampler)  # type: ignore[arg-type]
     model = model_of(name)
     start = model.theta.clone()
     alone, together = SequentialTrainer(model, config), VectorisedTrainer(model, config)
     thetas = [start * (1 + client / 10) for client in range(len(SIZES))]  # clients that keep layers start differently
     asked = [(thetas[client], data, client) for client, data in enumerate(data_of(name))]
-    expected = [alone.train(theta, data, rng(client), proximal_mu) for theta, data, client in asked]
+    drifts = [0.01 * torch.randn_like(start) if client % 3 else None for client in range(len(SIZES))]
+    expected = [alone.train(theta, data, rng(client), proximal_mu, drifts[client]) for theta, data, client in asked]
     found = together.together(
-        [lambda t=theta, d=data, c=client: together.train(t, d, rng(c), proximal_mu) for theta, data, client in asked]
+        [
+            lambda t=theta, d=data, c=client: together.train(t, d, rng(c), proximal_mu, drifts[c])
+            for theta, data, client in asked
+        ]
     )
     for one, other in zip(expected, found, strict=True):
         assert float((one.update - other.update).norm()) <= 2e-5 * float(one.update.norm())

@@ -1,0 +1,83 @@
+"""The shared base of the servers whose clients release clipped gradients: with noise of their own (form=local), or
+without, where the server is trusted, samples the clients and adds the noise (form=central).
+
+Symbols: C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q -> sampling rate, N -> num_clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.common.messages import Reply
+from fedpriv.config.methods import NoisyGradientServerOptions
+from fedpriv.mechanisms.clipping import clip
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
+from fedpriv.mechanisms.noise_sources import noise_source
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
+from fedpriv.server.gradient import GradientServer
+from fedpriv.server.nodes import ClientGrid
+from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
+
+
+class NoisyGradientServer(GradientServer):
+    """theta <- theta - eta times what becomes known of the clients' gradients (`gradient`)."""
+
+    options: NoisyGradientServerOptions
+    in_columns = True
+
+    def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
+        super().__init__(population, options, hooks)
+        self.central, self.clip_norm = self.options.form == "central", self.options.clip_norm
+        self.steps_when_empty = self.secret_cohorts = self.central
+        if not self.central:
+            return
+        rate = population.clients_per_round / population.num_clients
+        self.noise_multiplier = self.options.noise_multiplier
+        if self.noise_multiplier is None:
+            from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
+
+            self.noise_multiplier = sampled_multiplier(self.options.epsilon, self.options.claimed_delta, rate)
+        threat = Threat("client", "add-or-remove-one", "trusted-server")
+        self.event = PoissonGaussian(threat=threat, multiplier=self.noise_multiplier, sampling_rate=rate)
+
+    def configure_train(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
+    ) -> Iterable[Message]:
+        messages = super().configure_train(server_round, arrays, config, grid)
+        if self.central and not self.hooks.admits(self.event):
+            raise BudgetsSpent(f"round {server_round}: the next global model would exceed privacy.max_epsilon")
+        return messages
+
+    def gradient(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
+        """What becomes known of a round (float64 [size]): the mean of the clients' releases, or the noisy sum of their
+        gradients over q N.
+        """
+        if not self.central:
+            return super().gradient(size, replies)
+        sent = (torch.from_numpy(reply.release) for reply in replies)
+        return self.noisy_mean(sent, size, self.clip_norm, self.noise_multiplier, self.own_noise())
+
+    def own_noise(self) -> NoiseSource:
+        """The server's, of this round."""
+        key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
+        return noise_source(self.population.rng, *key)  # type: ignore[arg-type]
+
+    def noisy_mean(
+        self, sent: Iterable[Tensor], size: int, clip_norm: float, multiplier: float, noise: NoiseSource
+    ) -> NDArray[np.float64]:
+        """form=central: the noisy sum of what was sent over q N (float64 [size]); booked."""
+        # Clipped again: the guarantee must not hang on what a client sends.
+        std = multiplier * clip_norm
+        noisy = add_normal_to_sum((clip(one, clip_norm) for one in sent), size, std, noise).numpy()
+        self.current.figures["server_noise_norm"] = std * size**0.5
+        self.current.entries = [
+            Entry(self.current.number, EVERY_CLIENT, self.current.number, self.population.attempt, self.event)
+        ]
+        return noisy.astype(np.float64) / self.population.clients_per_round  # q N, whatever the sample's size was
