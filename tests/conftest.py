@@ -220,6 +220,19 @@ def _no_progress_lines() -> Iterator[None]:
         yield
 
 
+def _looked_at(descriptor: int) -> None:
+    """In place of `os.fsync`; as there, an error where nothing is open."""
+    os.fstat(descriptor)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_the_disk() -> Iterator[None]:
+    """No test cuts the power: what a process has written, others read, also where it was killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", _looked_at)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _runs_follow_one_another() -> Iterator[None]:
     """Runs on Ray share its start and its workers, as the jobs of a sweep do."""

@@ -284,6 +284,8 @@ class Shop:
         options = dict(word.partition("=")[::2] for word in given if "=" in word)
         if "resume" in options:
             interrupted(Path(options["resume"]))
+        if "extend" in options:  # by a round; the commands that repeat the run would have as many
+            given = ["num_rounds=3" if word.startswith("num_rounds=") else word for word in given]
         if self.exact or options.keys() & {"plan", "resume", "rerun", "extend"} or "--help" in given:
             return main(given)
         multirun = "-m" in given

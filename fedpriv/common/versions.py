@@ -24,13 +24,15 @@ def library_versions() -> dict[str, str]:
     """Versions of the libraries that can change a result. Without those that are not installed: a computer that only
     simulates inside one process needs no Ray.
     """
-    found = {name: _installed(name) for name in VERSIONS}
+    found = {name: installed(name) for name in VERSIONS}
     return {"python": platform.python_version()} | {name: number for name, number in found.items() if number}
 
 
 @cache
-def _installed(name: str) -> str:
-    """Its version, or "" where it is not installed."""
+def installed(name: str) -> str:
+    """The version of a library, or "" where it is not installed. To read it from the library's own files takes
+    milliseconds, and every run asks for several.
+    """
     try:
         return version(name)
     except PackageNotFoundError:

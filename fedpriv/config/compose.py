@@ -33,6 +33,7 @@ from fedpriv.config.own_options import CONF, choices, find_own_methods, group_ch
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write
+from fedpriv.config.yaml_text import read_yaml
 
 #: Keys of the command line that are not part of a run's configuration.
 COMMANDS = ("resume", "rerun", "extend", "plan")
@@ -362,7 +363,7 @@ def read_config(folder: str | Path) -> Config:
     if not path.is_file():
         raise RunFolderError(f"{folder}: not a run folder, it has no config.yaml")
     try:
-        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        raw = read_yaml(path)
     except Exception as error:
         raise RunFolderError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(raw, dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import warnings
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -13,6 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.versions import installed
 from fedpriv.config.checks import check_resampled
 from fedpriv.config.schema import (
     DirichletPartition,
@@ -49,7 +49,7 @@ def partition_clients(
         "partition": config.model_dump(),
         "num_clients": num_clients,
         "seed": seed,
-        "versions": {library: version(library) for library in ("flwr-datasets", "datasets", "numpy")},
+        "versions": {library: installed(library) for library in ("flwr-datasets", "datasets", "numpy")},
     }
 
     def write(unfinished: Path) -> None:

@@ -6,13 +6,13 @@ published sets are in `published.py`, the user's own pictures in `folders.py`, t
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
+from fedpriv.common.versions import installed
 from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.folders import image_folder
 from fedpriv.data.hub import huggingface
@@ -23,7 +23,7 @@ from fedpriv.data.types import PictureStream, Source
 def find_source(config: DatasetConfig, seed: int) -> Source:
     """The source of the configuration. Cheap: looks at names, sizes and times of files, reads no picture."""
     if config.name == "digits":
-        return Source({"name": "digits", "scikit-learn": version("scikit-learn")}, _read_digits)
+        return Source({"name": "digits", "scikit-learn": installed("scikit-learn")}, _read_digits)
     if config.name == "image_folder":
         return image_folder(config, seed)
     if config.name == "huggingface":

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 from safetensors.torch import load_file, save
 
 from fedpriv.common.checksums import MODEL_FILES, damage, write_sums
@@ -28,6 +27,7 @@ from fedpriv.common.vectors import FloatVector
 from fedpriv.common.versions import library_versions
 from fedpriv.config.schema import Config
 from fedpriv.config.source_files import difference, source_files
+from fedpriv.config.yaml_text import yaml_of
 from fedpriv.data import Dataset
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
@@ -124,7 +124,7 @@ class RunFolder:
             raise RunFolderError(f"{file} was made by other code ({changed}): put that back, or rerun")
 
     def write_config(self, config: Config) -> None:
-        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.to_dict())))
+        write_atomic(self.path / "config.yaml", yaml_of(config.to_dict()))
 
     # --- a finished run that goes on ---------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.timeout(1800)  # waits follow progress; this ends a mac
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """A SuperLink and two nodes that answer it, and three that must not be let in."""
     folder = tmp_path_factory.mktemp("rehearsal")
-    with Rehearsal(folder, APP, nodes=2) as started:
+    app = copy_of(APP, folder / "app")  # to bundle a checkout, Flower looks at all that lies in it, as at .venv
+    with Rehearsal(folder, app, nodes=2) as started:
         started.start_superlink()
         for number in range(2):
             started.start_node(number)

@@ -1,0 +1,44 @@
+"""A configuration as YAML text and back: as OmegaConf writes and reads it, without making a tree of its nodes first,
+which takes longer than the first rounds of a small run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
+
+#: The C library's, where PyYAML has it.
+_Emitter: type[Any] = getattr(yaml, "CDumper", yaml.Dumper)
+_Parser: tuple[type[Any], ...] = (getattr(yaml.cyaml, "CParser"),) if hasattr(yaml, "CLoader") else ()  # noqa: B009
+
+
+class _Dumper(_Emitter):
+    """Quotes what YAML 1.2 would read as a number or a truth value, as OmegaConf's does."""
+
+
+class _Loader(*_Parser, get_yaml_loader()):  # type: ignore[misc]
+    """OmegaConf's rules of what is a number, and its refusal of keys that are there twice."""
+
+    def __init__(self, stream: str) -> None:
+        if not _Parser:
+            super().__init__(stream)
+            return
+        _Parser[0].__init__(self, stream)
+        yaml.constructor.SafeConstructor.__init__(self)
+        yaml.resolver.Resolver.__init__(self)
+
+
+_Dumper.add_representer(str, get_omega_conf_dumper().str_representer)
+
+
+def yaml_of(content: dict[str, Any]) -> str:
+    """content: plain values, as JSON has them."""
+    return str(yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_Dumper))
+
+
+def read_yaml(path: Path) -> Any:
+    """Plain values; interpolations are texts. Raises `yaml.YAMLError`, OSError and UnicodeDecodeError."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
