@@ -71,6 +71,7 @@ def save_themed(figure: Any, file: Path, **options: Any) -> None:
     Options are those of ``savefig`` for the PNG.
     """
     save_figure(figure, file, **options)
+    figure.set_layout_engine("none")  # all has its place by now; to find it again costs as much as to draw
     drawn = BytesIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})
     write_atomic(file.with_suffix(".svg"), themed(drawn.getvalue().decode()), durable=False)
