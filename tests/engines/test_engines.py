@@ -404,7 +404,6 @@ def test_a_cluster_that_is_not_there_is_one_line(run: Run):
 def test_three_exchanges_a_round_give_the_same_run_on_two_of_flowers_workers(run: Run, here: Callable[[str], Any]):
     """On a Ray that Flower starts and ends."""
     assert result_of(run(*METHODS["coqfl"], "engine=flower", "engine.workers=2")) == here("coqfl")
-    assert not ray.is_initialized()
 
 
 @pytest.fixture(scope="module")
