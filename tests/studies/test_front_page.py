@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -208,5 +209,8 @@ def test_the_picture_has_every_boards_lines(committed: Found, tmp_path: Path, mo
     texts = [text.get_text() for text in figures[0].legends[0].get_texts()]
     assert all(f"{one.title} (observer: " in "".join(texts) for one in committed.boards if one.entries)
     drawn_svg = (tmp_path / picture.file).read_text()
-    assert "prefers-color-scheme: dark" in drawn_svg and "#000000" not in drawn_svg.partition("</style>")[2]
+    style, _, body = drawn_svg.partition("</style>")
+    colours = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", body))
+    assert "prefers-color-scheme: dark" in style and colours
+    assert all(f': {colour}"]' in style for colour in colours)  # each has its own on a dark page
     assert found_plot.draw([], tmp_path) is None
