@@ -19,7 +19,7 @@ import torch
 
 from fedpriv.studies.boards import read_boards
 from fedpriv.studies.carrying_out import carry_out
-from fedpriv.studies.data import held_out, where
+from fedpriv.studies.data import held_out, tested_elsewhere, where
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import arithmetic
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results, read_runs
@@ -80,8 +80,10 @@ def job_of(run: RunRecord, pictures: Path, folder: Path) -> Job:
         if option == "dataset=mnist":
             options += (where("mnist", pictures) or ())[1:]
         elif option.startswith("dataset.split="):
-            _, name, size, seed = option.removesuffix(".npz").split("-")
+            _, name, size, seed, *tested = option.removesuffix(".npz").split("-")
             split, _ = held_out(where(name, pictures) or (), name, int(size), int(seed), folder)
+            if tested:
+                split = tested_elsewhere(where(name, pictures) or (), split)
             options[place] = f"dataset.split={split}"
     extra = run.command.partition(f" seed={run.seed} ")[2].split() if run.kind == "audit" else ()
     return Job(run.kind, tuple(options), run.seed, tuple(extra))

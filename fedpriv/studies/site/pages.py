@@ -33,9 +33,11 @@ from fedpriv.studies.site.run_choice import (
     MOST_BYTES,
     MOST_PAGES,
     RULE,
+    listed_runs,
     runs_in_order,
     uses_of_runs,
     words_of_choice,
+    words_of_unlisted,
 )
 from fedpriv.studies.site.run_lists import list_context, siblings_by_name
 from fedpriv.studies.site.run_pages import run_context
@@ -157,23 +159,25 @@ def _pages(site: Site) -> Iterator[Page]:
     if found.leaderboard:
         yield "leaderboard.html", "leaderboard", _leaderboard(site, found.leaderboard)
     for study in found.studies():
+        listed = listed_runs(found, study)
         yield (
             list_path(study.name),
             "runs",
             {
                 **_shared(study.name),
                 "title": f"Runs of {study_title(study.name)}",
-                "count": len(study.runs),
+                "count": len(listed),
+                "unlisted": words_of_unlisted(study.name, len(study.runs) - len(listed)),
                 "rule": RULE,
                 "chosen": words_of_choice(study.name, site.asked, site.pages),
-                "settings": list_context(study.name, [*study.runs.values()], site.pages),
+                "settings": list_context(study.name, listed, site.pages),
             },
         )
 
 
 def _run_pages(site: Site, runs: Sequence[RunKey]) -> Iterator[tuple[RunKey, Page]]:
     studies = {study.name: study for study in site.found.studies()}
-    alike = {name: siblings_by_name(study.runs.values()) for name, study in studies.items()}
+    alike = {name: siblings_by_name(listed_runs(site.found, study)) for name, study in studies.items()}
     lines = {name: {run: line for line, run in enumerate(study.runs, 1)} for name, study in studies.items()}
     uses = uses_of_runs(site.found)
     for study, name in runs:

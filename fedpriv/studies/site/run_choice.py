@@ -1,8 +1,9 @@
 """Which runs have a page of their own, so that the site grows with what is shown and not with what was run.
 
-Every run has a line in the list of its study. A page has the first run, by its place, of what a table shows: of each
-entry of a board, of each cell of a paper. In this order, as far as `MOST_PAGES` and `MOST_BYTES` go: entries ranked
-first to third; the first cell of each row; the other entries by rank; the other cells, the second of each row first.
+Every run that is shown has a line in the list of its study (`listed_runs`). A page has the first run, by its place, of
+what a table shows: of each entry of a board, of each cell of a paper. In this order, as far as `MOST_PAGES` and
+`MOST_BYTES` go: entries ranked first to third; the first cell of each row; the other entries by rank; the other cells,
+the second of each row first.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from fedpriv.studies.results import Leaderboard, PaperResults
+from fedpriv.studies.results import Leaderboard, PaperResults, RunRecord
 from fedpriv.studies.site.addresses import Link, RunKey, entry_id, paper_path, row_id
 from fedpriv.studies.site.inputs import LEADERBOARD, Results, Source
 from fedpriv.studies.site.wording import many, paper_name, plain
@@ -22,7 +23,7 @@ MOST_BYTES = 5_000_000
 BEST_RANKS = 3
 #: What the pages say of the rule.
 RULE = (
-    "Every run has a line in this list. A page of its own has the first run of each entry of a board and of each cell "
+    "A page of its own has the first run of each entry of a board and of each cell "
     f"of a paper’s tables, as far as the site’s bounds go ({MOST_PAGES} pages, {MOST_BYTES / 1e6:g} MB): entries "
     "ranked first to third, then the first cell of each row, then the other entries by rank, then the other cells."
 )
@@ -53,6 +54,26 @@ def _of_cells(paper: Source[PaperResults]) -> Iterator[tuple[tuple[int, int], Ru
             first = [known[0] for cell in row.cells if (known := [name for name in cell.runs if name in paper.runs])]
             for place, name in enumerate(first):
                 yield (3 if place else 1, place), (paper.name, name)
+
+
+def listed_runs(found: Results, study: Source[PaperResults] | Source[Leaderboard]) -> list[RunRecord]:
+    """The runs with a line in their study's list: all of a paper's; of the boards those that an entry shows, since
+    their searches are three times as many (`words_of_unlisted`).
+    """
+    if study.name != LEADERBOARD:
+        return [*study.runs.values()]
+    shown = {name for folder, name in uses_of_runs(found) if folder == LEADERBOARD}
+    return [run for name, run in study.runs.items() if name in shown]
+
+
+def words_of_unlisted(study: str, number: int) -> str:
+    """What became of a study's other runs."""
+    if not number:
+        return ""
+    return (
+        f"{many(number, 'further run')} of this study, the searches’ trials and plans that no entry shows, stand in "
+        f"{study}/runs.jsonl alone, a line for each."
+    )
 
 
 def words_of_choice(study: str, asked: Sequence[RunKey], pages: Set[RunKey]) -> str:

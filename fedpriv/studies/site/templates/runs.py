@@ -10,7 +10,7 @@ nothing but the seed, and shows the mean of their accuracies. To repeat a run: t
 row, and <code>seed=</code> with the number that ends its name. Epsilons are on the runs’ pages: runs may have different
 threat models, and such epsilons do not belong into one column. Whole records are lines of
 <code>{{ study }}/runs.jsonl</code>, in the folder of results that this site is made of.</p>
-<p class="soft">{{ rule }} {{ chosen }}</p>
+<p class="soft">{{ rule }} {{ chosen }}{% if unlisted %} {{ unlisted }}{% endif %}</p>
 {% for setting in settings %}
 <h2 id="setting:{{ loop.index }}">Setting {{ loop.index }} of {{ settings|length }}</h2>
 <pre class="wrap" tabindex="0">{{ setting.command }}</pre>
