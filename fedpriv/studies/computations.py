@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from scipy.stats import chi2
+from scipy.stats import binom, chi2, norm
 
 from fedpriv.common.command_line import guarded
 from fedpriv.common.errors import OptionError
@@ -131,11 +131,56 @@ def exact_mean(epsilon: float, bits: float) -> dict[str, float]:
     }
 
 
+# --- NbAFL -------------------------------------------------------------------------------------------------
+
+
+def nbafl_extreme(clients: float, rounds: float, dimension: float, noise: float, delta: float) -> dict[str, float]:
+    """NbAFL without bounds on an example's numbers: a lower bound on the epsilon of one client's uploads against the
+    server, linear model, C = 1; ``noise``: the deviation of an upload's noise, ``dimension``: pixels times classes.
+
+    The data sets. All examples of all K clients are zero vectors; one client has one example more or not, x = kappa e
+    with label y, kappa as large as one likes. A zero vector moves no weight of a class, only biases. So without x the
+    client's weights W are those that it received, clipped. With x: where class y has not the largest weight at e, the
+    first batch that holds x moves W by a multiple of kappa (e_y - e_a), a the class that has; from then on x is right
+    by a margin of order kappa and moves nothing. So as kappa grows, what is sent goes to C (e_y - e_a)/sqrt(2), and
+    since W_ye < W_ae its inner product with what is sent without x is at most 0: the two lie at least C apart.
+
+    The test. The server knows every W that it sends. In the first n rounds in which y has not the largest weight
+    ("moving" rounds), it sums the upload's deviation from what is sent without x, along the unit vector to what is
+    sent with it. Without x the sum is N(0, n s^2), s the noise; with x at least n C + N(0, n s^2). With fewer than n
+    moving rounds it says "without". So P_without <= Q(t / (s sqrt n)) and P_with >= Q((t - n C) / (s sqrt n)) - f,
+    with f the chance of fewer.
+
+    f. Let k be a fixed class. W_y - W_k at e, in a round's new model, is a mean over clients plus N(0, 2 s^2/K). The
+    others send the received difference R times min(1, C/|W|), the client at most sqrt(2) C. |W| >= 10 C in all rounds
+    but with chance T P(chi2_d <= (11 C sqrt(K)/s)^2), and with |noise| <= 6 deviations in all rounds but with chance T
+    erfc(6/sqrt 2), R stays below (6 sqrt(2/K) s + sqrt(2) C/K)/(1 - 1/10) = R*. Then, whatever was before, y is below
+    k with chance at least p = Phi(-(R*/10 + sqrt(2) C/K) / (s sqrt(2/K))), so the moving rounds among the last T - 1
+    are at least Binomial(T - 1, p). P_with <= e^epsilon P_without + delta gives epsilon, the best over n.
+    """
+    number, total = int(clients), int(rounds) - 1
+    deviation = noise / math.sqrt(number)  # of the mean's noise, per coordinate
+    if total < 1 or deviation <= 0:
+        raise ValueError("needs two rounds or more, and noise")
+    rare = rounds * (chi2.cdf((11 / deviation) ** 2, dimension) + 2 * norm.sf(6))
+    pushed = math.sqrt(2) / number
+    most = (6 * math.sqrt(2) * deviation + pushed) / (1 - 1 / 10)
+    p = float(norm.cdf(-(most / 10 + pushed) / (math.sqrt(2) * deviation)))
+    found = {"moving_share": p, "epsilon_lower": 0.0}
+    for n in range(1, total + 1):
+        fewer = rare + float(binom.cdf(n - 1, total, p))
+        if (seen := float(norm.cdf(3)) - fewer - delta) > 0:  # t = n C - 3 s sqrt(n)
+            bound = math.log(seen) - float(norm.logsf(math.sqrt(n) / noise - 3))
+            found["epsilon_lower"] = max(found["epsilon_lower"], bound)
+    return found
+
+
 COMPUTATIONS: Mapping[str, tuple[Callable[..., dict[str, float]], tuple[str, ...]]] = {
     "adaptive_diff": (adaptive_diff, ("dimension", "sigma", "delta", "diff", "obsolete_factor")),
     "least_correlation": (least_correlation, ("clients", "epsilon", "bits")),
     "worst_variance": (worst_variance, ("epsilon",)),
     "exact_mean": (exact_mean, ("epsilon", "bits")),
+    "nbafl_extreme": (nbafl_extreme, ("clients", "rounds", "dimension", "noise", "delta")),
 }
 
 

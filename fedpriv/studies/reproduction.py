@@ -123,7 +123,7 @@ class Measured:
             inside = f", {table.columns[column].label})"
             label = label[:-1] + inside if label.endswith(")") else f"{label} ({inside[2:]}"
         kinds = {_kind(record, measure) for record in self.of(place)}
-        guess = GUESSING.get(table.dataset or "") if measure == "accuracy" else None
+        guess = GUESSING.get(table.dataset or "") if measure in ("accuracy", "over_rounds") else None
         intervals = ((record.seed, _interval(record, measure)) for record in self.of(place))
         return Values(
             label,
@@ -173,8 +173,18 @@ def measured(record: RunRecord, measure: str) -> float | None:
     """A record's figure by its name; accuracies in percent."""
     if measure.startswith("figure:"):
         return record.figures.get(measure.removeprefix("figure:"))
+    if measure == "over_rounds":
+        return mean_over_rounds(record)
     value = number(pick(record.summary, *MEASURES[measure]))
     return 100 * value if value is not None and measure in PERCENT else value
+
+
+def mean_over_rounds(record: RunRecord) -> float | None:
+    """How fast a run converges: its mean accuracy in percent over all evaluated rounds, the area below its curve over
+    the number of rounds. None where fewer than three were evaluated.
+    """
+    known = [accuracy for _, accuracy, _ in record.curve if accuracy is not None]
+    return 100 * sum(known) / len(known) if len(known) > 2 else None
 
 
 #: Percent right by guessing.

@@ -28,9 +28,10 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "verified_epsilon": ("privacy", "verified_epsilon"),
     "audited_epsilon": ("privacy", "audited_epsilon"),
     "bytes_up": ("traffic", "bytes_up"),
+    "over_rounds": (),  # of the curve, not of the summary
 }
 #: Measures that are shown in percent.
-PERCENT = ("accuracy", "personalised")
+PERCENT = ("accuracy", "personalised", "over_rounds")
 
 
 class Spec(BaseModel):
