@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 import torch
 
+from fedpriv.studies import data
 from fedpriv.studies.boards import read_boards
 from fedpriv.studies.carrying_out import carry_out
-from fedpriv.studies.data import held_out, tested_elsewhere, where
+from fedpriv.studies.data import held_out, where
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import arithmetic
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results, read_runs
@@ -83,7 +84,7 @@ def job_of(run: RunRecord, pictures: Path, folder: Path) -> Job:
             _, name, size, seed, *tested = option.removesuffix(".npz").split("-")
             split, _ = held_out(where(name, pictures) or (), name, int(size), int(seed), folder)
             if tested:
-                split = tested_elsewhere(where(name, pictures) or (), split)
+                split = data.tested_elsewhere(where(name, pictures) or (), split)
             options[place] = f"dataset.split={split}"
     extra = run.command.partition(f" seed={run.seed} ")[2].split() if run.kind == "audit" else ()
     return Job(run.kind, tuple(options), run.seed, tuple(extra))
