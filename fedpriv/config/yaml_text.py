@@ -41,4 +41,8 @@ def yaml_of(content: dict[str, Any]) -> str:
 
 def read_yaml(path: Path) -> Any:
     """Plain values; interpolations are texts. Raises `yaml.YAMLError`, OSError and UnicodeDecodeError."""
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    loader = _Loader(path.read_text(encoding="utf-8"))
+    try:
+        return loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object
+    finally:
+        loader.dispose()
