@@ -20,7 +20,8 @@ from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.studies import experiments, job_kinds, spec, study_words
 from fedpriv.studies.experiments import plan, total_epochs
-from fedpriv.studies.results import PaperResults, read_results
+from fedpriv.studies.reproduction import measured
+from fedpriv.studies.results import PaperResults, RunRecord, read_results
 from tools import mark_results
 
 
@@ -305,3 +306,17 @@ def test_a_fresh_checkout_goes_on_from_the_lines_of_a_study(
     assert figures == [run.summary["accuracy"] for run in marked if run.kind == "train"]
     done.clear()
     assert reproduce.main(call) == 0 and done == []
+
+
+def test_speed_is_the_mean_over_the_evaluated_rounds() -> None:
+    """Of two runs that end alike, the one that was there earlier has more; two points are no curve."""
+
+    def speed(*accuracies: float | None) -> float | None:
+        curve = tuple((10 * place, accuracy, None) for place, accuracy in enumerate(accuracies, 1))
+        record = RunRecord(name="run", kind="train", options=(), seed=0, command="", summary={}, curve=curve)
+        return measured(record, "over_rounds")
+
+    assert speed(0.2, None, 0.5, 0.8) == pytest.approx(50.0)
+    early, late = speed(0.7, 0.8, 0.8), speed(0.1, 0.2, 0.8)
+    assert early is not None and late is not None and early > late + 30
+    assert speed(0.2, 0.8) is None and speed(None, 0.2, 0.8) is None
