@@ -2,11 +2,12 @@
 
     fedpriv reproduce paper=fedcad|adpfl|coqfl|fedags|agn|all scale=small|literal
                       [data=FOLDER] [download=false] [workers=0] [seeds=null] [out=results]
-                      [plan=false] [run=true]
+                      [core_minutes=null] [plan=false] [run=true]
 
 data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
 (default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: in
-place of the looks of the paper's file, one look at so many. plan=true: prints the runs and about how long they take,
+place of the looks of the paper's file, one look at so many. core_minutes: what a table may use before it gets no
+further look (default: the file's); a verdict is as sure with more or fewer. plan=true: prints the runs and about how long they take,
 and makes none. run=false: evaluates the runs that OUT/PAPER/runs.jsonl holds, and computes what
 needs no run.
 
@@ -36,11 +37,12 @@ OPTIONS = {
     "download": "false",
     "workers": "0",
     "seeds": "null",
+    "core_minutes": "null",
     "plan": "false",
     "run": "true",
     "out": "results",
 }
-MOST_WORKERS, MOST_SEEDS = 1024, 100
+MOST_WORKERS, MOST_SEEDS, MOST_MINUTES = 1024, 100, 1_000_000
 BOTH = ("true", "false")
 
 
@@ -60,12 +62,14 @@ def _main(arguments: list[str]) -> int:
     workers = whole_number(given, "workers", 0, MOST_WORKERS)
     seeds = None if given["seeds"] == "null" else whole_number(given, "seeds", 1, MOST_SEEDS)
 
+    minutes = None if given["core_minutes"] == "null" else whole_number(given, "core_minutes", 1, MOST_MINUTES)
+
     from fedpriv.studies.data import default_folder
     from fedpriv.studies.spec import load, papers
 
     data = Path(given["data"]) if given["data"] else default_folder()
     names = papers() if given["paper"] == "all" else [given["paper"]]
-    chosen = [load(name) for name in names]
+    chosen = [load(name) if minutes is None else load(name).with_core_minutes(minutes) for name in names]
 
     from fedpriv.studies.experiments import plan
     from fedpriv.studies.reproducing import reproduce

@@ -99,7 +99,7 @@ class _Study:
             self.why |= {table: reason for table in wanting if (reason := self._why_not(table))}
             more = {table: self.taken.get(table, 1) + 1 for table in wanting if table not in self.why}
             if more and not self._take(best, more):
-                self.why |= dict.fromkeys(more, "the next look has not been run")
+                self.why |= {table: self._too_dear(table) or "the next look has not been run" for table in more}
 
     @property
     def measured(self) -> Measured:
@@ -118,18 +118,22 @@ class _Study:
         return True
 
     def _why_not(self, table: str) -> str:
-        """Why a table takes no further look, in words; empty where it does: there is one, and at the pace of the runs
-        before its runs fit into the table's budget.
+        """Why a table takes no further look, in words; empty where it does: there is one, and it is there already, or
+        it may be run.
         """
-        looks, at = self.measured.looks(table), self.taken.get(table, 1)
-        if at == len(looks):
+        if self.taken.get(table, 1) == len(self.measured.looks(table)):
             return "all looks are taken"
+        return "" if self.whole else self._too_dear(table)
+
+    def _too_dear(self, table: str) -> str:
+        """Words, where at the pace of the runs before a table's next look does not fit into its core-minutes."""
+        looks, at = self.measured.looks(table), self.taken.get(table, 1)
         jobs = {job for place, found in self.planned.jobs.items() if place[0] == table for job in found}
         spent = sum(one.seconds for job in jobs if isinstance(one := self.results.get(job), RunRecord))
-        budget = self.paper.budget(table, self.scale)
-        if spent * looks[at] / looks[at - 1] > budget:
-            return f"the next would not fit into its {budget / 60:g} core-minutes"
-        return ""
+        needed, budget = spent * looks[at] / looks[at - 1], self.paper.budget(table, self.scale)
+        if needed <= budget:
+            return ""
+        return f"with the next it would use {needed / 60:.3g} core-minutes, and {budget / 60:.3g} are allowed"
 
     def stopped_words(self) -> dict[str, str]:
         """Table -> at which looks it was, and why it takes no other."""

@@ -316,6 +316,11 @@ class Reproduction(Spec):
         own = found.seeds.get(scale) if isinstance(found.seeds, Mapping) else found.seeds
         return own or self.seeds[scale]
 
+    def with_core_minutes(self, minutes: float) -> Reproduction:
+        """The same, where every table may use so many. What is decided stays sound: `fedpriv.studies.looks`."""
+        tables = {name: table.model_copy(update={"core_minutes": {}}) for name, table in self.tables.items()}
+        return self.model_copy(update={"core_minutes": dict.fromkeys(self.seeds, minutes), "tables": tables})
+
     def budget(self, table: str, scale: Scale) -> float:
         """Core-seconds."""
         return 60 * self.tables[table].core_minutes.get(scale, self.core_minutes.get(scale, math.inf))

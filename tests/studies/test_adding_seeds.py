@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +105,21 @@ def test_a_table_keeps_to_its_core_minutes(drawn: list[str], call: Call) -> None
     """The first look is always made; another only if it fits at the pace of those before."""
     found = call({"same": better("t", "same")}, {"t": table(core_minutes={"small": 1e-9})})
     assert found.claims[0].verdict == "not decided" and len(drawn) == 3 * len(MEANS)
-    assert found.tables[0].notes[0].endswith("the next would not fit into its 1e-09 core-minutes.")
+    assert re.search(r"with the next it would use [\d.e-]+ core-minutes, and 1e-09 are allowed\.$", found.tables[0].notes[0])
+
+
+def test_a_person_may_allow_more_core_minutes(
+    drawn: list[str], call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In place of the file's, of the paper and of a table; what was run then counts also where it is read again."""
+    claims, tables = {"same": better("t", "same")}, {"t": table(core_minutes={"small": 1e-9})}
+    call(claims, tables)
+    found = call(claims, tables, "core_minutes=1")
+    assert len(drawn) == 24 * len(MEANS) and found.tables[0].notes[0].endswith("all looks are taken.")
+    assert call(claims, tables, "run=false") == found
+    for wrong in ("0", "many", "-1", "1.5"):
+        assert call(claims, tables, f"core_minutes={wrong}", code=2) == found
+        assert f"core_minutes={wrong}: must be a whole number from 1 to" in capsys.readouterr().err
 
 
 def test_what_was_begun_is_gone_on_with(drawn: list[str], call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
