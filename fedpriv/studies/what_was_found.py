@@ -60,8 +60,9 @@ def sentences(found: Found) -> Iterator[str]:
         claims = [claim for paper in papers for claim in paper.claims]
         small = any(paper.scale == "small" for paper in papers)
         setting = " Most runs are in a smaller setting than the paper's (scale=small)." if small else ""
-        yield f"Of {len(claims)} claims of {_many(len(papers), 'paper')}, {counted(claims)}.{setting}"
-        yield from filter(None, (_epsilons(found.papers), _accuracies(found.papers)))
+        first = f"Of {len(claims)} claims of {_many(len(papers), 'paper')}, {counted(claims)}.{setting}"
+        yield " ".join(filter(None, (first, _accuracies(found.papers))))
+        yield from filter(None, (_epsilons(found.papers),))
     yield from (_board(board) for board in found.boards if board.entries and not is_private(board))
     yield from filter(None, (_duels(found.boards), _tuning(found.boards)))
 
