@@ -19,7 +19,7 @@ from fedpriv.studies.results import Machine, Provenance, RunRecord
 def machine() -> Machine:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(
-        processor=_processor(),
+        processor=" and ".join(filter(None, (_processor(), _gpu()))),
         cores=os.cpu_count() or 1,
         memory_gib=round(memory, 1),
         system=f"{platform.system()} {platform.machine()}",
@@ -29,6 +29,14 @@ def machine() -> Machine:
 
 def _processor() -> str:
     return _cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+@cache
+def _gpu() -> str:
+    """The name of the GPU on which runs train by default (`engine.device=auto`); "" without one."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
 def _cpu_facts() -> dict[str, str]:
@@ -42,8 +50,8 @@ def _cpu_facts() -> dict[str, str]:
 
 def arithmetic() -> dict[str, str]:
     """On what the last bits of a result depend, beside the code and the options: the processor's model (libraries take
-    other instructions and other orders of summation on others), what torch makes of it, threads, versions. Where it is
-    equal, the same code gives the same bits. Asked after a job, which sets its threads.
+    other instructions and other orders of summation on others), what torch makes of it, threads, a GPU, versions.
+    Where it is equal, the same code gives the same bits on a CPU. Asked after a job, which sets its threads.
     """
     import torch
 
@@ -55,6 +63,7 @@ def arithmetic() -> dict[str, str]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}",
         "threads": str(torch.get_num_threads()),
+        **({"gpu": _gpu()} if _gpu() else {}),
         **versions,
     }
 

@@ -157,3 +157,11 @@ def test_a_study_says_by_which_commits_and_machines_it_was_made(tmp_path: Path) 
     said = "\n".join(study_words.origin(found))
     assert "made by commit 0123456789ab, commit aaaaaaaaaaaa with changes" in said and anew in said
     assert provenance([run]).remarks == ()
+
+
+def test_a_record_names_the_gpu_that_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last bits are others, also beside the same processor."""
+    plain = (arithmetic(), machine.__wrapped__())
+    monkeypatch.setattr("fedpriv.studies.provenance._gpu", lambda: "Some GPU")
+    assert arithmetic() == {**plain[0], "gpu": "Some GPU"}
+    assert machine.__wrapped__().processor == f"{plain[1].processor} and Some GPU"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,13 +133,23 @@ def flat_model(folder: Path) -> torch.Tensor:
     return torch.cat([value.flatten() for _, value in sorted(load_file(folder / "model.safetensors").items())])
 
 
+def charged(folder: Path) -> list[dict[str, Any]]:
+    """The ledger; what an update really had of noise follows its length, which is rounded elsewhere on a GPU."""
+    entries = ledger_of(folder)
+    for entry in entries:
+        if "realised" in entry:
+            assert entry["realised"]["multiplier"] >= entry["multiplier"]
+            entry["realised"]["multiplier"] = pytest.approx(entry["realised"]["multiplier"], rel=1e-6)
+    return entries
+
+
 @pytest.mark.parametrize("trainer", ["sequential", "vectorised"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_is_that_of_the_cpu_within_rounding(method: str, trainer: str, run: Run) -> None:
     """The account is equal, and so is nearly all of the model: rounding may turn a bit or a selection now and then."""
     options = (f"strategy={method}", "model=mlp", "num_rounds=2", f"engine.trainer={trainer}", *QUIET.get(method, ()))
     here, there = run(*options, "engine.device=cpu"), run(*options, "engine.device=cuda")
-    assert ledger_of(here) == ledger_of(there)
+    assert charged(here) == charged(there)
     idle = run(*options, "engine.device=cpu", "local.lr=1e-12")
     one, other, untrained = (flat_model(folder) for folder in (here, there, idle))
     trained = float(
