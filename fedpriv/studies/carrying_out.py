@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -169,7 +170,9 @@ def carry_out_all(
         return results
     own = nullcontext(pool) if pool else process_pool(min(workers or os.cpu_count() or 1, len(waiting)))
     with own as pool:
-        futures: dict[Future[RunRecord | Failure], Job] = {pool.submit(_attempt, job, folder): job for job in waiting}
+        futures: dict[Future[RunRecord | Failure], Job] = {
+            pool.submit(_attempt_here, job, folder): job for job in waiting
+        }
         while futures:
             for future in wait(futures, return_when=FIRST_COMPLETED).done:
                 job = futures.pop(future)
@@ -203,6 +206,25 @@ def _quieten() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
     os.environ["OMP_NUM_THREADS"], os.environ[VARIABLE] = "1", "quiet"
     end_with_parent()  # a worker whose parent was killed would wait for its next job for ever
+    global _stops_by_keyboard
+    _stops_by_keyboard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # nohup
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+#: Of a worker: whether Ctrl-C ends its job.
+_stops_by_keyboard = False
+
+
+def _attempt_here(job: Job, folder: Path) -> RunRecord | Failure:
+    """`_attempt` in a worker. Ctrl-C in a terminal reaches it too, and it must outlive that between two jobs: a pool that
+    loses a worker terminates the others, and these, who take that for a request, wait for their next job.
+    """
+    if _stops_by_keyboard:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _attempt(job, folder)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _result(job: Job, record: RunRecord) -> RunRecord | Failure:

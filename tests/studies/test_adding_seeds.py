@@ -105,12 +105,12 @@ def test_a_table_keeps_to_its_core_minutes(drawn: list[str], call: Call) -> None
     """The first look is always made; another only if it fits at the pace of those before."""
     found = call({"same": better("t", "same")}, {"t": table(core_minutes={"small": 1e-9})})
     assert found.claims[0].verdict == "not decided" and len(drawn) == 3 * len(MEANS)
-    assert re.search(r"with the next it would use [\d.e-]+ core-minutes, and 1e-09 are allowed\.$", found.tables[0].notes[0])
+    assert re.search(
+        r"with the next it would use [\d.e-]+ core-minutes, and 1e-09 are allowed\.$", found.tables[0].notes[0]
+    )
 
 
-def test_a_person_may_allow_more_core_minutes(
-    drawn: list[str], call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_person_may_allow_more_core_minutes(drawn: list[str], call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     """In place of the file's, of the paper and of a table; what was run then counts also where it is read again."""
     claims, tables = {"same": better("t", "same")}, {"t": table(core_minutes={"small": 1e-9})}
     call(claims, tables)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_paper import DIGITS
+from processes import wait_until
 
 from fedpriv.attacks.attack_records import figures
 from fedpriv.attacks.metrics import judge
 from fedpriv.common import versions
 from fedpriv.studies import carrying_out, job_kinds, study_words
-from fedpriv.studies.carrying_out import Failure, carry_out_all, find
+from fedpriv.studies.carrying_out import Failure, carry_out_all, find, process_pool
 from fedpriv.studies.data import where
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import arithmetic, machine, provenance
@@ -165,3 +168,26 @@ def test_a_record_names_the_gpu_that_trained(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("fedpriv.studies.provenance._gpu", lambda: "Some GPU")
     assert arithmetic() == {**plain[0], "gpu": "Some GPU"}
     assert machine.__wrapped__().processor == f"{plain[1].processor} and Some GPU"
+
+
+def _meets(folder: Path, others: int) -> int:
+    """In a worker: waits until so many are here, each with a job of its own."""
+    (folder / str(os.getpid())).touch()
+    wait_until(lambda: len(list(folder.iterdir())) >= others)
+    return os.getpid()
+
+
+def _both(pool: ProcessPoolExecutor, folder: Path) -> set[int]:
+    folder.mkdir()
+    return {future.result() for future in [pool.submit(_meets, folder, 2) for _ in range(2)]}
+
+
+def test_an_idle_worker_outlives_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal it reaches every process; the study itself tells its workers to stop, by a file."""
+    forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
+    monkeypatch.setattr(carrying_out, "multiprocessing", forks)
+    with process_pool(2) as pool:
+        workers = _both(pool, tmp_path / "first")
+        for worker in workers:
+            os.kill(worker, signal.SIGINT)
+        assert _both(pool, tmp_path / "second") == workers and len(workers) == 2
