@@ -216,7 +216,7 @@ _stops_by_keyboard = False
 
 
 def _attempt_here(job: Job, folder: Path) -> RunRecord | Failure:
-    """`_attempt` in a worker. Ctrl-C in a terminal reaches it too, and it must outlive that between two jobs: a pool that
+    """`_attempt` in a worker. Ctrl-C in a terminal reaches it too, and it must outlive that between jobs: a pool that
     loses a worker terminates the others, and these, who take that for a request, wait for their next job.
     """
     if _stops_by_keyboard:
