@@ -98,8 +98,10 @@ class _Study:
         while wanting := sorted(self.measured.wanting() - self.why.keys()):
             self.why |= {table: reason for table in wanting if (reason := self._why_not(table))}
             more = {table: self.taken.get(table, 1) + 1 for table in wanting if table not in self.why}
-            if more and not self._take(best, more):
-                self.why |= {table: self._too_dear(table) or "the next look has not been run" for table in more}
+            for part in [{table: look} for table, look in more.items()] if self.whole else [more] if more else []:
+                if not self._take(best, part):
+                    why = "the next look has not been run"
+                    self.why |= {table: self._too_dear(table) or why for table in part}
 
     @property
     def measured(self) -> Measured:

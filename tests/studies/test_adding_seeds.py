@@ -160,6 +160,22 @@ def test_what_is_there_is_evaluated_without_a_run(drawn: list[str], call: Call, 
     assert drawn == [] and "it has not been run yet" in str(missing.tables[1].rows[0].cells[0].missing)
 
 
+def test_a_table_whose_next_look_is_there_has_it(drawn: list[str], call: Call, tmp_path: Path) -> None:
+    """Also where another table's is not, or only in part."""
+    claims = {"same": better("t", "same"), "also": better("other", "same")}
+    tables = {"t": table(), "other": table(options=["other=1"])}
+    call(claims, tables)
+    file = tmp_path / "made_up" / "runs.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    kept = [line for line in lines if "other=1" not in line["options"] or line["seed"] < 7]
+    assert len(lines) - len(kept) == 17 * len(MEANS)
+    file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    found = call(claims, tables, "run=false")
+    assert found.tables[0].notes[0].endswith("all looks are taken.")
+    assert "Looked at after 3 and 6 seeds" in found.tables[1].notes[0]
+    assert found.tables[1].notes[0].endswith("the next look has not been run.")
+
+
 def test_a_plan_says_what_would_be_run(drawn: list[str], call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exception, match="no results"):
         call({"same": better("t", "same")}, {"t": table()}, "plan=true")
