@@ -96,7 +96,7 @@ def board_of(
             key = Key(board.name, methods[contender.method], target)
             one = _entry(board, key, tuned[key], records[contender.method], rank, tied)
             entries.append(one.model_copy(update={"tuning": costs.get(key)}))
-    fought = ranking.duels(found, 100 / board.classes, plan.by_ranges)
+    fought = ranking.duels(found, 100 / board.classes)
     left = [*_collapsed(left, plan.targets), *_published(board, plans)]
     searches = [key for key in tuned if key.board == board.name]
     return Board(
@@ -133,7 +133,7 @@ def board_of(
         ),
         chance=100 / board.classes if plan.measure == "final" else None,  # own classes are fewer
         search={method.name: plan.searched(method) for method in (*plan.lines, *plan.methods)},
-        searched=_searched(board) if plan.by_ranges else None,
+        searched=_searched(board),
     )
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
-from pydantic import Discriminator, Field, Tag, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import CONF, parse
+from fedpriv.config.compose import CONF
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
 from fedpriv.privacy.events import Threat
@@ -36,11 +36,15 @@ PLANNED = (
     *("strategy.server.participation", "strategy.server.participations", "strategy.server.client_sampling"),
 )
 
-#: Lists of values, all combinations of which are tried (``a=1,2``), or ranges.
-Wanted = Annotated[
-    Annotated[tuple[str, ...], Tag("lists")] | Annotated[dict[str, Range], Tag("ranges")],
-    Discriminator(lambda value: "ranges" if isinstance(value, dict) else "lists"),
-]
+
+def _no_list(search: Any) -> Any:
+    if isinstance(search, tuple):
+        raise ValueError("a list of values has edges chosen by hand; allowed: option: {low: L, high: H}")
+    return search
+
+
+#: Option -> the range that is searched.
+Ranges = Annotated[dict[str, Range], BeforeValidator(_no_list)]
 
 
 class Method(Options):
@@ -54,21 +58,21 @@ class Method(Options):
     paper: str
     idea: Literal["plain", "paper", "rival"]
     overrides: tuple[str, ...] = Field(min_length=1)
-    search: Wanted = ()
+    search: Ranges = Field(default={})
     plan: tuple[str, ...] = ()
     why: str = ""
 
 
 class Tuning(Options):
     """seed: of the runs among which is chosen, and of the search's points. pictures: training pictures that they are
-    tested on. trials: how many, of a search over ranges; further: of each widening; widenings: at most; factor: by
+    tested on. trials: how many at first; further: of each widening; widenings: at most; factor: by
     which a range grows. private: how often is tried is drawn from ``law`` with ``trials`` as its mean, and the choice
     is part of the guarantee (`fedpriv.privacy.private_selection`).
     """
 
     seed: int = Field(ge=0, lt=2**31)
     pictures: int = Field(ge=1)
-    trials: int | None = Field(default=None, ge=2, le=1024)
+    trials: int = Field(ge=2, le=1024)
     further: int = Field(default=4, ge=1, le=1024)
     widenings: int = Field(default=2, ge=0, le=5)
     factor: float = Field(default=4.0, gt=1)
@@ -107,7 +111,7 @@ class BoardPlan(Options):
     targets: tuple[float, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
     tuning: Tuning
-    search: Wanted
+    search: Ranges
     reference: Method
     alone: Method | None = None
     methods: tuple[Method, ...] = Field(min_length=1)
@@ -118,34 +122,21 @@ class BoardPlan(Options):
         return Threat(self.unit, self.adjacency, self.observer)
 
     @property
-    def by_ranges(self) -> bool:
-        return self.tuning.trials is not None
-
-    @property
     def lines(self) -> tuple[Method, ...]:
         """What has no target."""
         return (self.reference, *([self.alone] if self.alone else []))
 
-    def sweeps(self, method: Method) -> tuple[str, ...]:
-        """The lists of values: the board's, with the method's own where it has some."""
-        own = {option_of(sweep): sweep for sweep in method.search}
-        common = {option_of(sweep): sweep for sweep in self.search}
-        return tuple({**common, **own}.values())
-
     def space(self, method: Method) -> dict[str, Range]:
         """The ranges: the board's, with the method's own where it has some."""
-        common, own = (search if isinstance(search, dict) else {} for search in (self.search, method.search))
-        return {**common, **own}
+        return {**self.search, **method.search}
 
     def begin(self, method: Method) -> Search:
-        """The first trials: the points of the sequence, or every combination of the lists."""
-        if self.tuning.trials is None:
-            return Search({}, tuple(expand(self.sweeps(method))))
+        """The first trials: the points of the sequence."""
         return begin(self.space(method), self.tuning.trials, self.tuning.seed)
 
     def searched(self, method: Method) -> str:
         """For readers."""
-        return Search(self.space(method), ()).in_words() if self.by_ranges else "; ".join(self.sweeps(method))
+        return Search(self.space(method), ()).in_words()
 
     def at_scale(self, scale: str) -> BoardPlan:
         """small: as the file says; literal: with its longer setting, where it has one."""
@@ -165,19 +156,6 @@ class BoardPlan(Options):
 
 def option_of(override: str) -> str:
     return override.partition("=")[0]
-
-
-def expand(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
-    """All jobs of a sweep, by Hydra's own sweeper. Raises `OptionError` for what is no sweep."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    parsed = parse(sweeps)
-    for override in parsed:
-        if not override.is_sweep_override():
-            words = "names one value: a search takes several, value,value"
-            raise OptionError(f"search {override.key_or_group}", override.get_value_string(), words)
-    (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None) or [[[]]]
-    return [tuple(job) for job in jobs]
 
 
 # --- the files ---------------------------------------------------------------------------------------------
@@ -223,7 +201,7 @@ def read_board(path: Path) -> BoardPlan:
 
 
 def _check(board: BoardPlan) -> None:
-    """What no single key can show: no target, seed or name twice, equal effort for everybody, nothing reserved."""
+    """What no single key can show: no target, seed or name twice, nothing reserved, a range for everybody."""
     names = [method.name for method in board.methods]
     for key, values in (("targets", board.targets), ("seeds", board.seeds), ("methods", names)):
         if len(set(values)) < len(values):  # type: ignore[arg-type]
@@ -241,25 +219,10 @@ def _check(board: BoardPlan) -> None:
 
 
 def _check_search(board: BoardPlan, method: Method) -> None:
-    """Ranges of a search over ranges, else lists; reserved options in neither; equal effort for all."""
     key = f"{method.name}.search"
-    _no_reserved(key, tuple(board.space(method)) or board.sweeps(method))
-    if board.by_ranges:
-        for search in (board.search, method.search):
-            if search and not isinstance(search, dict):
-                words = "a list of values has edges chosen by hand; allowed with tuning.trials: {low: L, high: H}"
-                raise OptionError(key, "; ".join(search), words)
-        if not board.space(method):
-            raise OptionError(key, "", "names no range")
-        return
-    if isinstance(board.search, dict) or isinstance(method.search, dict):
-        raise OptionError(key, "", "ranges need tuning.trials, the number of trials")
-    if board.tuning.private:
-        raise OptionError("tuning.private", "true", "draws its trials from ranges: needs tuning.trials")
-    found, most = len(expand(board.sweeps(method))), len(expand(board.sweeps(board.reference)))
-    if found != most:
-        words = f"{found} trials, but {most} for {board.reference.name}: equal effort for all"
-        raise OptionError(key, "; ".join(board.sweeps(method)), words)
+    _no_reserved(key, tuple(board.space(method)))
+    if not board.space(method):
+        raise OptionError(key, "", "names no range")
 
 
 def _check_planned(method: Method) -> None:

@@ -59,12 +59,12 @@ def carry_out(
         made = _in_stages(boards, do)
     records = [result if isinstance(result, RunRecord) else result.record for result in done.values()]
     kept = [record for record in records if record is not None]
-    sweeps = {words for board in made for words in board.search.values()}
+    spaces = {words for board in made for words in board.search.values()}
     results = Leaderboard(
         provenance=provenance(kept),
         seeds=max(len(board.plan.seeds) for board in boards),
         trials=max(board.trials or 0 for board in made),
-        search=f"{len(sweeps)} search spaces of equal size, listed with each board",
+        search=f"{len(spaces)} search spaces of equal size, listed with each board",
         note=NOTE,
         boards=tuple(made),
     )
@@ -128,11 +128,7 @@ def _tune(open_: Mapping[Key, Prepared], do: Do) -> dict[Key, Tuned]:
             for key, board in open_.items()
             if searches[key].sides(best[key]) and not _guesses(board, _tried(board, key, searches[key], results))
         }
-        grow = {
-            key: board
-            for key, board in open_.items()
-            if key.board in wide and board.plan.by_ranges and time < board.plan.tuning.widenings
-        }
+        grow = {key: board for key, board in open_.items() if key.board in wide and time < board.plan.tuning.widenings}
         if not grow:
             break
         for key, board in grow.items():
@@ -176,7 +172,7 @@ def _chosen(board: Prepared, key: Key, search: Search, results: Found) -> Tuned:
         reason = plainly(failed[0]) if failed else NO_ACCURACY.format("tuning run", plan.measure)
         return Tuned(search, reason=reason)
     accuracy, trial = max(tried, key=lambda pair: pair[0])
-    if key.target is not None and plan.by_ranges and _guesses(board, tried):
+    if key.target is not None and _guesses(board, tried):
         why = f": {key.method.why}" if key.method.why else ""
         reason = f"it guesses: the best of {len(tried)} trials has {percent(accuracy)} on held-out pictures{why}"
         return Tuned(search, tried=len(tried), reason=reason)

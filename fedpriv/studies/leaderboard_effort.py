@@ -46,8 +46,7 @@ def _runs(board: Prepared, key: Key) -> tuple[int, int]:
     if own.private and key.target is not None:
         mean = first * seeds + seeds
         return mean, mean
-    wider = own.further * own.widenings if board.plan.by_ranges else 0
-    return first + seeds, first + wider + seeds
+    return first + seeds, first + own.further * own.widenings + seeds
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -91,21 +91,18 @@ class Comparison:
     adjusted: float | None = None
 
 
-def duels(contenders: Mapping[float, Sequence[Contender]], chance: float, adjusted: bool = True) -> list[Comparison]:
+def duels(contenders: Mapping[float, Sequence[Contender]], chance: float) -> list[Comparison]:
     """Every paper's idea against every plain method, target by target, the best plain method (by mean accuracy) first.
-    A plain method that guesses while another plain one learns is no opponent. adjusted: by Holm's rule.
+    A plain method that guesses while another plain one learns is no opponent. Decided together, by Holm's rule.
     """
     found = []
     for target, all_ in contenders.items():
         plain = sorted((c for c in all_ if c.idea == "plain"), key=lambda c: (-c.mean, c.method))
-        if adjusted:
-            plain = [c for c in plain if c.mean >= GUESSING * chance] or plain[:1]
+        plain = [c for c in plain if c.mean >= GUESSING * chance] or plain[:1]
         for other in plain:
             for one in (contender for contender in all_ if contender.idea == "paper"):
                 gap = difference(one.accuracies, other.accuracies)
                 found.append(Comparison(target, one, other, gap, outcome(gap), p_value(gap)))
-    if not adjusted:
-        return found
     together = holm([one.p for one in found])
     return [
         replace(one, adjusted=p, outcome=one.outcome if p is not None and p <= LEVEL else "not decided")

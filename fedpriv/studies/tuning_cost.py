@@ -19,7 +19,7 @@ def of_all(
     jobs = {
         key: _job(board, key, f"trials={trials[key]}")
         for key, board in open_.items()
-        if key.target is not None and board.plan.by_ranges and not board.plan.tuning.private
+        if key.target is not None and not board.plan.tuning.private
     }
     results = do("cost of tuning", list(jobs.values()))
     found = {}

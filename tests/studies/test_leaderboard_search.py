@@ -136,12 +136,12 @@ def method(**changes: object) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"search": ["local.lr=0.1,0.2"]}, ["fedavg.search", "chosen by hand", "low"]),
-        ({"methods": method(search=["local.lr=0.1,0.2"])}, ["fedldp.search", "chosen by hand"]),
+        ({"search": ["local.lr=0.1,0.2"]}, ["search", "chosen by hand", "low"]),
+        ({"methods": method(search=["local.lr=0.1,0.2"])}, ["methods.0.search", "chosen by hand"]),
         ({"search": {}}, ["fedavg.search", "names no range"]),
         ({"search": {"local.lr": {"low": 1.0, "high": 0.5}}}, ["low=1, high=0.5", "least <= low < high <= most"]),
         ({"search": {"privacy.delta": {"low": 1.0, "high": 2.0}}}, ["privacy.delta", "leaderboard itself"]),
-        ({"tuning": {"seed": 1000, "pictures": 300}}, ["ranges need tuning.trials"]),
+        ({"tuning": {"seed": 1000, "pictures": 300}}, ["tuning.trials"]),
         ({"methods": method(overrides=["strategy=fedcad", "local.sampler=poisson"])}, ["sampler=poisson", "plan"]),
         ({"methods": method(overrides=["strategy=fedldp", "num_rounds=9"])}, ["num_rounds=9", "the same for all rows"]),
         ({"methods": method(plan=["seed=3"])}, ["seed=3", "leaderboard itself"]),
