@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.per_example import ClippedSum, PerExampleGradients, block_for
 from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.linear_gradient import LinearGradient
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class SequentialTrainer:
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         self.model, self.config, self.precision = model, config, precision
         self._per_example: PerExampleGradients | None = None
+        self._linear = LinearGradient.of(model) if precision == "float32" else None
 
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
@@ -136,9 +138,12 @@ class SequentialTrainer:
                 continue
             index = torch.from_numpy(rows).to(device)
             model.grad.zero_()
-            with self._mixed():
-                loss = nn.functional.cross_entropy(model(images[index]), labels[index])
-            loss.backward()  # type: ignore[no-untyped-call]
+            if self._linear is not None:
+                loss = self._linear.add(images[index], labels[index])
+            else:
+                with self._mixed():
+                    loss = nn.functional.cross_entropy(model(images[index]), labels[index])
+                loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 if proximal_mu:
                     model.grad.add_(model.theta - start, alpha=proximal_mu)
