@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.common.files import locked
-from fedpriv.studies.carrying_out import Failure, carry_out_all, restore
+from fedpriv.studies.carrying_out import Failure, carry_out_all, find, restore
 from fedpriv.studies.experiments import Best, Planned, plan
 from fedpriv.studies.figures import draw_figures
 from fedpriv.studies.jobs import Job
@@ -48,7 +48,8 @@ def reproduce(
 
         if run:
             restore(folder, folder / RUNS)
-        study = _Study(paper, scale, make_plan, do if run else _kept(folder), seeds, whole=not run)
+        made = partial(_is_made, folder / RUNS)
+        study = _Study(paper, scale, make_plan, do if run else _kept(folder), made, seeds, whole=not run)
         study.go()
     measured = study.measured
     found = evaluate(
@@ -60,6 +61,10 @@ def reproduce(
         print(f"  {claim.verdict}: {claim.claim} ({claim.words})")
     print(f"{paper.paper}: {counted(found.claims)}", flush=True)
     return [result for result in study.results.values() if run and isinstance(result, Failure)]
+
+
+def _is_made(folder: Path, job: Job) -> bool:
+    return find(job, folder) is not None
 
 
 def _kept(folder: Path) -> Do:
@@ -75,14 +80,16 @@ def _kept(folder: Path) -> Do:
 
 @dataclass
 class _Study:
-    """A paper's tables, each at the look that it has come to. Seeds are added while they may decide something. whole:
-    a look counts only where all of it is there. why: table -> what ended it, where a claim still waits.
+    """A paper's tables, each at the look that it has come to. Seeds are added while they may decide something. made:
+    whether a job's run is there already. whole: a look counts only where all of it is there. why: table -> what ended
+    it, where a claim still waits.
     """
 
     paper: Reproduction
     scale: Scale
     make_plan: Callable[..., Planned]
     do: Do
+    made: Callable[[Job], bool]
     seeds: int | None
     whole: bool = False
     taken: dict[str, int] = field(default_factory=dict)
@@ -96,7 +103,7 @@ class _Study:
         best = best_of_searches(Measured(self.paper, self.planned, searched, self.scale, self.seeds))
         self._take(best)
         while wanting := sorted(self.measured.wanting() - self.why.keys()):
-            self.why |= {table: reason for table in wanting if (reason := self._why_not(table))}
+            self.why |= {table: reason for table in wanting if (reason := self._why_not(table, best))}
             more = {table: self.taken.get(table, 1) + 1 for table in wanting if table not in self.why}
             for part in [{table: look} for table, look in more.items()] if self.whole else [more] if more else []:
                 if not self._take(best, part):
@@ -119,13 +126,18 @@ class _Study:
         self.taken, self.planned, self.results = taken, planned, results
         return True
 
-    def _why_not(self, table: str) -> str:
-        """Why a table takes no further look, in words; empty where it does: there is one, and it is there already, or
-        it may be run.
+    def _why_not(self, table: str, best: Best) -> str:
+        """Why a table takes no further look, in words; empty where it does: there is one, which has been run already,
+        or may be.
         """
-        if self.taken.get(table, 1) == len(self.measured.looks(table)):
+        look = self.taken.get(table, 1) + 1
+        if look > len(self.measured.looks(table)):
             return "all looks are taken"
-        return "" if self.whole else self._too_dear(table)
+        if not self.whole and (why := self._too_dear(table)):
+            planned = self.make_plan(best=best, taken=self.taken | {table: look})
+            jobs = [job for place, found in planned.jobs.items() if place[0] == table for job in found]
+            return "" if all(map(self.made, jobs)) else why
+        return ""
 
     def _too_dear(self, table: str) -> str:
         """Words, where at the pace of the runs before a table's next look does not fit into its core-minutes."""
