@@ -6,7 +6,8 @@
 
 data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
 (default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: in
-place of the looks of the paper's file, one look at so many. core_minutes: what a table may use before it gets no
+place of the looks of the paper's file, one look at so many (who calls it again with more looks again, and nothing
+corrects for that). core_minutes: what a table may use before it gets no
 further look (default: the file's); a verdict is as sure with more or fewer. plan=true: prints the runs and about how
 long they take, and makes none. run=false: evaluates the runs that OUT/PAPER/runs.jsonl holds, and computes what needs
 no run.
@@ -69,7 +70,7 @@ def _main(arguments: list[str]) -> int:
 
     data = Path(given["data"]) if given["data"] else default_folder()
     names = papers() if given["paper"] == "all" else [given["paper"]]
-    chosen = [load(name) if minutes is None else load(name).with_core_minutes(minutes) for name in names]
+    chosen = [load(name) for name in names]
 
     from fedpriv.studies.experiments import plan
     from fedpriv.studies.reproducing import reproduce
@@ -89,7 +90,15 @@ def _main(arguments: list[str]) -> int:
         began = time.monotonic()
         folder = Path(given["out"]) / paper.paper
         failures = reproduce(
-            paper, scale, data, folder, download=download, workers=workers, seeds=seeds, run=given["run"] == "true"
+            paper,
+            scale,
+            data,
+            folder,
+            download=download,
+            workers=workers,
+            seeds=seeds,
+            core_minutes=minutes,
+            run=given["run"] == "true",
         )
         print(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
         failed += [f"{failure.job.name}: {failure.words}" for failure in failures]

@@ -146,7 +146,10 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunFolderError(f"{folder}: another run is writing into this folder") from None
-        yield
+        try:
+            yield
+        finally:  # not by closing alone: a process that another thread is just starting has the file too
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def json_number(value: float) -> float | str:

@@ -170,9 +170,10 @@ def carry_out_all(
         return results
     own = nullcontext(pool) if pool else process_pool(min(workers or os.cpu_count() or 1, len(waiting)))
     with own as pool:
-        futures: dict[Future[RunRecord | Failure], Job] = {
-            pool.submit(_attempt_here, job, folder): job for job in waiting
-        }
+        with _no_ctrl_c():
+            futures: dict[Future[RunRecord | Failure], Job] = {
+                pool.submit(_attempt_here, job, folder): job for job in waiting
+            }
         while futures:
             for future in wait(futures, return_when=FIRST_COMPLETED).done:
                 job = futures.pop(future)
@@ -207,8 +208,19 @@ def _quieten() -> None:
     os.environ["OMP_NUM_THREADS"], os.environ[VARIABLE] = "1", "quiet"
     end_with_parent()  # a worker whose parent was killed would wait for its next job for ever
     global _stops_by_keyboard
-    _stops_by_keyboard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # nohup
+    _stops_by_keyboard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # a script's background
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def _no_ctrl_c() -> Iterator[None]:
+    """Where workers start: they begin with SIGINT blocked, until `_quieten` says what becomes of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 #: Of a worker: whether Ctrl-C ends its job.

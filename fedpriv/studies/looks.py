@@ -15,7 +15,8 @@ procedure at 2.5 %. The chance of any wrong refutation on a side is at most 2.5 
 wrong one comes when at least m0 are left, so its p is at most 0.025 / m0, which one of m0 is with a chance of at most
 m0 * 0.025 / m0 (Holm 1979; any dependence). Both sides together: at most 5 % of studies with these claims have any
 wrong verdict. m is fixed by the file, and a sequential p-value only falls with more looks, so what is decided stays
-decided.
+decided while the plan stays the same and no rival begins to guess. A plan that is made after a look at the same seeds
+has been published is one more look, for which nothing here corrects: such a study says so.
 
 Assumed: paired differences over seeds are independent and normal. `tests/studies/test_looks.py` simulates the whole.
 """

@@ -35,11 +35,14 @@ def reproduce(
     download: bool = False,
     workers: int = 0,
     seeds: int | None = None,
+    core_minutes: int | None = None,
     run: bool = True,
 ) -> list[Failure]:
     """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed. run:
     False evaluates what runs.jsonl holds, also what is marked there to be made anew, and what is only computed.
     """
+    if core_minutes is not None:
+        paper = paper.with_core_minutes(core_minutes)
     make_plan = partial(plan, paper, scale, data, folder, download=download, seeds=seeds)
     with locked(folder / RUNS), StudyProgress() as progress:
 
@@ -53,7 +56,14 @@ def reproduce(
         study.go()
     measured = study.measured
     found = evaluate(
-        paper, scale, study.planned, study.results, draw_figures(measured, folder), seeds, study.stopped_words()
+        paper,
+        scale,
+        study.planned,
+        study.results,
+        draw_figures(measured, folder),
+        seeds,
+        study.stopped_words(),
+        core_minutes,
     )
     write_results(folder, found, measured.records)
     write_words(found, folder)

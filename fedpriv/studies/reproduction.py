@@ -52,10 +52,13 @@ def evaluate(
     figures: Sequence[Figure] = (),
     seeds: int | None = None,
     stopped: Mapping[str, str] | None = None,
+    core_minutes: int | None = None,
 ) -> PaperResults:
-    """Tables, figures and verdicts of what has been run. seeds: as the person asked. stopped: table -> why it takes no
-    further look, in words.
+    """Tables, figures and verdicts of what has been run. seeds, core_minutes: as the person asked. stopped: table ->
+    why it takes no further look, in words.
     """
+    asked = {"seeds": seeds, "core_minutes": core_minutes}
+    options = "".join(f" {name}={value}" for name, value in asked.items() if value)
     found = Measured(paper, planned, results, scale, seeds)
     outcomes = found.outcomes()
     records = found.records
@@ -64,7 +67,7 @@ def evaluate(
         title=paper.title,
         authors=paper.authors,
         scale=scale,
-        command=f"python -m fedpriv.reproduce paper={paper.paper} scale={scale}" + (f" seeds={seeds}" if seeds else ""),
+        command=f"python -m fedpriv.reproduce paper={paper.paper} scale={scale}{options}",
         idea=paper.idea,
         leak=paper.leak,
         repair=paper.repair,
@@ -124,7 +127,7 @@ class Measured:
             inside = f", {table.columns[column].label})"
             label = label[:-1] + inside if label.endswith(")") else f"{label} ({inside[2:]}"
         kinds = {_kind(record, measure) for record in self.of(place)}
-        guess = GUESSING.get(table.dataset or "") if measure in ("accuracy", "over_rounds") else None
+        guess = GUESSING.get(table.dataset or "") if measure in ("accuracy", *OVER) else None
         intervals = ((record.seed, _interval(record, measure)) for record in self.of(place))
         return Values(
             label,
@@ -174,17 +177,22 @@ def measured(record: RunRecord, measure: str) -> float | None:
     """A record's figure by its name; accuracies in percent."""
     if measure.startswith("figure:"):
         return record.figures.get(measure.removeprefix("figure:"))
-    if measure == "over_rounds":
-        return mean_over_rounds(record)
+    if measure in OVER:
+        return mean_over_rounds(record, OVER[measure])
     value = number(pick(record.summary, *MEASURES[measure]))
     return 100 * value if value is not None and measure in PERCENT else value
 
 
-def mean_over_rounds(record: RunRecord) -> float | None:
-    """How fast a run converges: its mean accuracy in percent over all evaluated rounds, the area below its curve over
-    the number of rounds. None where fewer than three were evaluated.
+#: Measures of speed -> of which share of the rounds, from the first one.
+OVER = {"over_rounds": 1.0, "over_first_third": 1 / 3}
+
+
+def mean_over_rounds(record: RunRecord, share: float = 1.0) -> float | None:
+    """How fast a run converges: its mean accuracy in percent over the evaluated ones of its first ``share`` of rounds,
+    the area below its curve over the number of rounds. None where fewer than three were evaluated.
     """
-    known = [accuracy for _, accuracy, _ in record.curve if accuracy is not None]
+    last = max((number for number, _, _ in record.curve), default=0)
+    known = [accuracy for number, accuracy, _ in record.curve if accuracy is not None and number <= share * last]
     return 100 * sum(known) / len(known) if len(known) > 2 else None
 
 

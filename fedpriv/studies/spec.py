@@ -29,9 +29,10 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "audited_epsilon": ("privacy", "audited_epsilon"),
     "bytes_up": ("traffic", "bytes_up"),
     "over_rounds": (),  # of the curve, not of the summary
+    "over_first_third": (),
 }
 #: Measures that are shown in percent.
-PERCENT = ("accuracy", "personalised", "over_rounds")
+PERCENT = ("accuracy", "personalised", "over_rounds", "over_first_third")
 
 
 class Spec(BaseModel):

@@ -192,7 +192,8 @@ def origin(found: Provenance) -> list[str]:
     """Where the figures come from."""
     machine = found.machine
     libraries = {name: version for name, version in found.versions.items() if name not in ("python", DIGEST)}
-    budget = f" of at most {found.client_epoch_budget:,.0f}" if found.client_epoch_budget else ""
+    first = found.client_epoch_budget  # of the first looks
+    budget = f" of at most {first:,.0f}" if first and found.client_epochs <= first else ""
     return [
         "## Where this comes from",
         "",
@@ -202,5 +203,6 @@ def origin(found: Provenance) -> list[str]:
         f"Python {machine.python}",
         f"- {', '.join(f'{name} {version}' for name, version in libraries.items())}",
         *(f"- {words}" for words in found.others),
-        f"- {seconds(found.core_seconds)} of one core; {found.client_epochs:,.0f} epochs of 600 pictures{budget}",
+        f"- {seconds(found.core_seconds)} of runs, one process each; {found.client_epochs:,.0f} epochs of 600 "
+        f"pictures{budget}",
     ]

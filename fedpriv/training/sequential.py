@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.per_example import ClippedSum, PerExampleGradients, block_for
 from fedpriv.training.flat_model import FlatModel
-from fedpriv.training.linear_gradient import LinearGradient
+from fedpriv.training.stacked_gradients import Chain
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,54 @@ def _epoch(config: LocalConfig, examples: int, rng: np.random.Generator) -> Iter
     rate = min(1.0, config.batch_size / examples)
     for _ in range(round(1 / rate)):
         yield np.flatnonzero(rng.random(examples) < rate)
+
+
+_MEAN, _IGNORED = 1, -100  # of nll_loss, as `functional.cross_entropy` has them
+
+
+class LinearGradient:
+    """Loss and gradient of a `FlatModel` that flattens pictures and has one Linear layer, without a graph: the products
+    that autograd makes, in its order, so the bits are the same. Small clients' steps take a third of their time.
+
+    With logits L = XW' + b [n, C] of inputs X [n, d] and G = dloss/dL [n, C]: dloss/dW = G'X, dloss/db = sum_i G_i.
+    """
+
+    def __init__(self, layer: nn.Linear, device: torch.device) -> None:
+        self._layer, self._one = layer, torch.ones((), device=device)
+
+    @classmethod
+    def of(cls, model: FlatModel) -> LinearGradient | None:
+        """None for any other model, for one with hooks, and where a parameter is not trained."""
+        chain = Chain.of(model.module)
+        if chain is None or len(chain.layers) != 1:
+            return None
+        (layer,) = (part for part in model.module.modules() if type(part) is nn.Linear)
+        return cls(layer, model.theta.device) if all(part.requires_grad for part in layer.parameters()) else None
+
+    @property
+    def holds(self) -> bool:
+        """Whether a call of the layer is still a product and no more: hooks and mixed precision may come later."""
+        layer = self._layer
+        hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+        of_parameters = (part._backward_hooks for part in layer.parameters())
+        mixed = torch.is_autocast_enabled(layer.weight.device.type)
+        return not (any(hooks) or any(of_parameters) or mixed or "forward" in vars(layer))
+
+    @torch.no_grad()
+    def add(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss [] of pictures [n, c, h, w] with labels int64 [n], n > 0; adds its gradient to the model's."""
+        layer, aten = self._layer, torch.ops.aten
+        inputs = images.flatten(1)
+        shares = torch.log_softmax(functional.linear(inputs, layer.weight, layer.bias), 1)
+        loss: Tensor
+        loss, weight = aten.nll_loss_forward(shares, labels, None, _MEAN, _IGNORED)
+        outputs = aten.nll_loss_backward(self._one, shares, labels, None, _MEAN, _IGNORED, weight)
+        outputs = aten._log_softmax_backward_data(outputs, shares, 1, shares.dtype)
+        assert layer.weight.grad is not None, "a FlatModel's gradients are there"
+        layer.weight.grad.add_(outputs.t().mm(inputs))
+        if layer.bias is not None and layer.bias.grad is not None:
+            layer.bias.grad.add_(outputs.sum(0))
+        return loss
 
 
 class SequentialTrainer:
@@ -132,14 +181,15 @@ class SequentialTrainer:
         model.module.train()
         velocity = torch.zeros_like(model.grad) if config.momentum else None
         total_loss, batches = torch.zeros((), device=device), 0
+        linear = self._linear if self._linear is not None and self._linear.holds else None
         images, labels = data.images.to(device), data.labels.to(device)
         for rows in draw_batches(config, len(data), rng) if len(data) else ():
             if not rows.size:
                 continue
             index = torch.from_numpy(rows).to(device)
             model.grad.zero_()
-            if self._linear is not None:
-                loss = self._linear.add(images[index], labels[index])
+            if linear is not None:
+                loss = linear.add(images[index], labels[index])
             else:
                 with self._mixed():
                     loss = nn.functional.cross_entropy(model(images[index]), labels[index])

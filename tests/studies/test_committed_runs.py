@@ -113,7 +113,7 @@ def close(path: str, then: Any, now: Any) -> bool:
     updates within 2 % in the first five rounds. Halved noise, a clip norm that is not applied or another partition move
     at least one of these further. What is computed in float64 from options alone (epsilons, bytes, counts): to 1e-6.
     """
-    if isinstance(then, bool | str) or then is None or now is None or isinstance(now, str):
+    if isinstance(then, bool | str | dict | list) or then is None or now is None or isinstance(now, str):
         return bool(then == now)
     parts = path.split("/")
     if parts[1] == "norms" and parts[3] == "1":

@@ -244,7 +244,7 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.
 
 #: Claims that a bound above them refutes, and by what. Whoever adds one says why in the file (`decides`).
 REFUTING = {
-    "fedcad": {"epsilon_03", "epsilon_05", "epsilon_fmnist", "same_cost"},
+    "fedcad": {"epsilon_03", "epsilon_05", "epsilon_fmnist", "same_cost", "audited"},
     "adpfl": {"private", "private_run"},
     "coqfl": {"private_run"},
     "fedags": {"private", "dpfedavg_private", "dpfedavg_private_01", "dpfedavg_private_02"},
@@ -320,3 +320,12 @@ def test_speed_is_the_mean_over_the_evaluated_rounds() -> None:
     early, late = speed(0.7, 0.8, 0.8), speed(0.1, 0.2, 0.8)
     assert early is not None and late is not None and early > late + 30
     assert speed(0.2, 0.8) is None and speed(None, 0.2, 0.8) is None
+
+
+def test_early_speed_is_that_of_the_first_third() -> None:
+    accuracies = (0.1, 0.2, 0.3, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9)
+    curve = tuple((2 * place, accuracy, None) for place, accuracy in enumerate(accuracies, 1))
+    record = RunRecord(name="run", kind="train", options=(), seed=0, command="", summary={}, curve=curve)
+    assert measured(record, "over_first_third") == pytest.approx(20.0)
+    shorter = record.model_copy(update={"curve": curve[:8]})
+    assert measured(shorter, "over_first_third") is None and measured(shorter, "over_rounds") is not None

@@ -183,11 +183,33 @@ def _both(pool: ProcessPoolExecutor, folder: Path) -> set[int]:
 
 
 def test_an_idle_worker_outlives_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a terminal it reaches every process; the study itself tells its workers to stop, by a file."""
+    """In a terminal it reaches every process; the study itself tells its workers to stop, by a file. Also after a job,
+    in which it counts.
+    """
     forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
     monkeypatch.setattr(carrying_out, "multiprocessing", forks)
+    jobs = [Job("plan", (*DIGITS, "strategy=fedavg"), seed) for seed in range(4)]
     with process_pool(2) as pool:
+        assert all(isinstance(one, RunRecord) for one in carry_out_all(jobs[:2], tmp_path / "a", pool=pool).values())
         workers = _both(pool, tmp_path / "first")
         for worker in workers:
             os.kill(worker, signal.SIGINT)
         assert _both(pool, tmp_path / "second") == workers and len(workers) == 2
+        assert all(isinstance(one, RunRecord) for one in carry_out_all(jobs[2:], tmp_path / "a", pool=pool).values())
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_ctrl_c_before_a_worker_is_ready_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it imports."""
+    forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
+    monkeypatch.setattr(carrying_out, "multiprocessing", forks)
+    ready = carrying_out._quieten
+
+    def late() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        ready()
+
+    monkeypatch.setattr(carrying_out, "_quieten", late)
+    job = Job("plan", (*DIGITS, "strategy=fedavg"), 0)
+    with process_pool(1) as pool:
+        assert isinstance(carry_out_all([job], tmp_path, pool=pool)[job], RunRecord)

@@ -9,9 +9,8 @@ from torch import nn
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.training.flat_model import FlatModel
-from fedpriv.training.linear_gradient import LinearGradient
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import LocalData, SequentialTrainer
+from fedpriv.training.sequential import LinearGradient, LocalData, SequentialTrainer
 
 
 def model_of(dims: int, classes: int, bias: bool = True) -> FlatModel:
@@ -66,7 +65,23 @@ def test_other_models_are_left_to_autograd() -> None:
     for name, taken in (("linear", True), ("softmax", True), ("mlp", False), ("cnn", False)):
         model = FlatModel(build_model(ModelConfig(name=name, hidden=8), (1, 28, 28), 10, 0))
         assert (LinearGradient.of(model) is not None) == taken, name
-    hooked = model_of(4, 2)
+    hooked, frozen = model_of(4, 2), model_of(4, 2)
     hooked.module.register_forward_hook(lambda *_: None)
-    assert LinearGradient.of(hooked) is None
+    frozen.module.out.bias.requires_grad_(False)  # type: ignore[union-attr]
+    assert LinearGradient.of(hooked) is None and LinearGradient.of(frozen) is None
     assert SequentialTrainer(model_of(4, 2), LocalConfig.model_construct(), "bfloat16")._linear is None
+
+
+@pytest.mark.parametrize("how", ["forward hook", "parameter's hook", "own forward", "mixed precision"])
+def test_what_comes_later_leaves_it_to_autograd(how: str) -> None:
+    model = model_of(4, 2)
+    linear, layer = LinearGradient.of(model), model.module.out
+    assert linear is not None and isinstance(layer, nn.Linear) and linear.holds
+    if how == "forward hook":
+        layer.register_forward_hook(lambda *_: None)
+    elif how == "parameter's hook":
+        layer.weight.register_hook(lambda gradient: 2 * gradient)
+    elif how == "own forward":
+        layer.forward = lambda inputs: inputs  # type: ignore[method-assign, assignment]
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "mixed precision"):
+        assert not linear.holds

@@ -84,15 +84,17 @@ repaired default.</p></div>
 {%- if alike[0].own %}<th scope="col">clients’ own tests</th>{% endif %}
 <th scope="col">verified epsilon</th><th scope="col">time</th></tr></thead>
 <tbody>
-{% for row in alike %}
+{% for row in alike %}{% if loop.index <= 8 or row.shown %}
 <tr><th scope="row">{% if row.shown %}{{ row.name }}{% else -%}
 <a href="index.html#{{ row.name|slug }}">{{ row.name }}</a>{% endif %}</th><td>{{ row.accuracy }}</td>
 {%- if alike[0].own %}<td>{{ row.own }}</td>{% endif %}
-<td>{{ row.verified }}</td><td>{{ row.seconds }}</td></tr>
-{% endfor %}
+<td>{{ row.verified }}</td><td>{{ row.seconds }}</td></tr>{% endif %}
+{%- endfor %}
 </tbody>
 </table>
 </div>
+{% if alike|length > 8 %}<p class="soft">Of {{ alike|length }} seeds in all; the others are in
+<a href="index.html">the list</a>.</p>{% endif %}
 {% endif %}
 
 <h2 id="privacy">Privacy</h2>
