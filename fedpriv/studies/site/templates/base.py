@@ -67,13 +67,14 @@ PARTS = """
 {% macro run_links(links, root) %}
 {% if links.links %}
 <span class="runs">{{ links.what }}{{ "s" if links.links|length > 1 }}
-{% for link in links.links %}
+{% for link in links.links[:8] %}
 {% if link.href %}
 <a href="{{ root }}{{ link.href }}">{{ link.text }}</a>
 {% else %}
 <span title="this run was not kept">{{ link.text }}</span>
 {% endif %}
 {% endfor %}
+{% if links.links|length > 8 %}and {{ links.links|length - 8 }} more{% endif %}
 </span>
 {% endif %}
 {% endmacro %}
