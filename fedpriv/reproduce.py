@@ -7,10 +7,9 @@
 data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
 (default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: in
 place of the looks of the paper's file, one look at so many (who calls it again with more looks again, and nothing
-corrects for that). core_minutes: what a table may use before it gets no
-further look (default: the file's); a verdict is as sure with more or fewer. plan=true: prints the runs and about how
-long they take, and makes none. run=false: evaluates the runs that OUT/PAPER/runs.jsonl holds, and computes what needs
-no run.
+corrects for that). core_minutes: what a table may use before it gets no further look (default: the file's); a verdict
+is as sure with more or fewer. plan=true: prints the runs and about how long they take, and makes none. run=false:
+evaluates the runs that OUT/PAPER/runs.jsonl holds, and computes what needs no run.
 
 Makes the runs that are missing, several at a time, and resumes after an interruption. Seeds are added look by look, as
 the file plans them, until the claims are decided or a table's core-minutes are used. A finished run is found by the

@@ -172,6 +172,23 @@ def test_two_runs_at_once_in_one_folder(tmp_path: Path):
             start_run(compose([]), tmp_path / "run")
 
 
+def test_a_lock_is_given_back_though_a_starting_process_has_its_file(tmp_path: Path) -> None:
+    """As one that another thread has just forked, before it becomes another program."""
+    go, told = os.pipe()
+    with locked(tmp_path):
+        child = os.fork()
+        if not child:
+            os.close(told)
+            os.read(go, 1)
+            os._exit(0)
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.close(told)
+        os.waitpid(child, 0)
+
+
 def test_a_refused_run_leaves_no_folder(tmp_path: Path):
     folder = tmp_path / "run"
 

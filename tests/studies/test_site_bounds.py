@@ -255,3 +255,14 @@ def test_pictures_are_small_and_there_for_both_schemes(committed: Path, made_up:
     assert paper > 400  # what was nearly white is nearly black
     whole = sum(file.stat().st_size for file in COMMITTED.rglob("*.png"))
     assert sum(file.stat().st_size for file in (committed / "figures").rglob("*.png")) < 0.7 * whole
+
+
+def test_a_run_and_a_cell_name_eight_seeds_at_most_and_say_how_many_there_are(committed: Path) -> None:
+    pages = [file.read_text() for file in (committed / "runs" / "coqfl").glob("train-*.html")]
+    many = [page for page in pages if "seeds in all; the others are in" in page]
+    assert many
+    for page in many:
+        table = page.partition('<h2 id="seeds">')[2].partition("</table>")[0]
+        assert 8 <= table.count('<th scope="row">') <= 9
+    links = re.findall(r'<span class="runs">.*?</span>', (committed / "papers" / "coqfl.html").read_text(), re.DOTALL)
+    assert max(one.count("<a ") for one in links) == 8 and any("and 32 more" in one for one in links)

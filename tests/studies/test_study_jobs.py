@@ -27,12 +27,18 @@ from fedpriv.studies.provenance import arithmetic, machine, provenance
 from fedpriv.studies.results import RunRecord
 
 
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forks of this process, which have torch."""
+    fork = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
+    monkeypatch.setattr(carrying_out, "multiprocessing", fork)
+
+
+@pytest.mark.usefixtures("forks")
 def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In processes of their own, here forks, which have torch; a broken record and a started run are no obstacles."""
-    forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
-    monkeypatch.setattr(carrying_out, "multiprocessing", forks)
     common = tuple(option for option in DIGITS if not option.startswith(("num_rounds", "checkpoint")))
     first, second = (
         Job("train", (*common, "strategy=fedavg", f"num_rounds={n}", "checkpoint.every=1"), 0) for n in (1, 2)
@@ -182,12 +188,11 @@ def _both(pool: ProcessPoolExecutor, folder: Path) -> set[int]:
     return {future.result() for future in [pool.submit(_meets, folder, 2) for _ in range(2)]}
 
 
-def test_an_idle_worker_outlives_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("forks")
+def test_an_idle_worker_outlives_ctrl_c(tmp_path: Path) -> None:
     """In a terminal it reaches every process; the study itself tells its workers to stop, by a file. Also after a job,
     in which it counts.
     """
-    forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
-    monkeypatch.setattr(carrying_out, "multiprocessing", forks)
     jobs = [Job("plan", (*DIGITS, "strategy=fedavg"), seed) for seed in range(4)]
     with process_pool(2) as pool:
         assert all(isinstance(one, RunRecord) for one in carry_out_all(jobs[:2], tmp_path / "a", pool=pool).values())
@@ -199,10 +204,9 @@ def test_an_idle_worker_outlives_ctrl_c(tmp_path: Path, monkeypatch: pytest.Monk
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@pytest.mark.usefixtures("forks")
 def test_ctrl_c_before_a_worker_is_ready_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it imports."""
-    forks = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
-    monkeypatch.setattr(carrying_out, "multiprocessing", forks)
     ready = carrying_out._quieten
 
     def late() -> None:

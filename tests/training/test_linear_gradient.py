@@ -85,3 +85,15 @@ def test_what_comes_later_leaves_it_to_autograd(how: str) -> None:
         layer.forward = lambda inputs: inputs  # type: ignore[method-assign, assignment]
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "mixed precision"):
         assert not linear.holds
+
+
+def test_a_trainer_asks_before_each_participation() -> None:
+    config = LocalConfig(epochs=1, steps=None, batch_size=8, lr=0.3, momentum=0.0, sampler="shuffle")
+    random = torch.Generator().manual_seed(0)
+    data = LocalData(torch.randn(8, 1, 2, 2, generator=random), torch.randint(0, 2, (8,), generator=random))
+    trainer = SequentialTrainer(model_of(4, 2), config)
+    theta = trainer.model.theta.clone()
+    plain = trainer.train(theta, data, np.random.default_rng(1)).update
+    for parameter in trainer.model.module.parameters():
+        parameter.register_hook(lambda gradient: 2 * gradient)
+    assert torch.allclose(trainer.train(theta, data, np.random.default_rng(1)).update, 2 * plain)
