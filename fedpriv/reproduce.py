@@ -12,7 +12,8 @@ is as sure with more or fewer. plan=true: prints the runs and about how long the
 evaluates the runs that OUT/PAPER/runs.jsonl holds, and computes what needs no run.
 
 Makes the runs that are missing, several at a time, and resumes after an interruption. Seeds are added look by look, as
-the file plans them, until the claims are decided or a table's core-minutes are used. A finished run is found by the
+the file plans them, to the cells on which an open claim rests, until it is decided or the table's core-minutes are
+used; what OUT holds already counts. A finished run is found by the
 digest of its options, whatever the code is now; one that runs.jsonl marks as superseded is repeated. Writes
 OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs'
 folders are in OUT/PAPER/runs. With two studies or more in OUT, the head of OUT/README.md says what all of them found.

@@ -52,9 +52,9 @@ def plan(
     download: bool = False,
     seeds: int | None = None,
     best: Best | None = None,
-    taken: Mapping[str, int] | None = None,
+    taken: Mapping[Place, int] | None = None,
 ) -> Planned:
-    """Every cell's jobs. taken: how many looks each table has taken (one where it is not named). best: what the
+    """Every cell's jobs. taken: how many looks each cell has taken (one where it is not named). best: what the
     searches found; before they have run (None) each stands at its first column. folder: where the files lie that divide
     pictures for searches. Raises `OptionError` where the first looks train more than the paper's budget.
     """
@@ -85,7 +85,8 @@ def plan(
             else:
                 chosen = [(best or _first(paper, scale))[search] for search in searches]
                 options = _options(table, row, column, scale, found or (), [o for some in chosen for o in some])
-                count = planned_looks(paper, name, scale, seeds)[(taken or {}).get(name, 1) - 1]
+                look = (taken or {}).get((name, row, column), 1)
+                count = planned_looks(paper, name, scale, seeds)[look - 1]
                 first = SEARCH_SEED if table.held is not None else 0
                 jobs[name, row, column] = [
                     Job(table.kind, options, seed, table.extra) for seed in range(first, first + count)

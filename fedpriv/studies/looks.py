@@ -1,7 +1,7 @@
 """How sure a study is: p-values that allow looking several times, and Holm's correction over what is decided together.
 
-Seeds are added in blocks that are fixed before (``looks``: 3, 6, 12 and 24 in all, say), and a table gets no more of
-them once its claims are decided, or its budget is used. Two proofs hold the error of all that down.
+Seeds are added in blocks that are fixed before (``looks``: 3, 6, 12 and 24 in all, say), to the cells on which an open
+claim rests, until it is decided or the table's budget is used. Two proofs hold the error of all that down.
 
 **Looking.** p_k is the p-value of a one-sided t-test on the first n_k differences, K the number of planned looks. After
 some looks the sequential p-value is p = min(1, K * smallest p_k so far). Under the null hypothesis P(p <= a) <= a,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from fedpriv.common.files import locked
 from fedpriv.studies.carrying_out import Failure, carry_out_all, find, restore
-from fedpriv.studies.experiments import Best, Planned, plan
+from fedpriv.studies.experiments import Best, Place, Planned, plan
 from fedpriv.studies.figures import draw_figures
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.reproduction import Measured, best_of_searches, evaluate
@@ -51,8 +52,10 @@ def reproduce(
 
         if run:
             restore(folder, folder / RUNS)
-        made = partial(_is_made, folder / RUNS)
-        study = _Study(paper, scale, make_plan, do if run else _kept(folder), made, seeds, whole=not run)
+            study = _Study(paper, scale, make_plan, do, lambda job: find(job, folder / RUNS) is not None, seeds)
+        else:
+            records = {record.name: record for record in read_runs(folder)}
+            study = _Study(paper, scale, make_plan, _kept(records, folder), lambda job: job.name in records, seeds, False)
         study.go()
     measured = study.measured
     found = evaluate(
@@ -73,13 +76,7 @@ def reproduce(
     return [result for result in study.results.values() if run and isinstance(result, Failure)]
 
 
-def _is_made(folder: Path, job: Job) -> bool:
-    return find(job, folder) is not None
-
-
-def _kept(folder: Path) -> Do:
-    records = {record.name: record for record in read_runs(folder)}
-
+def _kept(records: Mapping[str, RunRecord], folder: Path) -> Do:
     def do(what: str, jobs: Sequence[Job]) -> Mapping[Job, RunRecord | Failure]:
         new = [job for job in jobs if job.name not in records and job.kind in NO_RUNS]
         made = carry_out_all(new, folder / RUNS, workers=1)
@@ -90,9 +87,9 @@ def _kept(folder: Path) -> Do:
 
 @dataclass
 class _Study:
-    """A paper's tables, each at the look that it has come to. Seeds are added while they may decide something. made:
-    whether a job's run is there already. whole: a look counts only where all of it is there. why: table -> what ended
-    it, where a claim still waits.
+    """A paper's cells, each at the look that it has come to: all that are there, and further ones of the cells of a
+    claim that waits. made: whether a job's run is there already. may_run: whether others are made. why: claim -> what
+    ended it, where it still waits.
     """
 
     paper: Reproduction
@@ -101,8 +98,8 @@ class _Study:
     do: Do
     made: Callable[[Job], bool]
     seeds: int | None
-    whole: bool = False
-    taken: dict[str, int] = field(default_factory=dict)
+    may_run: bool = True
+    taken: dict[Place, int] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     planned: Planned = field(init=False)
     results: Mapping[Job, RunRecord | Failure] = field(init=False)
@@ -110,64 +107,83 @@ class _Study:
     def go(self) -> None:
         self.planned = self.make_plan()
         searched = self.do(f"{self.paper.paper} search", self.planned.searches)
-        best = best_of_searches(Measured(self.paper, self.planned, searched, self.scale, self.seeds))
-        self._take(best)
-        while wanting := sorted(self.measured.wanting() - self.why.keys()):
-            self.why |= {table: reason for table in wanting if (reason := self._why_not(table, best))}
-            more = {table: self.taken.get(table, 1) + 1 for table in wanting if table not in self.why}
-            for part in [{table: look} for table, look in more.items()] if self.whole else [more] if more else []:
-                if not self._take(best, part):
-                    why = "the next look has not been run"
-                    self.why |= {table: self._too_dear(table) or why for table in part}
+        self.results = searched
+        best = best_of_searches(self.measured)
+        self._take(best, self._there(best))
+        while more := self._more(best):
+            before = set(self.results)
+            self._take(best, more)
+            if not any(isinstance(self.results[job], RunRecord) for job in set(self.results) - before):
+                self.why |= dict.fromkeys(self.measured.waiting(), "the next look gave nothing")
 
     @property
     def measured(self) -> Measured:
         return Measured(self.paper, self.planned, self.results, self.scale, self.seeds)
 
-    def _take(self, best: Best, more: Mapping[str, int] | None = None) -> bool:
-        """Carries out the next look of some tables; False where it is not there: they stay as they were."""
-        taken = self.taken | dict(more or {})
-        planned = self.make_plan(best=best, taken=taken)
-        results = self.do(self.paper.paper, planned.all_jobs)
-        if more:
-            new = [isinstance(results[job], RunRecord) for job in planned.all_jobs if job not in self.results]
-            if not (all(new) if self.whole else any(new)):
-                return False
-        self.taken, self.planned, self.results = taken, planned, results
-        return True
+    def _there(self, best: Best) -> dict[Place, int]:
+        """Cells of which more than the first look is there."""
+        every = {place: len(self.measured.looks(place[0])) for place in self.planned.jobs}
+        found = {}
+        for place, jobs in self.make_plan(best=best, taken=every).jobs.items():
+            there = len(list(takewhile(self.made, jobs)))
+            found[place] = sum(seeds <= there for seeds in self.measured.looks(place[0]))
+        return {place: look for place, look in found.items() if look > 1}
 
-    def _why_not(self, table: str, best: Best) -> str:
-        """Why a table takes no further look, in words; empty where it does: there is one, which has been run already,
-        or may be.
-        """
-        look = self.taken.get(table, 1) + 1
-        if look > len(self.measured.looks(table)):
+    def _more(self, best: Best) -> dict[Place, int]:
+        """The next look of the cells of every claim that waits and may have it."""
+        more: dict[Place, int] = {}
+        for claim, cells in self.measured.waiting().items():
+            if claim not in self.why:
+                look = 1 + min(self.taken.get(cell, 1) for cell in cells)
+                wanted = more | {cell: look for cell in cells if self.taken.get(cell, 1) < look}
+                if why := self._why_not(wanted, best):
+                    self.why[claim] = why
+                else:
+                    more = wanted
+        return more
+
+    def _take(self, best: Best, more: Mapping[Place, int]) -> None:
+        self.taken |= more
+        self.planned = self.make_plan(best=best, taken=self.taken)
+        self.results = self.do(self.paper.paper, self.planned.all_jobs)
+
+    def _why_not(self, more: Mapping[Place, int], best: Best) -> str:
+        """Why these looks are not taken, in words; empty where they are: they are there already, or may be run."""
+        if any(look > len(self.measured.looks(table)) for (table, _, _), look in more.items()):
             return "all looks are taken"
-        if not self.whole and (why := self._too_dear(table)):
-            planned = self.make_plan(best=best, taken=self.taken | {table: look})
-            jobs = [job for place, found in planned.jobs.items() if place[0] == table for job in found]
-            return "" if all(map(self.made, jobs)) else why
-        return ""
-
-    def _too_dear(self, table: str) -> str:
-        """Words, where at the pace of the runs before a table's next look does not fit into its core-minutes."""
-        looks, at = self.measured.looks(table), self.taken.get(table, 1)
-        jobs = {job for place, found in self.planned.jobs.items() if place[0] == table for job in found}
-        spent = sum(one.seconds for job in jobs if isinstance(one := self.results.get(job), RunRecord))
-        needed, budget = spent * looks[at] / looks[at - 1], self.paper.budget(table, self.scale)
-        if needed <= budget:
+        planned = self.make_plan(best=best, taken=self.taken | dict(more))
+        if all(self.made(job) for cell in more for job in planned.jobs[cell]):
             return ""
-        return f"with the next it would use {needed / 60:.3g} core-minutes, and {budget / 60:.3g} are allowed"
+        return self._too_dear(more) or ("" if self.may_run else "the next look has not been run")
+
+    def _too_dear(self, more: Mapping[Place, int]) -> str:
+        """Words, where at the pace of the runs before a table does not have the core-minutes for these looks."""
+        for table in dict.fromkeys(table for table, _, _ in more):
+            looks, budget = self.measured.looks(table), self.paper.budget(table, self.scale)
+            cells = [place for place in self.planned.jobs if place[0] == table]
+            factors = {job: 1.0 for cell in cells for job in self.planned.jobs[cell]}
+            for cell in set(cells) & more.keys():
+                growth = looks[more[cell] - 1] / looks[more[cell] - 2]
+                factors |= {job: max(factors[job], growth) for job in self.planned.jobs[cell]}
+            known = ((one, factor) for job, factor in factors.items() if (one := self.results.get(job)))
+            needed = sum(one.seconds * factor for one, factor in known if isinstance(one, RunRecord))
+            if needed > budget:
+                return f"with the next it would use {needed / 60:.3g} core-minutes, and {budget / 60:.3g} are allowed"
+        return ""
 
     def stopped_words(self) -> dict[str, str]:
         """Table -> at which looks it was, and why it takes no other."""
-        found = {}
+        found, waiting = {}, self.measured.waiting()
         for table in self.paper.tables:
-            looks, at = self.measured.looks(table), self.taken.get(table, 1)
-            if len(looks) > 1 and any(place[0] == table for place in self.planned.jobs):
-                why = self.why.get(table, "no claim waits for more")
+            looks = self.measured.looks(table)
+            reached = {self.taken.get(place, 1) for place in self.planned.jobs if place[0] == table}
+            if len(looks) > 1 and reached:
+                names = [claim for claim, cells in waiting.items() if any(cell[0] == table for cell in cells)]
+                here = {self.why[name].partition(" would use")[0]: self.why[name] for name in reversed(names)}
                 found[table] = (
-                    f"Looked at after {_listed(looks[:at])} seeds, of {_listed(looks)} that were planned: {why}."
+                    f"Looked at after {_listed(looks[: max(reached)])} seeds, of {_listed(looks)} that were planned"
+                    f"{' (the later ones not of all cells)' if len(reached) > 1 else ''}: "
+                    f"{'; '.join(reversed(here.values())) or 'no claim waits for more'}."
                 )
         return found
 

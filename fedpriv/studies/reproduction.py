@@ -101,11 +101,10 @@ class Measured:
         """What became of each claim, all of them decided together."""
         return settle({name: _outcome(claim, self) for name, claim in self.paper.claims.items()})
 
-    def wanting(self) -> set[str]:
-        """Tables of which more seeds may decide a claim that is open."""
+    def waiting(self) -> dict[str, list[Place]]:
+        """Claims that more seeds may decide -> the cells that they rest on."""
         found = self.outcomes()
-        claims = (claim for name, claim in self.paper.claims.items() if _waits(found[name]))
-        return {table for claim in claims for table, _, _ in claim.cells}
+        return {name: claim.cells for name, claim in self.paper.claims.items() if _waits(found[name])}
 
     @property
     def records(self) -> list[RunRecord]:

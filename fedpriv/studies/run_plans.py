@@ -20,8 +20,9 @@ SECONDS_PER_EPOCH = 0.1
 def plan_words(paper: Reproduction, scale: Scale, data: Path, folder: Path, seeds: int | None = None) -> list[str]:
     """Lines: runs and core-minutes of the first looks and of all of them, by table, and what of it is done."""
     done = {record.name: record for record in _records(folder)}
-    lasts = {} if seeds else {table: len(paper.looks(table, scale)) for table in paper.tables}
-    first, last = (plan(paper, scale, data, folder, seeds=seeds, taken=taken) for taken in ({}, lasts))
+    first = plan(paper, scale, data, folder, seeds=seeds)
+    lasts = {} if seeds else {place: len(paper.looks(place[0], scale)) for place in first.jobs}
+    last = plan(paper, scale, data, folder, seeds=seeds, taken=lasts)
     paces = _paces(done.values())
     lines = []
     for table in paper.tables:

@@ -243,7 +243,7 @@ def _printed(table: TableSpec) -> tuple[Mapping[str, Mapping[str, Any]], ...]:
 
 
 class Reproduction(Spec):
-    """One paper. seeds: of every cell, look by look. core_minutes: that a table may use; it gets its next look only
+    """One paper. seeds: of every cell, look by look. core_minutes: that a table may use; a cell gets its next look only
     while a claim that rests on it is open and this is not used up, and its first one always. client_epochs: at most so
     many epochs of 600 pictures are trained, at each scale.
     """

@@ -22,6 +22,8 @@ from fedpriv.studies.results import PaperResults, read_results
 
 #: A row's options -> the mean of its figure, which is drawn by the seed with a standard deviation of 1.
 MEANS = {"rival": 0.0, "far": 9.0, "near": 1.2, "same": 0.02}
+#: Runs of a table where a claim on two of its four rows waits through all looks: 3, then up to 24 of these two.
+ALL_LOOKS = 2 * 3 + 2 * 24
 
 
 def table(**more: Any) -> dict[str, Any]:
@@ -80,14 +82,16 @@ def test_a_clear_difference_needs_one_look(drawn: list[str], call: Call) -> None
 
 
 def test_a_faint_one_needs_more_and_is_found_again(drawn: list[str], call: Call, tmp_path: Path) -> None:
-    """Only the table on which a claim waits gets more seeds; a second call makes nothing, and finds the same."""
+    """Only cells for which a claim waits get more seeds; a second call makes nothing, and finds the same."""
     claims = {"far": better("other", "far"), "near": better("t", "near"), "same": similar("t", "same")}
     tables = {"t": table(), "other": table(options=["other=1"])}
     found = call(claims, tables)
     assert [claim.verdict for claim in found.claims] == ["holds"] * 3
     assert all(claim.p is not None and claim.p <= 0.05 and "p = " in claim.words for claim in found.claims[1:])
-    assert len(drawn) == (6 + 3) * len(MEANS)
-    assert "Looked at after 3 and 6 seeds, of 3, 6 and 24 that were planned" in found.tables[0].notes[0]
+    assert [len(row.cells[0].runs) for row in found.tables[0].rows] == [6, 3, 6, 6]  # nothing waits for "far" there
+    assert len(drawn) == 6 + 3 + 6 + 6 + 3 * len(MEANS)
+    words = "Looked at after 3 and 6 seeds, of 3, 6 and 24 that were planned (the later ones not of all cells): "
+    assert found.tables[0].notes[0].startswith(words)
     assert "Looked at after 3 seeds" in found.tables[1].notes[0]
     drawn.clear()
     again = call(claims, tables)
@@ -97,7 +101,7 @@ def test_a_faint_one_needs_more_and_is_found_again(drawn: list[str], call: Call,
 
 def test_a_difference_that_is_not_there_uses_all_looks(drawn: list[str], call: Call) -> None:
     found = call({"same": better("t", "same")}, {"t": table()})
-    assert found.claims[0].verdict == "not decided" and len(drawn) == 24 * len(MEANS)
+    assert found.claims[0].verdict == "not decided" and len(drawn) == ALL_LOOKS
     assert found.tables[0].notes[0].endswith("all looks are taken.")
 
 
@@ -115,11 +119,11 @@ def test_a_person_may_allow_more_core_minutes(drawn: list[str], call: Call, caps
     claims, tables = {"same": better("t", "same")}, {"t": table(core_minutes={"small": 1e-9})}
     call(claims, tables)
     found = call(claims, tables, "core_minutes=1")
-    assert len(drawn) == 24 * len(MEANS) and found.tables[0].notes[0].endswith("all looks are taken.")
+    assert len(drawn) == ALL_LOOKS and found.tables[0].notes[0].endswith("all looks are taken.")
     assert found.command.endswith(" scale=small core_minutes=1")
     for again in ("run=false", "run=true"):
         assert call(claims, tables, again).claims == found.claims
-    assert len(drawn) == 24 * len(MEANS)
+    assert len(drawn) == ALL_LOOKS
     for wrong in ("0", "many", "-1", "1.5"):
         assert call(claims, tables, f"core_minutes={wrong}", code=2).claims == found.claims
         assert f"core_minutes={wrong}: must be a whole number from 1 to" in capsys.readouterr().err
@@ -142,7 +146,7 @@ def test_what_was_begun_is_gone_on_with(drawn: list[str], call: Call, monkeypatc
     before = list(drawn)
     assert 3 * len(MEANS) <= len(before) < 6 * len(MEANS)
     call(claims, tables)
-    assert len(drawn) == 24 * len(MEANS) == len(set(drawn))
+    assert len(drawn) == ALL_LOOKS == len(set(drawn))
 
 
 def test_what_is_there_is_evaluated_without_a_run(drawn: list[str], call: Call, tmp_path: Path) -> None:
@@ -171,12 +175,33 @@ def test_a_table_whose_next_look_is_there_has_it(drawn: list[str], call: Call, t
     file = tmp_path / "made_up" / "runs.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     kept = [line for line in lines if "other=1" not in line["options"] or line["seed"] < 7]
-    assert len(lines) - len(kept) == 17 * len(MEANS)
+    assert len(lines) - len(kept) == 17 * 2
     file.write_text("".join(json.dumps(line) + "\n" for line in kept))
     found = call(claims, tables, "run=false")
     assert found.tables[0].notes[0].endswith("all looks are taken.")
     assert "Looked at after 3 and 6 seeds" in found.tables[1].notes[0]
     assert found.tables[1].notes[0].endswith("the next look has not been run.")
+
+
+def test_a_cell_that_is_ahead_waits_for_the_others_of_its_claim(drawn: list[str], call: Call) -> None:
+    """A claim's next look is of the cells that have the fewest seeds; what is there is used whoever asked for it."""
+    claims, tables = {"near": better("t", "near")}, {"t": table()}
+    assert [len(row.cells[0].runs) for row in call(claims, tables).tables[0].rows] == [6, 3, 6, 3]
+    drawn.clear()
+    found = call({"same": better("t", "same")}, tables, "core_minutes=1")
+    assert [len(row.cells[0].runs) for row in found.tables[0].rows] == [24, 3, 6, 24]
+    assert len(drawn) == 18 + 21 and found.tables[0].notes[0].endswith("all looks are taken.")
+
+
+def test_one_claims_end_is_not_anothers(drawn: list[str], call: Call, tmp_path: Path) -> None:
+    """In one table: one has all its looks, those of the other are not there."""
+    claims, tables = {"same": better("t", "same"), "close": similar("t", "near")}, {"t": table()}
+    call({"same": better("t", "same")}, tables)
+    found = call(claims, tables, "run=false")
+    assert [claim.verdict for claim in found.claims] == ["not decided"] * 2
+    words = "all looks are taken; the next look has not been run."
+    assert found.tables[0].notes[0].endswith(words)
+    assert [len(row.cells[0].runs) for row in found.tables[0].rows] == [24, 3, 3, 24]
 
 
 def test_a_plan_says_what_would_be_run(drawn: list[str], call: Call, capsys: pytest.CaptureFixture[str]) -> None:
