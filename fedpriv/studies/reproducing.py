@@ -55,7 +55,9 @@ def reproduce(
             study = _Study(paper, scale, make_plan, do, lambda job: find(job, folder / RUNS) is not None, seeds)
         else:
             records = {record.name: record for record in read_runs(folder)}
-            study = _Study(paper, scale, make_plan, _kept(records, folder), lambda job: job.name in records, seeds, False)
+            study = _Study(
+                paper, scale, make_plan, _kept(records, folder), lambda job: job.name in records, seeds, False
+            )
         study.go()
     measured = study.measured
     found = evaluate(

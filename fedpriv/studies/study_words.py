@@ -25,9 +25,10 @@ HOW_DECIDED = (
     "pairs of a claim (Bonferroni) and for all claims of the paper that rest on chance (Holm, for “holds” and for "
     "“does not hold”): above 0.05 a claim is “not decided”, and in at most one study of twenty is any verdict wrong "
     "by chance. “Nearly the same” is decided by two one-sided tests within the margin that stands there. The pairs of "
-    "a table's order are corrected among themselves. A rival that guesses decides nothing. Verdicts are on signs and "
-    "bounds; whether a printed size is reached stands beside them. A verified epsilon is an upper bound: above a "
-    "claim it refutes nothing, unless the words say why it does. An attack that finds less confirms nothing."
+    "a table's order are corrected among themselves. A rival that guesses decides nothing: where every rival does, the "
+    "claim cannot be tested here. Verdicts are on signs and bounds; whether a printed size is reached stands beside "
+    "them. A verified epsilon is an upper bound: above a claim it refutes nothing, unless the words say why it does. "
+    "An attack that finds less confirms nothing."
 )
 
 STALE = (

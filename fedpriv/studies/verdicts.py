@@ -60,8 +60,9 @@ class Values:
 @dataclass(frozen=True)
 class Outcome:
     """estimated: whether anything was measured for it. sides: how sure it is, before Holm's correction, where it was
-    measured over seeds or is an estimate; p: after it. blocked: more seeds would not decide it. level: whether a
-    failure decides, or only tells that the setting is another one.
+    measured over seeds or is an estimate; p: after it. blocked: more seeds would not decide it, though it is open.
+    level: whether a failure decides, or only tells that the setting is another one. A verdict `CANNOT` stays whatever
+    the sides are.
     """
 
     verdict: Verdict
@@ -84,7 +85,7 @@ def settle(outcomes: Mapping[Family, Outcome]) -> dict[Family, Outcome]:
 
 
 def _settled(outcome: Outcome, sides: Sides) -> Outcome:
-    verdict = decided(sides)
+    verdict = CANNOT if outcome.verdict == CANNOT else decided(sides)
     if verdict != HOLDS and not outcome.level:
         verdict = CANNOT
     return replace(outcome, verdict=verdict, p=min(sides.holds, sides.fails if outcome.level else 1.0))
@@ -96,9 +97,9 @@ def decided(sides: Sides) -> Verdict:
     return OPEN if holds == fails else HOLDS if holds else FAILS
 
 
-def _alone(words: str, sides: Sides, **more: Any) -> Outcome:
+def _alone(words: str, sides: Sides, verdict: Verdict = OPEN, **more: Any) -> Outcome:
     """An outcome as the only one of its family."""
-    return settle({0: Outcome(OPEN, words, sides=sides, **more)})[0]
+    return settle({0: Outcome(verdict, words, sides=sides, **more)})[0]
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -127,7 +128,8 @@ def bounds(found: Estimate, confidence: float = 0.95) -> tuple[float, float]:
 
 def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = ()) -> Outcome:
     """Holds where every difference is above 0, fails where one is below 0 (Bonferroni over the pairs). A verdict on the
-    sign: whether the ``reported`` size is reached is said in words. A rival that guesses decides nothing.
+    sign: whether the ``reported`` size is reached is said in words. A rival that guesses decides nothing: where all of
+    them do, the claim cannot be tested here.
     """
     sides, words = [], []
     for number, (one, other) in enumerate(pairs):
@@ -139,7 +141,7 @@ def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = (
         nothing = guess_words(one, other) if other.guesses else ""
         sides.append(Sides() if nothing else sequential(_differences(one, other), one.looks))
         words.append(compared(one, other, found, printed) + nothing)
-    return _of_pairs(pairs, sides, words, blocked=any(other.guesses for _, other in pairs))
+    return _of_pairs(pairs, sides, words, nothing=all(other.guesses for _, other in pairs))
 
 
 def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
@@ -154,14 +156,16 @@ def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
         inside, outside = max(over.fails, under.holds), min(1.0, 2 * min(over.holds, under.fails))
         sides.append(Sides() if nothing else Sides(inside, outside))
         words.append(compared(one, other, estimate(differences), f"; wanted within {within:g}") + nothing)
-    return _of_pairs(pairs, sides, words, blocked=any(one.guesses or other.guesses for one, other in pairs))
+    return _of_pairs(pairs, sides, words, nothing=all(one.guesses or other.guesses for one, other in pairs))
 
 
 def _of_pairs(
-    pairs: Sequence[tuple[Values, Values]], sides: Sequence[Sides], words: Sequence[str], blocked: bool
+    pairs: Sequence[tuple[Values, Values]], sides: Sequence[Sides], words: Sequence[str], nothing: bool
 ) -> Outcome:
+    """nothing: whether no pair decides anything, with any number of seeds."""
     only = paired_difference(*pairs[0]) if len(pairs) == 1 else None
-    return _alone(". ".join(words), together(sides), difference=only, blocked=blocked)
+    verdict = CANNOT if nothing else OPEN
+    return _alone(". ".join(words), together(sides), verdict, difference=only)
 
 
 def guess_words(one: Values, other: Values) -> str:
