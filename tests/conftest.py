@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import itertools
 import json
@@ -48,6 +49,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     place = {root / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
     deselect_slow(config, items)
+    # What is imported by now stays: a collector that went through all of it again and again took a twentieth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     papers = bool(os.environ.get("FEDPRIV_PAPERS")) or (SHARED / "papers" / "text").is_dir()
     there = {"pictures": _pictures_are_there(), "papers": papers}
     missing = [mark for mark, found in there.items() if not found]

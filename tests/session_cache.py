@@ -50,6 +50,6 @@ def shared(folder: Path) -> Iterator[None]:
     def of(event: Event, interval: float) -> Any:
         return (sampled if isinstance(event, PoissonGaussian) else loss_distribution)(event, interval)
 
-    composed = kept(folder / "compositions", compose._chosen.__wrapped__)
-    with patch.object(compose, "_chosen", composed), patch.object(event_costs, "loss_distribution", of):
+    composed = kept(folder / "compositions", compose._composed.__wrapped__)
+    with patch.object(compose, "_composed", composed), patch.object(event_costs, "loss_distribution", of):
         yield

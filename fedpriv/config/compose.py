@@ -185,7 +185,7 @@ def _compose_raw(overrides: list[str]) -> dict[str, Any]:
     if any("${" in override for override in overrides):  # may ask for anything, also for the time
         return _resolved(_hydra_tree(overrides), overrides)
     values = [override for override in parsed if _is_plain_value(override)]
-    chosen = _chosen(tuple(o.input_line or "" for o in parsed if o not in values), _sources())
+    chosen = _chosen(tuple(o.input_line or "" for o in parsed if o not in values), _files(), _host())
     found = with_scalars(chosen.known, values)
     if found is not None:
         return found
@@ -205,11 +205,15 @@ def _is_plain_value(override: Override) -> bool:
     return plain and "/" not in key and key.partition(".")[0] != "hydra" and not (CONF / key).is_dir()
 
 
-def _sources() -> tuple[Any, ...]:
-    """Everything else that a composition depends on: the files, and the host's own variables."""
-    host = sorted(item for item in os.environ.items() if item[0].startswith("FEDPRIV_"))
+def _files() -> tuple[tuple[str, int, int], ...]:
+    """What a composition depends on beside the choices."""
     own = own_choices()
-    return (*_files_below(CONF), *(_files_below(own) if own else ()), *host)
+    return (*_files_below(CONF), *(_files_below(own) if own else ()))
+
+
+def _host() -> tuple[tuple[str, str], ...]:
+    """The host's own variables, to which files refer."""
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith("FEDPRIV_")))
 
 
 def _files_below(folder: str | Path) -> Iterator[tuple[str, int, int]]:
@@ -225,7 +229,7 @@ def _files_below(folder: str | Path) -> Iterator[tuple[str, int, int]]:
 
 class _Chosen(NamedTuple):
     """A composition without values set: as Hydra's tree, and as plain values in which the host's variables are known
-    (`_sources`) and other options are referred to.
+    (`_host`) and other options are referred to.
     """
 
     tree: DictConfig
@@ -233,11 +237,16 @@ class _Chosen(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _chosen(choices: tuple[str, ...], sources: tuple[Any, ...]) -> _Chosen:
-    tree = _hydra_tree(list(choices))
+def _chosen(choices: tuple[str, ...], files: tuple[tuple[str, int, int], ...], host: tuple[Any, ...]) -> _Chosen:
+    tree = _composed(choices, files)
     known = host_known(OmegaConf.to_container(tree, resolve=False), tree)
     assert isinstance(known, dict)
     return _Chosen(tree, {str(name): value for name, value in known.items()})
+
+
+@lru_cache(maxsize=256)
+def _composed(choices: tuple[str, ...], files: tuple[tuple[str, int, int], ...]) -> DictConfig:
+    return _hydra_tree(list(choices))
 
 
 def _hydra_tree(overrides: list[str]) -> DictConfig:

@@ -17,7 +17,7 @@ from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import FaultPlan
 
 #: As the program has it; while tests run, the session's cache is in its place.
-OWN_MEMORY = composing._chosen
+OWN_MEMORY = composing._composed
 
 STRATEGIES = group_choices(CONF / "strategy")
 # (overrides, the option, what the message must say)
@@ -351,13 +351,17 @@ def test_a_composition_is_kept_until_what_it_depends_on_changes(monkeypatch: pyt
     made: list[list[str]] = []
     real = module._hydra_tree
     monkeypatch.setattr(module, "_hydra_tree", lambda overrides: made.append(overrides) or real(overrides))
-    monkeypatch.setattr(module, "_chosen", OWN_MEMORY)
-    OWN_MEMORY.cache_clear()
+    monkeypatch.setattr(module, "_composed", OWN_MEMORY)
+    for memory in (OWN_MEMORY, module._chosen):
+        memory.cache_clear()
     first = module._compose_raw(["seed=987"])
     first["seed"] = "spoilt"
     assert module._compose_raw(["seed=987"])["seed"] == 987 and len(made) == 1
     monkeypatch.setenv("FEDPRIV_LOG_FORMAT", "json")
-    assert module._compose_raw(["seed=987"])["operations"]["log_format"] == "json" and len(made) == 2
+    assert module._compose_raw(["seed=987"])["operations"]["log_format"] == "json"
+    assert len(made) == 1  # a host's variables change what files refer to, not which are chosen
+    monkeypatch.setattr(module, "_files", lambda: (("conf/config.yaml", 1, 2),))
+    assert module._compose_raw(["seed=987"])["seed"] == 987 and len(made) == 2
     monkeypatch.setenv("SEED_OF_MINE", "5")
     assert module._compose_raw(["seed=${oc.env:SEED_OF_MINE}"])["seed"] == "5"
     monkeypatch.setenv("SEED_OF_MINE", "6")
