@@ -82,7 +82,7 @@ def _main(arguments: list[str]) -> int:
     if given["plan"] == "true":
         from fedpriv.studies.run_plans import plan_words
 
-        for paper in chosen:
+        for paper in (paper if minutes is None else paper.with_core_minutes(minutes) for paper in chosen):
             print("\n".join(plan_words(paper, scale, data, Path(given["out"]) / paper.paper, seeds)), flush=True)
         return DONE
     failed = []

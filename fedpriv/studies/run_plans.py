@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.studies.cost import client_epochs
 from fedpriv.studies.experiments import plan
 from fedpriv.studies.jobs import Job
+from fedpriv.studies.reproduction import Measured, best_of_searches
 from fedpriv.studies.results import RunRecord, read_runs
 from fedpriv.studies.spec import Reproduction, Scale
 
@@ -18,11 +20,18 @@ SECONDS_PER_EPOCH = 0.1
 
 
 def plan_words(paper: Reproduction, scale: Scale, data: Path, folder: Path, seeds: int | None = None) -> list[str]:
-    """Lines: runs and core-minutes of the first looks and of all of them, by table, and what of it is done."""
+    """Lines: runs and core-minutes of the first looks and of all of them, by table, what of it is done, and how much a
+    table may use for looks beyond the first.
+    """
     done = {record.name: record for record in _records(folder)}
     first = plan(paper, scale, data, folder, seeds=seeds)
+    searched = {job: done[job.name] for job in first.searches if job.name in done}
+    # Before a search is complete its options stand at its first column.
+    whole = len(searched) == len(first.searches)
+    best = best_of_searches(Measured(paper, first, searched, scale, seeds)) if whole else None
+    first = plan(paper, scale, data, folder, seeds=seeds, best=best)
     lasts = {} if seeds else {place: len(paper.looks(place[0], scale)) for place in first.jobs}
-    last = plan(paper, scale, data, folder, seeds=seeds, taken=lasts)
+    last = plan(paper, scale, data, folder, seeds=seeds, best=best, taken=lasts)
     paces = _paces(done.values())
     lines = []
     for table in paper.tables:
@@ -31,7 +40,11 @@ def plan_words(paper: Reproduction, scale: Scale, data: Path, folder: Path, seed
             for planned in (first, last)
         ]
         if jobs[0]:
-            lines.append(f"  {table}: {_words(jobs[0], done, paces)}; all looks: {_words(jobs[1], done, paces)}")
+            words, budget = f"  {table}: {_words(jobs[0], done, paces)}", paper.budget(table, scale) / 60
+            if len(jobs[1]) > len(jobs[0]):
+                words += f"; all looks: {_words(jobs[1], done, paces)}"
+                words += f", made while it uses at most {budget:.3g}" if math.isfinite(budget) else ""
+            lines.append(words)
     both = [set(planned.all_jobs) for planned in (first, last)]
     head = f"{paper.paper}: {_words(both[0], done, paces)}; all looks, at most: {_words(both[1], done, paces)}"
     return [head, *lines]
@@ -64,7 +77,7 @@ def _trained(job: Job) -> float:
 def _words(jobs: set[Job], done: Mapping[str, RunRecord], paces: Mapping[str, float]) -> str:
     left = [job for job in jobs if job.name not in done]
     minutes = sum(_seconds(job, paces) for job in left) / 60
-    return f"{len(jobs)} runs, {len(left)} of them to be made (about {minutes:.1f} core-minutes)"
+    return f"{len(jobs)} run{'s' if len(jobs) > 1 else ''}, {len(left)} of them to be made (about {minutes:.1f} core-minutes)"
 
 
 def _seconds(job: Job, paces: Mapping[str, float]) -> float:

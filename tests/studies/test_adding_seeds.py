@@ -209,6 +209,10 @@ def test_a_plan_says_what_would_be_run(drawn: list[str], call: Call, capsys: pyt
         call({"same": better("t", "same")}, {"t": table()}, "plan=true")
     out = capsys.readouterr().out
     assert drawn == [] and "made_up: 12 runs, 12 of them to be made" in out and "all looks, at most: 96 runs" in out
+    assert "made while it uses" not in out  # the made-up paper has no budget
+    with pytest.raises(Exception, match="no results"):
+        call({"same": better("t", "same")}, {"t": table()}, "plan=true", "core_minutes=7")
+    assert ", made while it uses at most 7\n" in capsys.readouterr().out
     call({"same": better("t", "same")}, {"t": table()}, "seeds=3")
     call({"same": better("t", "same")}, {"t": table()}, "plan=true")
     assert "made_up: 12 runs, 0 of them to be made (about 0.0 core-minutes)" in capsys.readouterr().out
