@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     place = {root / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
     deselect_slow(config, items)
-    # What is imported by now stays: a collector that went through all of it again and again took a twentieth of the time.
+    # What is imported by now stays. A collector that went through it again and again took a twentieth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

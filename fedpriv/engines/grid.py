@@ -12,6 +12,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -142,9 +143,7 @@ class LocalGrid(Grid):
         return self.contexts[client]
 
     def _no_contexts(self) -> Contexts:
-        def make(client: int) -> Context:
-            return empty_context(RUN_ID, client + FIRST_NODE, client, self.config.num_clients)
-
+        make = partial(_no_context, self.config.num_clients)  # holds no grid: that would hold all of these
         return Contexts(make, 2**20 * self.config.engine.client_memory_mib, self.config.run_dir)
 
     def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
@@ -165,6 +164,10 @@ class LocalGrid(Grid):
             self.contexts.settle()
         before.close()
         self.contexts.remove_leftovers()
+
+
+def _no_context(num_clients: int, client: int) -> Context:
+    return empty_context(RUN_ID, client + FIRST_NODE, client, num_clients)
 
 
 def stamp(message: Message, identifier: str) -> None:

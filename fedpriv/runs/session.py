@@ -99,16 +99,19 @@ class Session:
         where a signal asked for it.
         """
         name = self.config.engine.name
-        with stop.graceful(self.config.operations.stop_grace):
-            if name == "flower":
-                from fedpriv.engines.flower import run_on_flower
+        try:
+            with stop.graceful(self.config.operations.stop_grace):
+                if name == "flower":
+                    from fedpriv.engines.flower import run_on_flower
 
-                run_on_flower(self.config, lambda grid, context: self.serve_flower(grid))
-                return self.folder.read_summary() or {}
-            with self._own_grid(name) as grid:
-                server_app, _ = make_apps(self.config, lambda _, context: self.serve(grid, grid))
-                server_app(grid, grid.server_context())
-            return self.finish()
+                    run_on_flower(self.config, lambda grid, context: self.serve_flower(grid))
+                    return self.folder.read_summary() or {}
+                with self._own_grid(name) as grid:
+                    server_app, _ = make_apps(self.config, lambda _, context: self.serve(grid, grid))
+                    server_app(grid, grid.server_context())
+                return self.finish()
+        finally:
+            self.strategy.let_go()
 
     def _own_grid(self, name: str) -> LocalGrid:
         adopt(self.config, self.worker)

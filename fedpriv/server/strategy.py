@@ -72,6 +72,14 @@ class FederatedStrategy(Strategy):
         self.optimizer = Optimizer(self.options)
         self.current = Round(0, np.zeros(0, np.float32))
 
+    def let_go(self) -> None:
+        """After the last round. What it reports to and asks leads back to it: while both hold each other, pictures and
+        all clients' memories stay until a collector comes, which counts objects, not gigabytes, and a study has many
+        runs.
+        """
+        self.hooks = self.exchange.hooks = NO_HOOKS
+        self.exchange.grid = self.decode = None
+
     # --- what a method may say ---------------------------------------------------------------------------
 
     def train_options(self, server_round: int) -> Options:

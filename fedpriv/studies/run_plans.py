@@ -77,7 +77,8 @@ def _trained(job: Job) -> float:
 def _words(jobs: set[Job], done: Mapping[str, RunRecord], paces: Mapping[str, float]) -> str:
     left = [job for job in jobs if job.name not in done]
     minutes = sum(_seconds(job, paces) for job in left) / 60
-    return f"{len(jobs)} run{'s' if len(jobs) > 1 else ''}, {len(left)} of them to be made (about {minutes:.1f} core-minutes)"
+    runs = f"{len(jobs)} run{'s' if len(jobs) > 1 else ''}"
+    return f"{runs}, {len(left)} of them to be made (about {minutes:.1f} core-minutes)"
 
 
 def _seconds(job: Job, paces: Mapping[str, float]) -> float:
