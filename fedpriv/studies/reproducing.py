@@ -68,6 +68,7 @@ def reproduce(
         draw_figures(measured, folder),
         seeds,
         study.stopped_words(),
+        study.why,
         core_minutes,
     )
     write_results(folder, found, measured.records)

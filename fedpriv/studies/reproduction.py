@@ -52,10 +52,11 @@ def evaluate(
     figures: Sequence[Figure] = (),
     seeds: int | None = None,
     stopped: Mapping[str, str] | None = None,
+    why: Mapping[str, str] | None = None,
     core_minutes: int | None = None,
 ) -> PaperResults:
     """Tables, figures and verdicts of what has been run. seeds, core_minutes: as the person asked. stopped: table ->
-    why it takes no further look, in words.
+    its looks and why it takes no other, in words. why: claim -> what ended its looks while it waited.
     """
     asked = {"seeds": seeds, "core_minutes": core_minutes}
     options = "".join(f" {name}={value}" for name, value in asked.items() if value)
@@ -76,7 +77,10 @@ def evaluate(
         seeds=max((len(jobs) for jobs in planned.jobs.values()), default=0),
         tables=tuple(_table(name, table, found, (stopped or {}).get(name, "")) for name, table in paper.tables.items()),
         figures=tuple(figures),
-        claims=tuple(_claim(name, claim, found, outcomes[name]) for name, claim in paper.claims.items()),
+        claims=tuple(
+            _claim(name, claim, found, outcomes[name], (why or {}).get(name, ""))
+            for name, claim in paper.claims.items()
+        ),
     )
 
 
@@ -267,9 +271,11 @@ def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -
     )
 
 
-def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome) -> Claim:
+def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome, why: str) -> Claim:
     sure = outcome.p if outcome.verdict != CANNOT else None
-    parts = (outcome.words, "" if sure is None else f"Corrected {p_words(sure)}", *_beside(claim, found), claim.because)
+    corrected = "" if sure is None else f"Corrected {p_words(sure)}"
+    ended = f"No further seeds: {why}" if why and outcome.verdict == OPEN else ""
+    parts = (outcome.words, corrected, ended, *_beside(claim, found), claim.because)
     words = ". ".join(_begun(part.rstrip(".")) for part in parts if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
     differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(found.scale))

@@ -87,6 +87,7 @@ def test_a_faint_one_needs_more_and_is_found_again(drawn: list[str], call: Call,
     tables = {"t": table(), "other": table(options=["other=1"])}
     found = call(claims, tables)
     assert [claim.verdict for claim in found.claims] == ["holds"] * 3
+    assert "No further seeds" not in " ".join(claim.words for claim in found.claims)
     assert all(claim.p is not None and claim.p <= 0.05 and "p = " in claim.words for claim in found.claims[1:])
     assert [len(row.cells[0].runs) for row in found.tables[0].rows] == [6, 3, 6, 6]  # nothing waits for "far" there
     assert len(drawn) == 6 + 3 + 6 + 6 + 3 * len(MEANS)
@@ -102,6 +103,7 @@ def test_a_faint_one_needs_more_and_is_found_again(drawn: list[str], call: Call,
 def test_a_difference_that_is_not_there_uses_all_looks(drawn: list[str], call: Call) -> None:
     found = call({"same": better("t", "same")}, {"t": table()})
     assert found.claims[0].verdict == "not decided" and len(drawn) == ALL_LOOKS
+    assert found.claims[0].words.endswith("No further seeds: all looks are taken.")
     assert found.tables[0].notes[0].endswith("all looks are taken.")
 
 
@@ -199,6 +201,8 @@ def test_one_claims_end_is_not_anothers(drawn: list[str], call: Call, tmp_path: 
     call({"same": better("t", "same")}, tables)
     found = call(claims, tables, "run=false")
     assert [claim.verdict for claim in found.claims] == ["not decided"] * 2
+    ends = ("all looks are taken.", "the next look has not been run.")
+    assert all(claim.words.endswith(end) for claim, end in zip(found.claims, ends, strict=True))
     words = "all looks are taken; the next look has not been run."
     assert found.tables[0].notes[0].endswith(words)
     assert [len(row.cells[0].runs) for row in found.tables[0].rows] == [24, 3, 3, 24]
