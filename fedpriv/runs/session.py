@@ -99,19 +99,19 @@ class Session:
         where a signal asked for it.
         """
         name = self.config.engine.name
-        try:
-            with stop.graceful(self.config.operations.stop_grace):
-                if name == "flower":
-                    from fedpriv.engines.flower import run_on_flower
+        with stop.graceful(self.config.operations.stop_grace):
+            if name == "flower":
+                from fedpriv.engines.flower import run_on_flower
 
-                    run_on_flower(self.config, lambda grid, context: self.serve_flower(grid))
-                    return self.folder.read_summary() or {}
-                with self._own_grid(name) as grid:
-                    server_app, _ = make_apps(self.config, lambda _, context: self.serve(grid, grid))
+                run_on_flower(self.config, lambda grid, context: self.serve_flower(grid))
+                return self.folder.read_summary() or {}
+            with self._own_grid(name) as grid:
+                server_app, _ = make_apps(self.config, lambda _, context: self.serve(grid, grid))
+                try:
                     server_app(grid, grid.server_context())
-                return self.finish()
-        finally:
-            self.strategy.let_go()
+                finally:
+                    self.strategy.let_go()
+            return self.finish()
 
     def _own_grid(self, name: str) -> LocalGrid:
         adopt(self.config, self.worker)

@@ -9,6 +9,7 @@ from fedpriv.report.words import number, pick
 from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
 from fedpriv.studies.jobs import Job
+from fedpriv.studies.looks import Sides
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
 from fedpriv.studies.spec import (
@@ -317,7 +318,10 @@ def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
         return printed([one - other for one, other in gains], claim.test.says, claim.test.within)
     missing = [why for cell in claim.cells if (why := found.why_missing(cell))]
     if missing:
-        return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:], estimated=False)
+        # Runs that failed leave their claim among those that are corrected together; what was never to be run does not.
+        planned = isinstance(claim.test, Better | Similar | AtLeast) and not found.planned.missing.keys() & claim.cells
+        sides = Sides() if planned else None
+        return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:], estimated=False, sides=sides)
     match claim.test:
         case Better(pairs=pairs, reported=reported):
             return better([(found.values(a), found.values(b)) for a, b in pairs], reported)

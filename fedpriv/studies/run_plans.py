@@ -13,7 +13,7 @@ from fedpriv.studies.experiments import plan
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.reproduction import Measured, best_of_searches
 from fedpriv.studies.results import RunRecord, read_runs
-from fedpriv.studies.spec import Reproduction, Scale
+from fedpriv.studies.spec import AtLeast, Better, Reproduction, Scale, Similar
 
 #: Core-seconds for 600 pictures of a small network, where nothing has been measured yet.
 SECONDS_PER_EPOCH = 0.1
@@ -30,7 +30,9 @@ def plan_words(paper: Reproduction, scale: Scale, data: Path, folder: Path, seed
     whole = len(searched) == len(first.searches)
     best = best_of_searches(Measured(paper, first, searched, scale, seeds)) if whole else None
     first = plan(paper, scale, data, folder, seeds=seeds, best=best)
-    lasts = {} if seeds else {place: len(paper.looks(place[0], scale)) for place in first.jobs}
+    tests = (claim for claim in paper.claims.values() if isinstance(claim.test, Better | Similar | AtLeast))
+    wanted = {cell for claim in tests for cell in claim.cells} & first.jobs.keys()  # no other gets more seeds
+    lasts = {} if seeds else {place: len(paper.looks(place[0], scale)) for place in wanted}
     last = plan(paper, scale, data, folder, seeds=seeds, best=best, taken=lasts)
     paces = _paces(done.values())
     lines = []

@@ -283,10 +283,11 @@ class Reproduction(Spec):
                         raise ValueError(f"claims.{name}: nothing is reported in {table}/{row}/{column}")
                 if len(claim.test.says) != len(claim.test.gains):
                     raise ValueError(f"claims.{name}: as many figures as gains are needed")
-            if isinstance(claim.test, Better | Similar):
-                for one, other in claim.test.pairs:
-                    if any(self.looks(one[0], scale) != self.looks(other[0], scale) for scale in self.seeds):
-                        raise ValueError(f"claims.{name}: {one[0]} and {other[0]} have other seeds")
+            if isinstance(claim.test, Better | Similar):  # its cells are looked at together
+                for table, _, _ in claim.cells:
+                    first = claim.cells[0][0]
+                    if any(self.looks(first, scale) != self.looks(table, scale) for scale in self.seeds):
+                        raise ValueError(f"claims.{name}: {first} and {table} have other seeds")
         for name, table_spec in self.tables.items():
             for line in (*table_spec.rows.values(), *table_spec.columns.values()):
                 search, row = line.best_of or (name, next(iter(table_spec.rows)))

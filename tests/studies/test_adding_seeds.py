@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -208,11 +209,103 @@ def test_one_claims_end_is_not_anothers(drawn: list[str], call: Call, tmp_path: 
     assert [len(row.cells[0].runs) for row in found.tables[0].rows] == [24, 3, 3, 24]
 
 
+def test_cells_that_share_a_run_share_its_looks(drawn: list[str], call: Call) -> None:
+    """A claim on the second column is decided, and its figures are of the runs that the first column's claim asked
+    for: at once, and whoever asks again.
+    """
+    columns = {"final": {"label": "drawn"}, "again": {"label": "the same run"}}
+    far = {"kind": "better", "pairs": [["t/far/again", "t/rival/again"]]}
+    claims = {"same": better("t", "same"), "far": {"claim": "far", "source": "s", "test": far}}
+    found = call(claims, {"t": table(columns=columns)})
+    counts = {row.name: [len(cell.runs) for cell in row.cells] for row in found.tables[0].rows}
+    assert counts == {"rival": [24, 24], "far": [3, 3], "near": [3, 3], "same": [24, 24]}
+    for again in ("run=true", "run=false"):
+        assert call(claims, {"t": table(columns=columns)}, again) == found
+
+
+@pytest.mark.parametrize("killed_after", [13, 15, 18, 20])
+def test_a_study_that_was_killed_ends_as_one_that_was_not(
+    killed_after: int, drawn: list[str], call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the middle of a look one claim has its runs and another does not; it waits for it, since they are decided
+    together.
+    """
+    work = job_kinds.WORK["dme"]
+
+    def fails(job: Any, path: Path) -> dict[str, Any]:
+        if len(drawn) == killed_after:
+            raise KeyboardInterrupt
+        return work(job, path)
+
+    claims, tables = {"near": better("t", "near"), "same": similar("t", "same")}, {"t": table()}
+    with monkeypatch.context() as patch:
+        patch.setitem(job_kinds.WORK, "dme", fails)
+        with pytest.raises(Exception, match="no results"):
+            call(claims, tables, code=130)
+    found, made = call(claims, tables), list(drawn)
+    assert killed_after < len(made) == len(set(made))
+    shutil.rmtree(tmp_path / "made_up")
+    drawn.clear()
+    assert call(claims, tables).claims == found.claims and sorted(drawn) == sorted(made)
+
+
+def test_a_look_that_fails_leaves_what_was_there(
+    drawn: list[str], call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The claim keeps its verdict and says why it got no more; runs of the look that were made are not lost."""
+    work = job_kinds.WORK["dme"]
+
+    def fails(job: Any, path: Path) -> dict[str, Any]:
+        if job.seed == 5:
+            raise OSError("disk full")
+        return work(job, path)
+
+    claims, tables = {"same": better("t", "same")}, {"t": table()}
+    with monkeypatch.context() as patch:
+        patch.setitem(job_kinds.WORK, "dme", fails)
+        found = call(claims, tables, code=1)
+    assert found.claims[0].verdict == "not decided" and "disk full" in found.claims[0].words
+    assert [len(row.cells[0].runs) for row in found.tables[0].rows] == [3] * 4
+    assert "Looked at after 3 seeds" in found.tables[0].notes[0] and "the next look failed" in found.tables[0].notes[0]
+    before = len(drawn)
+    assert before == 3 * len(MEANS) + 2 * 2
+    assert call(claims, tables).claims[0].words.endswith("all looks are taken.")
+    assert len(drawn) == ALL_LOOKS  # nothing twice
+    file = tmp_path / "made_up" / "runs.jsonl"
+    kept = [line for line in file.read_text().splitlines() if json.loads(line)["seed"] != 20]
+    file.write_text("".join(line + "\n" for line in kept))
+    call(claims, tables, "run=false")
+    assert sorted(file.read_text().splitlines()) == sorted(kept)  # a look that is there in part
+
+
+def test_a_claim_whose_runs_failed_is_still_corrected_for(
+    drawn: list[str], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a mend of these runs would make another claim less sure."""
+    work = job_kinds.WORK["dme"]
+
+    def fails(job: Any, path: Path) -> dict[str, Any]:
+        if "of=same" in job.options:
+            raise OSError("disk full")
+        return work(job, path)
+
+    claims, tables = {"far": better("t", "far"), "same": better("t", "same")}, {"t": table(seeds=3)}
+    with monkeypatch.context() as patch:
+        patch.setitem(job_kinds.WORK, "dme", fails)
+        found = call(claims, tables, code=1)
+    assert found.claims[1].verdict == "cannot be tested here" and "disk full" in found.claims[1].words
+    assert found.claims[1].p is None and found.claims[0].p == call(claims, tables).claims[0].p
+
+
 def test_a_plan_says_what_would_be_run(drawn: list[str], call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exception, match="no results"):
         call({"same": better("t", "same")}, {"t": table()}, "plan=true")
     out = capsys.readouterr().out
-    assert drawn == [] and "made_up: 12 runs, 12 of them to be made" in out and "all looks, at most: 96 runs" in out
+    assert (
+        drawn == []
+        and "made_up: 12 runs, 12 of them to be made" in out
+        and f"all looks, at most: {ALL_LOOKS} runs" in out
+    )
     assert "made while it uses" not in out  # the made-up paper has no budget
     with pytest.raises(Exception, match="no results"):
         call({"same": better("t", "same")}, {"t": table()}, "plan=true", "core_minutes=7")
