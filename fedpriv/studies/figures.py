@@ -279,8 +279,9 @@ def _intervals(spec: FigureSpec, drawn: Sequence[Line]) -> Iterable[str]:
     if seeds[-1] > 1:
         shape = "Bands" if all(len(one.points) > BARS for one in drawn) else "Bars"
         of = " of the paired differences" if spec.against else ""
-        over = f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-        yield f"{shape}: 95 % intervals{of} over {over}."
+        fewer = {one.label: count for one in drawn if (count := min(cell.n for _, cell in one.points)) < seeds[-1]}
+        named = "; ".join(f"{label}: {count}" for label, count in fewer.items())
+        yield f"{shape}: 95 % intervals{of} over {seeds[-1]} seeds{f' ({named})' if fewer else ''}."
     else:
         yield "One seed."
     if any(one.printed for one in drawn):

@@ -145,6 +145,8 @@ def test_intervals_are_bars_or_a_band(drawn: list[Figure], tmp_path: Path) -> No
     assert "Bands: 95 %" in figure.caption and any(isinstance(one, PolyCollection) for one in axes.collections)
     (figure,) = figures.draw_figures(paper({"base": {0: (40.0, 60.0)}}, claims={}), tmp_path)
     assert figure.caption == "Made. One seed."
+    (figure,) = figures.draw_figures(paper(long | {"idea": {0: (50.0,) * 13, 1: (60.0,) * 13}}, claims={}), tmp_path)
+    assert "over 3 seeds (Idea: 2)." in figure.caption  # lines of other seeds are not at the same luck
 
 
 def test_bars_of_several_lines_are_beside_each_other(drawn: list[Figure], tmp_path: Path) -> None:
