@@ -100,13 +100,14 @@ def as_they_come(grid: Grid, messages: Iterable[Message], timeout: float) -> Ite
             time.sleep(min(LONGEST_PAUSE, 0.05 + waited / 20, timeout - waited))
 
 
-#: Seconds to wait for nodes that are not there yet, and for a node to say which client it is; and for one that comes
-#: when the run has begun.
+#: Seconds to wait for nodes that are not there yet, and for a real machine to say which client it is; and for one that
+#: comes when the run has begun.
 PATIENCE, PATIENCE_LATER = 120.0, 15.0
 
 
 def ask_partitions(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
-    """Waits until ``num_clients`` nodes are there and asks each for its partition id: client -> node.
+    """Of a simulation: waits until ``num_clients`` nodes are there and asks each for its partition id: client -> node.
+    Every node answers, though on a loaded machine some minutes pass before the first of Ray's workers has started.
 
     Raises `OptionError` with both numbers when their count stays different, `RunFailed` for answers that do not fit.
     """
@@ -128,7 +129,7 @@ def find_partitions(
     the codes of those that answer with one.
     """
     if known is None:
-        return _ask(grid, _wait_for(grid, num_clients, timeout), num_clients, timeout, refused)
+        return _ask(grid, _wait_for(grid, num_clients, timeout), num_clients, min(timeout, PATIENCE), refused)
     new = [node for node in sorted(grid.get_node_ids()) if node not in known.values()]
     return (_ask(grid, new, num_clients, min(timeout, PATIENCE_LATER), refused) if new else {}) | known
 
@@ -147,7 +148,7 @@ def _ask(
 ) -> dict[int, int]:
     messages = [Message(RecordDict(), node, "query") for node in nodes]
     found: dict[int, int] = {}
-    for answer in grid.send_and_receive(messages, timeout=min(timeout, PATIENCE)):
+    for answer in grid.send_and_receive(messages, timeout=timeout):
         if answer.has_error() and refused is not None:
             refused[refusal_name(answer.error.code)] += 1
         with suppress(MalformedMessage):  # then nobody has said that number

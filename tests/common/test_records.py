@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import tracemalloc
+from collections import Counter
 from io import BytesIO
 from typing import Any
 
@@ -46,7 +47,7 @@ from fedpriv.common.records import (
 )
 from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
 from fedpriv.engines.grid import identify_server
-from fedpriv.server.nodes import ask_partitions
+from fedpriv.server.nodes import PATIENCE, ask_partitions, find_partitions
 
 #: `make stress` tries a million.
 CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))
@@ -187,12 +188,22 @@ class Nodes:
 
     def __init__(self, second: RecordDict) -> None:
         self.answers = (identity_content(0), second)
+        self.waited: list[float | None] = []
 
     def get_node_ids(self) -> list[int]:
         return [10, 11]
 
     def send_and_receive(self, messages: list[Message], timeout: float | None = None) -> list[Message]:
+        self.waited.append(timeout)
         return [Message(answer, reply_to=asked) for answer, asked in zip(self.answers, messages, strict=True)]
+
+
+def test_a_simulated_client_may_take_its_time_to_start() -> None:
+    """Two minutes were too few for Ray on a loaded machine. A real machine that says nothing is waited for no longer."""
+    nodes = Nodes(identity_content(1))
+    ask_partitions(nodes, 2, 3600.0)  # type: ignore[arg-type]
+    find_partitions(nodes, 2, 3600.0, None, Counter())  # type: ignore[arg-type]
+    assert nodes.waited == [3600.0, PATIENCE]
 
 
 def test_a_node_that_does_not_say_who_it_is_ends_the_run_in_one_line() -> None:
