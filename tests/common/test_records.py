@@ -199,7 +199,7 @@ class Nodes:
 
 
 def test_a_simulated_client_may_take_its_time_to_start() -> None:
-    """Two minutes were too few for Ray on a loaded machine. A real machine that says nothing is waited for no longer."""
+    """Two minutes were too few for Ray on a loaded machine. A real machine that says nothing has no more."""
     nodes = Nodes(identity_content(1))
     ask_partitions(nodes, 2, 3600.0)  # type: ignore[arg-type]
     find_partitions(nodes, 2, 3600.0, None, Counter())  # type: ignore[arg-type]
