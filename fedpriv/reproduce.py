@@ -13,10 +13,10 @@ evaluates the runs that OUT/PAPER/runs.jsonl holds, and computes what needs no r
 
 Makes the runs that are missing, several at a time, and resumes after an interruption. Seeds are added look by look, as
 the file plans them, to the cells on which an open claim rests, until it is decided or the table's core-minutes are
-used; what OUT holds already counts. A finished run is found by the
-digest of its options, whatever the code is now; one that runs.jsonl marks as superseded is repeated. Writes
-OUT/PAPER/README.md (tables, verdicts in words), results.json, runs.jsonl, tables/*.csv, figures/*.png; the runs'
-folders are in OUT/PAPER/runs. With two studies or more in OUT, the head of OUT/README.md says what all of them found.
+used; what OUT holds already counts. A finished run is found by the digest of its options, whatever the code is now; one
+that runs.jsonl marks as superseded is repeated. Writes OUT/PAPER/README.md (tables, verdicts in words), results.json,
+runs.jsonl, tables/*.csv, figures/*.png; the runs' folders are in OUT/PAPER/runs. With two studies or more in OUT, the
+head of OUT/README.md says what all of them found.
 """
 
 from __future__ import annotations
