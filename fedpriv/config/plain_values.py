@@ -13,6 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 #: host's variables.
 SCALAR = (str, int, float, type(None))
 REFERENCE = re.compile(r"\$\{([a-z]\w*(?:\.\w+)*)\}")
+#: An option may refer to one that refers to another, so often; longer ones, and circles, are for Hydra to judge.
+LONGEST_CHAIN = 8
 HOST = re.compile(r"\$\{oc\.env:FEDPRIV_\w+,[\w.]+\}|\$\{oc\.decode:\$\{oc\.env:FEDPRIV_\w+,[\w.]+\}\}")
 
 
@@ -50,17 +52,19 @@ def _referred(node: Any, tree: dict[str, Any]) -> Any:
         return {key: _referred(value, tree) for key, value in node.items()}
     if isinstance(node, list):
         return [_referred(value, tree) for value in node]
-    if not isinstance(node, str) or ("${" not in node and node != "???"):
-        return node
-    option = REFERENCE.fullmatch(node)
-    if option is None:
-        raise LookupError(node)
-    found: Any = tree
-    for name in option[1].split("."):
-        found = found[name] if isinstance(found, dict) else None
-    if not isinstance(found, SCALAR) or (isinstance(found, str) and ("${" in found or found == "???")):
-        raise LookupError(node)
-    return found
+    found: Any = node
+    for _ in range(LONGEST_CHAIN):
+        if not isinstance(found, str) or ("${" not in found and found != "???"):
+            return found
+        option = REFERENCE.fullmatch(found)
+        if option is None:
+            raise LookupError(node)
+        found = tree
+        for name in option[1].split("."):
+            found = found[name] if isinstance(found, dict) else None
+        if not isinstance(found, SCALAR):
+            raise LookupError(node)
+    raise LookupError(node)
 
 
 def host_known(node: Any, tree: DictConfig, *path: str) -> Any:

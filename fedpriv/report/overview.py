@@ -11,6 +11,7 @@ from fedpriv.report.reading import RunFolder, read_run
 from fedpriv.report.words import (
     Figure,
     figure,
+    many,
     number,
     percent,
     pick,
@@ -149,7 +150,3 @@ def _stage(stage: Mapping[str, Any]) -> str:
     verified = number(stage.get("verified_epsilon"))
     shown = "no finite bound" if verified is None else f"verified epsilon {figure(verified)} ({promise(verified)})"
     return f"It had ended after round {stage['rounds']}: {shown} until then."
-
-
-def many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -23,7 +23,7 @@ from fedpriv.report import runs_table, templates
 from fedpriv.report.attacks import attack_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
 from fedpriv.report.method_figures import method_figures
-from fedpriv.report.overview import boxes_of, many, privacy_of, subtitle_of, tiles_of, title_of
+from fedpriv.report.overview import boxes_of, privacy_of, subtitle_of, tiles_of, title_of
 from fedpriv.report.pictures import Picture, Shown, shown
 from fedpriv.report.plots import Band, draw_comparison, draw_run
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
@@ -33,6 +33,7 @@ from fedpriv.report.words import (
     Figure,
     figure,
     further_audits,
+    many,
     number,
     other_threats,
     pick,

@@ -72,6 +72,11 @@ def untrained_layers(summary: Any) -> str | None:
     )
 
 
+def many(count: int, noun: str) -> str:
+    """ "1 run", "2,000 runs"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def figure(value: float | None, absent: str = "–") -> str:
     """Three significant digits, ∞ for infinite."""
     if value is None:

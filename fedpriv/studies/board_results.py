@@ -67,13 +67,13 @@ def board_of(
 ) -> Board:
     """Raises `RunFailed` where the reference has no result."""
     plan = board.plan
-    lines = []
+    lines: list[dict[int, float]] = []
     for line in plan.lines:
         key = Key(board.name, line, None)
         ran = records_of(board, key, tuned[key], finals)
         if isinstance(ran, str):
             raise RunFailed(f"{board.name}: {line.name} cannot be run: {ran}")
-        lines.append(ranking.estimate(accuracies(board, ran).values()))
+        lines.append(accuracies(board, ran))
     entries: list[Entry] = []
     left: list[Left] = []
     found: dict[float, list[ranking.Contender]] = {}
@@ -95,7 +95,8 @@ def board_of(
         for rank, tied, contender in ranking.ranked(found[target]):
             key = Key(board.name, methods[contender.method], target)
             one = _entry(board, key, tuned[key], records[contender.method], rank, tied)
-            entries.append(one.model_copy(update={"tuning": costs.get(key)}))
+            better_at = ranking.better_at(contender, target, found)
+            entries.append(one.model_copy(update={"tuning": costs.get(key), "better_at": better_at}))
     fought = ranking.duels(found, 100 / board.classes)
     left = [*_collapsed(left, plan.targets), *_published(board, plans)]
     searches = [key for key in tuned if key.board == board.name]
@@ -110,14 +111,17 @@ def board_of(
         trials=max(len(tuned[key].search.trials) for key in searches),
         setting=plan.words,
         targets=plan.targets,
-        reference=lines[0],
-        alone=lines[1] if len(lines) > 1 else None,
+        reference=ranking.estimate(lines[0].values()),
+        alone=ranking.estimate(lines[1].values()) if len(lines) > 1 else None,
         entries=tuple(entries),
         left=tuple(left),
         verdicts=tuple(
             words
             for target in plan.targets
-            for words in ranking.verdicts(target, found[target], fought, 100 / board.classes)
+            for words in (
+                *ranking.verdicts(target, found[target], fought, 100 / board.classes),
+                *(ranking.against_alone(target, found[target], one) for one in lines[1:]),
+            )
         ),
         duels=tuple(
             Duel(
@@ -128,6 +132,8 @@ def board_of(
                 outcome=duel.outcome,
                 p=duel.p,
                 adjusted=duel.adjusted,
+                method_at=duel.one.with_runs_at,
+                against_at=duel.other.with_runs_at,
             )
             for duel in fought
         ),
@@ -197,6 +203,7 @@ def _entry(board: Prepared, key: Key, tuned: Tuned, records: Records, rank: int,
         tied=tied,
         tried=tuned.tried,
         at_edge=tuned.at_edge,
+        own_plan=bool(method.plan),
     )
 
 

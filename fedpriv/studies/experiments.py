@@ -119,11 +119,13 @@ def _first(paper: Reproduction, scale: Scale) -> Best:
 def _options(
     table: TableSpec, row: str, column: str, scale: Scale, pictures: Sequence[str], chosen: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """General before special: a later override of an option takes the place of an earlier one."""
+    """General before special: a later override of an option takes the place of an earlier one; `scale=small` among
+    those for scale=literal keeps a table small.
+    """
     lines = (table, table.rows[row], table.columns[column])
     given = [*(option for line in lines for option in (*line.options, *getattr(line, scale))), *chosen]
     named = {option.partition("=")[0]: option for option in pictures} | {o.partition("=")[0]: o for o in given}
-    experiment = [named.pop("experiment"), f"scale={scale}"] if "experiment" in named else []
+    experiment = [named.pop("experiment"), named.pop("scale", f"scale={scale}")] if "experiment" in named else []
     return (*experiment, *named.values())
 
 

@@ -76,13 +76,11 @@ def _draw(name: str, spec: FigureSpec, found: Measured, folder: Path) -> Figure 
 
 def lines(spec: FigureSpec, found: Measured) -> list[Line]:
     """A line for each row that has a finite value, or for each pair of rows that have seeds in common."""
-    table = found.paper.tables[spec.table]
     all_ = []
-    for row in spec.against or spec.rows or tuple(table.rows):
+    shared = compared(spec, found)
+    for row in spec.against or spec.rows or tuple(found.paper.tables[spec.table].rows):
         base = spec.against.get(row)
-        one = series(spec, row, found)
-        if base is not None:
-            one = _minus(one, series(spec, base, found))
+        one = shared[row] if base is None else _minus(shared[row], shared[base])
         points = [(x, _estimate(seeds.values())) for x, seeds in sorted(one.items())]
         kept = tuple((x, cell) for x, cell in points if cell.mean is not None and abs(cell.mean) < math.inf)
         if kept:
@@ -95,6 +93,20 @@ def _label(spec: FigureSpec, row: str, found: Measured) -> str:
     label = table.rows[row].label
     one_base = len(set(spec.against.values())) == 1
     return label if one_base or row not in spec.against else f"{label}, against {table.rows[spec.against[row]].label}"
+
+
+def compared(spec: FigureSpec, found: Measured) -> dict[str, Series]:
+    """Of the rows of a figure, with those that they are held against, the seeds that all share, place by place:
+    where some have more of them, the others' luck is not a difference between methods.
+    """
+    rows = spec.against or spec.rows or tuple(found.paper.tables[spec.table].rows)
+    all_ = {row: series(spec, row, found) for row in (*rows, *spec.against.values())}
+    there = {x for one in all_.values() for x in one}
+    shared = {x: set.intersection(*(set(one[x]) for one in all_.values() if x in one)) for x in there}
+    return {
+        row: {x: {s: seeds[s] for s in sorted(shared[x] or seeds)} for x, seeds in one.items()}
+        for row, one in all_.items()
+    }
 
 
 def series(spec: FigureSpec, row: str, found: Measured) -> Series:
@@ -243,7 +255,7 @@ def _number_axis(axes: Axes, spec: FigureSpec) -> None:
 def _levels(spec: FigureSpec, found: Measured) -> Iterable[str]:
     """Where the rows end from which the others' differences are."""
     for base in dict.fromkeys(spec.against.values()):
-        own = sorted(series(spec, base, found).items())
+        own = sorted(compared(spec, found)[base].items())
         if own:
             last, level = own[-1][0], _estimate(own[-1][1].values())
             width = f" ± {level.half_width:.2g}" if level.half_width is not None else ""
@@ -279,10 +291,21 @@ def _intervals(spec: FigureSpec, drawn: Sequence[Line]) -> Iterable[str]:
     if seeds[-1] > 1:
         shape = "Bands" if all(len(one.points) > BARS for one in drawn) else "Bars"
         of = " of the paired differences" if spec.against else ""
-        fewer = {one.label: count for one in drawn if (count := min(cell.n for _, cell in one.points)) < seeds[-1]}
-        named = "; ".join(f"{label}: {count}" for label, count in fewer.items())
-        yield f"{shape}: 95 % intervals{of} over {seeds[-1]} seeds{f' ({named})' if fewer else ''}."
+        yield f"{shape}: 95 % intervals{of} over {seeds[-1]} seeds{_fewer(drawn, seeds[-1])}."
     else:
         yield "One seed."
     if any(one.printed for one in drawn):
         yield "Hollow: as printed" + ("." if spec.kind == "lines" else ", for the end of the paper's own training.")
+
+
+def _fewer(drawn: Sequence[Line], most: int) -> str:
+    """Where the lines have fewer of them, in brackets."""
+    at: dict[float, set[int]] = {}
+    for x, cell in (point for one in drawn for point in one.points):
+        at.setdefault(x, set()).add(cell.n)
+    if all(len(counts) == 1 for counts in at.values()):
+        named = [f"at {in_figures(x)}: {min(counts)}" for x, counts in sorted(at.items()) if min(counts) < most]
+    else:
+        least = {one.label: min(cell.n for _, cell in one.points) for one in drawn}
+        named = [f"{label}: {count}" for label, count in least.items() if count < most]
+    return f" ({'; '.join(named)})" if named else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
@@ -55,9 +56,9 @@ def page(results: Leaderboard) -> Iterator[str]:
         "every figure is in results.json and leaderboard.csv. Commands leave out where the pictures are "
         "(dataset.root=FOLDER)."
     )
-    if made.remarks:
+    if made.others or made.remarks:
         yield ""
-        yield from (f"- {words}" for words in made.remarks)
+        yield from (f"- {words}" for words in (*made.others, *made.remarks))
 
 
 def _board(board: Board) -> Iterator[str]:
@@ -79,7 +80,8 @@ def _board(board: Board) -> Iterator[str]:
         yield (
             f"The {len(board.duels)} duels of this board, every paper's idea against every plain method that learns at "
             "every target, are one family: differences are decided at 5 % for all of them together (paired t-tests, "
-            "Holm)."
+            "Holm). Runs at a smaller epsilon keep a larger one too: whoever is behind has these as well, p is the "
+            "largest, and its best are named."
         )
         yield ""
     for target in board.targets:
@@ -95,14 +97,20 @@ def _board(board: Board) -> Iterator[str]:
         yield f"|---|---|---|---|---|{'---|' if priced else ''}---|---|---|"
         yield from (_row(entry, board.trials, priced) for entry in entries)
         yield ""
+        if better := list(_better_below(board, entries)):
+            yield f"More accurate at a smaller epsilon, so the search at this one chose badly: {'; '.join(better)}."
+            yield ""
         for entry in entries:
             if entry.superseded:
                 yield f"†: {entry.label}, to be made anew: {entry.superseded}"
                 yield ""
+    if any(entry.own_plan for entry in board.entries):
+        yield "\\*: with a plan of its own: who takes part when is not as in the other rows."
+        yield ""
     if any(entry.tied for entry in board.entries):
         yield (
             "=: tied with the first, the 95 % interval of their paired difference holds 0. ±: half width of a method's "
-            "own 95 % interval. Up: all uploads of a run."
+            f"own 95 % interval, over {_seeds(board.entries)}. Up: all uploads of a run."
         )
         yield ""
     if board.plot:
@@ -112,7 +120,7 @@ def _board(board: Board) -> Iterator[str]:
         yield (
             "With its search: what it would have cost to choose on the training pictures themselves. First all runs of "
             "the search and the last one, composed; then the best of a random number of runs, with the same mean "
-            "(Papernot and Steinke, ICLR 2022)."
+            "(Papernot and Steinke, ICLR 2022); –: their theorem gives no bound here, which says nothing of the price."
         )
         yield ""
     if ends := [entry for entry in board.entries if entry.at_edge]:
@@ -136,7 +144,7 @@ def _row(entry: Entry, trials: int | None, priced: bool = False) -> str:
         chosen += f" (of {entry.tried} of {trials} trials: the others failed)"
     cells = (
         f"{entry.rank}{mark}",
-        entry.label,
+        entry.label + (" \\*" if entry.own_plan else ""),
         entry.paper,
         in_percent(entry.accuracy),
         figure(entry.verified_epsilon) + (" †" if entry.superseded else ""),
@@ -151,20 +159,48 @@ def _row(entry: Entry, trials: int | None, priced: bool = False) -> str:
 def _tuned(entry: Entry) -> str:
     if entry.tuning is None:
         return "–"
-    return f"{figure(entry.tuning.composed)}; {figure(entry.tuning.random)}"
+    random = entry.tuning.random
+    return f"{figure(entry.tuning.composed)}; {figure(random) if math.isfinite(random) else '–'}"
+
+
+def _better_below(board: Board, entries: Sequence[Entry]) -> Iterator[str]:
+    for entry in entries:
+        for one in board.entries:
+            if (one.method, one.target) == (entry.method, entry.better_at):
+                yield f"{entry.label} ({in_percent(one.accuracy)} at epsilon {figure(one.target)})"
+
+
+def _seeds(entries: Sequence[Entry]) -> str:
+    numbers = sorted({entry.accuracy.n for entry in entries})
+    return f"{' or '.join(map(str, numbers))} seed{'' if numbers == [1] else 's'}"
 
 
 def _left(boards: Sequence[Board]) -> Iterator[str]:
-    """What the boards do not rank: on each, methods of one reason together."""
+    """What the boards do not rank, and what the ranked methods are without calibration."""
+    left = [(board, one) for board in boards for one in board.left]
+    never = [(board, one) for board, one in left if one.variant != "published"]
+    before = [(board, one) for board, one in left if one.variant == "published"]
+    if never:
+        yield "## What is not ranked"
+        yield ""
+        yield from _reasons(never, "why")
+    if before:
+        yield "## The same methods without calibration"
+        yield ""
+        yield (
+            "With the options of their files in place of noise for a target, the methods of the five papers in their "
+            "published variants. Others have no published price here: theirs is that of this project's defaults."
+        )
+        yield ""
+        yield from _reasons(before, "verified epsilon, or why there is none")
+
+
+def _reasons(left: Sequence[tuple[Board, Left]], what: str) -> Iterator[str]:
+    """On each board, methods of one reason together."""
     found: dict[tuple[str, str], list[str]] = {}
-    for board in boards:
-        for left in board.left:
-            found.setdefault((board.title, left.reason), []).append(_who(left))
-    if not found:
-        return
-    yield "## What is not ranked"
-    yield ""
-    yield "| board | methods | why |"
+    for board, one in left:
+        found.setdefault((board.title, one.reason), []).append(_who(one))
+    yield f"| board | methods | {what} |"
     yield "|---|---|---|"
     for (title, reason), who in found.items():
         yield f"| {' | '.join(_cell(text) for text in (title, '; '.join(dict.fromkeys(who)), reason))} |"
@@ -176,8 +212,7 @@ def _cell(text: str) -> str:
 
 
 def _who(left: Left) -> str:
-    variant = ", as published" if left.variant == "published" and not left.reason.startswith("as published") else ""
-    return left.label + variant + ("" if left.target is None else f" at epsilon {figure(left.target)}")
+    return left.label + ("" if left.target is None else f" at epsilon {figure(left.target)}")
 
 
 def in_percent(accuracy: Estimate) -> str:
@@ -192,6 +227,7 @@ COLUMNS = (
     *("verified_epsilon", "accuracy", "accuracy_half_width", "seeds", "bytes_up", "bytes_down", "seconds", "chosen"),
     "command",
     "superseded",
+    "own_plan",
 )
 
 
@@ -217,6 +253,7 @@ def table(results: Leaderboard) -> str:
                 chosen,
                 entry.command,
                 entry.superseded or "",
+                entry.own_plan,
             )
             writer.writerow(map(csv_cell, line))
     return text.getvalue()

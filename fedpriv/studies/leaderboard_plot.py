@@ -68,6 +68,8 @@ def _panel(axes: Axes, board: Board, labels: Sequence[str], target: float) -> No
         )  # fmt: skip
     if board.reference.mean is not None:
         axes.axvline(board.reference.mean, color=INK, lw=1.2, label="FedAvg without privacy")
+    if board.alone is not None and board.alone.mean is not None:
+        axes.axvline(board.alone.mean, color=INK, lw=1.2, ls=(0, (5, 2)), label="every client by itself")
     if board.chance is not None:
         axes.axvline(board.chance, color=INK, lw=1.0, ls=(0, (2, 2)), label="guessing")
     axes.set_title(f"epsilon {in_figures(target)}", fontsize=10, color=INK)
@@ -81,13 +83,13 @@ def _panel(axes: Axes, board: Board, labels: Sequence[str], target: float) -> No
 
 
 def _limits(board: Board, found: Sequence[Entry]) -> tuple[float, float]:
-    """From below the worst to above the best, the line without privacy among them."""
+    """From below the worst to above the best, the lines without a target among them."""
     ends = [
         side
         for entry in found
         for side in ((entry.accuracy.mean or 0.0) + sign * (entry.accuracy.half_width or 0.0) for sign in (-1, 1))
     ]
-    ends += [] if board.reference.mean is None else [board.reference.mean]
+    ends += [line.mean for line in (board.reference, board.alone) if line is not None and line.mean is not None]
     return max(0.0, min(ends, default=0.0) - MARGIN), min(100.0, max(ends, default=100.0) + MARGIN)
 
 

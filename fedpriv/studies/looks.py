@@ -9,14 +9,21 @@ whatever rule says when to stop, also one that follows these data or those of ot
 p >= K * min(p_1, ..., p_K), and P(K * min(p_1, ..., p_K) <= a) <= sum over k of P(p_k <= a / K) <= K * a / K = a. For
 one claim at 5 % and five looks this is a 99 % interval at each look (98.75 % for four).
 
+**Printed sizes.** Of a claim "the mean is above 0, by g" (g > 0) the side of failing has the p-values against "at least
+g" where the mean of all differences so far is not above 0, and those against "at least 0" elsewhere. The second are
+never the smaller ones, so under "the mean is at least g" P(p <= a) <= a as before. What is refuted is the claim with
+its size, and that while the sample as a whole does not even have its sign: should the sign come back with more seeds,
+the claim is open again.
+
 **Many claims.** A claim that holds refutes "it is false", one that does not hold refutes "it is true". Over the m
 claims of a family (a paper's statistical claims, the pairs of one ordering) each of the two sides is decided by Holm's
 procedure at 2.5 %. The chance of any wrong refutation on a side is at most 2.5 %: with m0 true hypotheses the first
 wrong one comes when at least m0 are left, so its p is at most 0.025 / m0, which one of m0 is with a chance of at most
 m0 * 0.025 / m0 (Holm 1979; any dependence). Both sides together: at most 5 % of studies with these claims have any
-wrong verdict. m is fixed by the file, and a sequential p-value only falls with more looks, so what is decided stays
-decided while the plan stays the same and no rival begins to guess. A plan that is made after a look at the same seeds
-has been published is one more look, for which nothing here corrects: such a study says so.
+wrong verdict. m is fixed by the file, and a sequential p-value only falls with more looks (but for printed
+sizes), so what is decided stays decided while the plan stays the same and no rival begins to guess. A plan that is made
+after a look at the same seeds has been published is one more look, for which nothing here corrects: such a study says
+so.
 
 Assumed: paired differences over seeds are independent and normal. `tests/studies/test_looks.py` simulates the whole.
 """
@@ -47,13 +54,22 @@ class Sides:
     fails: float = 1.0
 
 
-def sequential(differences: Sequence[float], looks: Sequence[int] = ()) -> Sides:
-    """Of the claim that the mean of ``differences`` (by seed) is above 0. looks: numbers of seeds at which is looked,
-    all that are planned; those that are not reached yet count. None: one look at all that is there.
+def sequential(differences: Sequence[float], looks: Sequence[int] = (), size: float = 0.0) -> Sides:
+    """Of the claim that the mean of ``differences`` (by seed) is above 0, by ``size`` where that is above 0 (printed
+    sizes, as above). looks: numbers of seeds at which is looked, all that are planned; those that are not reached yet
+    count. None: one look at all that is there.
     """
     planned = tuple(looks) or (len(differences),)
+    holds, fails = _looked(differences, planned)
+    if size > 0 and differences and fmean(differences) <= 0:
+        fails = _looked([difference - size for difference in differences], planned)[1]
+    return Sides(holds, fails)
+
+
+def _looked(differences: Sequence[float], planned: Sequence[int]) -> tuple[float, float]:
     reached = [t_test(differences[:seeds]) for seeds in planned if 2 <= seeds <= len(differences)]
-    return Sides(*(min(1.0, len(planned) * min((one[side] for one in reached), default=1.0)) for side in (0, 1)))
+    least = [min((one[side] for one in reached), default=1.0) for side in (0, 1)]
+    return min(1.0, len(planned) * least[0]), min(1.0, len(planned) * least[1])
 
 
 def t_test(differences: Sequence[float]) -> tuple[float, float]:

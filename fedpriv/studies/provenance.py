@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.versions import commit, library_versions, made_by
+from fedpriv.report.words import many
 from fedpriv.studies.results import Machine, Provenance, RunRecord
 
 
@@ -90,8 +91,8 @@ def provenance(runs: Sequence[RunRecord], client_epochs: float = 0.0, budget: fl
         machine=main,
         versions=most,
         others=(
-            *(f"some runs on {found.processor}, {found.cores} cores" for found in other_machines),
-            *(f"some runs with {_changed(found, most)}" for found in other_libraries),
+            *(f"{many(machines[found], 'run')} on {found.processor}, {found.cores} cores" for found in other_machines),
+            *(f"{many(libraries[tuple(one.items())], 'run')} with {_changed(one, most)}" for one in other_libraries),
         ),
         remarks=(*_named_by_digest(runs), *_superseded(runs)),
         date=max((run.date for run in runs), default=""),

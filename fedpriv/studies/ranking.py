@@ -4,6 +4,10 @@ The duels of a board, every paper's idea against every plain method at every tar
 family: their p-values (paired t-tests over seeds) are adjusted by Holm's rule, so that with 95 % none of a board's
 "beats" and "loses to" is due to chance. The family follows from the board's file and from who is ranked, not from what
 is found.
+
+Runs at a smaller target keep a larger one too, so nobody loses by a search at the larger one that chose badly: "beats"
+is over the loser's runs at this and at every smaller target, with the largest of their p-values (an intersection-union
+test, which is valid as it is), and so is "loses to".
 """
 
 from __future__ import annotations
@@ -27,12 +31,19 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Contender:
-    """A method at one target. accuracies: seed -> percent."""
+    """A method at one target. accuracies: seed -> percent; with_runs_at: the smaller target whose runs these are."""
 
     method: str
     label: str
     idea: str
     accuracies: Mapping[int, float]
+    with_runs_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its label, with where its runs are from."""
+        runs = self.with_runs_at
+        return self.label if runs is None else f"{self.label} (with its runs at epsilon {figure(runs)})"
 
     @property
     def accuracy(self) -> Estimate:
@@ -78,8 +89,8 @@ def outcome(found: Estimate) -> Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """p: two-sided, of the paired difference; adjusted: for all duels of the board. Without them the outcome is what
-    the 95 % interval says.
+    """p: two-sided, of the paired difference, the largest over all runs that the one who is behind may have; adjusted:
+    for all duels of the board. Without them the outcome is what the 95 % interval says.
     """
 
     target: float
@@ -101,13 +112,51 @@ def duels(contenders: Mapping[float, Sequence[Contender]], chance: float) -> lis
         plain = [c for c in plain if c.mean >= GUESSING * chance] or plain[:1]
         for other in plain:
             for one in (contender for contender in all_ if contender.idea == "paper"):
-                gap = difference(one.accuracies, other.accuracies)
-                found.append(Comparison(target, one, other, gap, outcome(gap), p_value(gap)))
+                found.append(_duel(target, one, other, contenders))
     together = holm([one.p for one in found])
     return [
         replace(one, adjusted=p, outcome=one.outcome if p is not None and p <= LEVEL else "not decided")
         for one, p in zip(found, together, strict=True)
     ]
+
+
+def _duel(
+    target: float, one: Contender, other: Contender, contenders: Mapping[float, Sequence[Contender]]
+) -> Comparison:
+    """Whoever is behind at this target has its runs at the smaller ones too: the best of them are shown, and p is the
+    largest of all.
+    """
+    ahead = (difference(one.accuracies, other.accuracies).mean or 0.0) > 0
+    behind = other if ahead else one
+    smaller = [(at, c) for at, all_ in contenders.items() if at < target for c in all_ if c.method == behind.method]
+    runs = [behind, *(replace(again, with_runs_at=at) for at, again in smaller)]
+    values = [_p_of(_gap(one, other, again), ahead) for again in runs]
+    known = [p for p in values if p is not None]
+    best = max(runs, key=lambda again: again.mean)
+    gap = _gap(one, other, best)
+    pair = (one, best) if ahead else (best, other)
+    return Comparison(target, *pair, gap, outcome(gap), max(known) if len(known) == len(values) else None)
+
+
+def _gap(one: Contender, other: Contender, again: Contender) -> Estimate:
+    """one minus other, where the one of them whose method it is has the runs ``again``."""
+    mine = again if again.method == one.method else one
+    its = again if again.method == other.method else other
+    return difference(mine.accuracies, its.accuracies)
+
+
+def better_at(one: Contender, target: float, contenders: Mapping[float, Sequence[Contender]]) -> float | None:
+    """The smaller target at which a method is more accurate, by the 95 % interval of the paired difference."""
+    smaller = {at: c for at, all_ in contenders.items() if at < target for c in all_ if c.method == one.method}
+    gaps = {at: difference(c.accuracies, one.accuracies) for at, c in smaller.items()}
+    surely = {at: gap.mean or 0.0 for at, gap in gaps.items() if outcome(gap) == "beats"}
+    return max(surely, key=lambda at: surely[at], default=None)
+
+
+def _p_of(found: Estimate, ahead: bool) -> float | None:
+    """Two-sided; 1 where the difference has the other sign, so that nobody wins by the runs at another target."""
+    p = p_value(found)
+    return p if p is None or ((found.mean or 0.0) > 0) == ahead else 1.0
 
 
 def p_value(found: Estimate) -> float | None:
@@ -146,8 +195,8 @@ def sentence(found: Comparison) -> str:
         sign = "-" if (gap.mean or 0.0) < 0 else "+"
         alone = found.adjusted is not None and outcome(gap) != "not decided"
         beside = f"; p = {found.adjusted:.2g} among all duels of the board" if alone else ""
-        return f"{at}, {one.label} against {other.label} is not decided: {sign}{points} ({sides}{beside})."
-    return f"{at}, {one.label} {found.outcome} {other.label} by {points} ({sides})."
+        return f"{at}, {one.name} against {other.name} is not decided: {sign}{points} ({sides}{beside})."
+    return f"{at}, {one.name} {found.outcome} {other.name} by {points} ({sides})."
 
 
 def nothing_learns(contenders: Sequence[Contender], chance: float) -> bool:
@@ -156,7 +205,7 @@ def nothing_learns(contenders: Sequence[Contender], chance: float) -> bool:
 
 
 def verdicts(target: float, contenders: Sequence[Contender], fought: Sequence[Comparison], chance: float) -> list[str]:
-    """What a target says of the papers' ideas: each against the best plain method, and whatever else they beat."""
+    """What a target says of the papers' ideas: each against the best plain method, and how the other duels ended."""
     at = f"At epsilon {figure(target)}"
     if not contenders:
         return [f"{at} no method can be calibrated, or all guess."]
@@ -169,5 +218,38 @@ def verdicts(target: float, contenders: Sequence[Contender], fought: Sequence[Co
     found = [duel for duel in fought if duel.target == target]
     if not found:
         return [f"{at} no plain method is ranked, so nothing is compared."]
-    opponent = found[0].other
-    return [sentence(one) for one in found if one.other is opponent or one.outcome == "beats"]
+    opponent = found[0].other.method
+    rest = [one for one in found if one.other.method != opponent]
+    against_it = [sentence(one) for one in found if one.other.method == opponent]
+    return [*against_it, *([_counted(at, rest)] if rest else [])]
+
+
+def _counted(at: str, rest: Sequence[Comparison]) -> str:
+    """Wins by name and with their size, since they are few, and how many there are of the others."""
+    won = [one for one in rest if one.outcome == "beats"]
+    lost = sum(one.outcome == "loses to" for one in rest)
+    gains = (f"{one.difference.mean or 0.0:.1f} ± {one.difference.half_width or 0.0:.1f}" for one in won)
+    named = [f"{one.one.label} against {one.other.name} by {gain}" for one, gain in zip(won, gains, strict=True)]
+    which = f" ({'; '.join(named)})" if won else ""
+    return (
+        f"{at}, against the other plain methods: {len(won)} of {len(rest)} won{which}, {lost} lost, "
+        f"{len(rest) - len(won) - lost} not decided."
+    )
+
+
+def against_alone(target: float, contenders: Sequence[Contender], alone: Mapping[int, float]) -> str:
+    """Whether the most accurate of a target is worth more to clients than what each has by itself, at no epsilon."""
+    at = f"At epsilon {figure(target)}"
+    if not contenders:
+        return f"{at} nothing is ranked, and every client has {estimate(alone.values()).mean or 0.0:.1f} % by itself."
+    best = max(contenders, key=lambda contender: contender.mean)
+    gap = difference(best.accuracies, alone)
+    if gap.mean is None:
+        return f"{at}, no seed of the best, {best.label}, is one of what every client has by itself."
+    size = f"{abs(gap.mean):.1f}{'' if gap.half_width is None else f' ± {gap.half_width:.1f}'} points"
+    end = {
+        "beats": f"is better by {size} than what every client has by itself.",
+        "loses to": f"is worse by {size} than what every client has by itself: taking part does not pay.",
+        "not decided": f"is not told apart from what every client has by itself ({size}).",
+    }[outcome(gap)]
+    return f"{at}, the best, {best.label}, {end}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Literal
 
-from fedpriv.report.words import number, pick
+from fedpriv.report.words import figure, number, pick
 from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
 from fedpriv.studies.jobs import Job
@@ -276,7 +278,7 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome, why: 
     sure = outcome.p if outcome.verdict != CANNOT else None
     corrected = "" if sure is None else f"Corrected {p_words(sure)}"
     ended = f"No further seeds: {why}" if why and outcome.verdict == OPEN else ""
-    parts = (outcome.words, corrected, ended, *_beside(claim, found), claim.because)
+    parts = (outcome.words, corrected, ended, _unequal(claim, found), *_beside(claim, found), claim.because)
     words = ". ".join(_begun(part.rstrip(".")) for part in parts if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
     differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(found.scale))
@@ -289,10 +291,32 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome, why: 
         verdict=outcome.verdict,
         words=words + (f" {OTHER_SETTING.format(setting)}" if setting else ""),
         setting=setting,
+        basis=_basis(claim, any(one.kind == "train" for one in tables))
+        if outcome.estimated or outcome.verdict != CANNOT
+        else "",
         difference=outcome.difference,
         unit="points" if unit == "%" else unit,
         p=sure,
     )
+
+
+def _basis(claim: ClaimSpec, trained: bool) -> Literal["printed", "computed", "runs"]:
+    return "printed" if isinstance(claim.test, Printed) else "runs" if trained else "computed"
+
+
+def _unequal(claim: ClaimSpec, found: Measured) -> str:
+    """Of accuracies that are compared: the verified epsilons of their runs, where they are not the same."""
+    if not isinstance(claim.test, Better | Similar):
+        return ""
+    prices = dict.fromkeys((_price(one, found), _price(other, found)) for one, other in claim.test.pairs)
+    unequal = [(a, b) for a, b in prices if a is not None and b is not None and not math.isclose(a, b, rel_tol=0.05)]
+    listed = "; ".join(f"{figure(a)} against {figure(b)}" for a, b in unequal)
+    return f"Not at equal privacy: the runs' verified ε is {listed}" if unequal else ""
+
+
+def _price(place: Place, found: Measured) -> float | None:
+    verified = [number(pick(record.summary, "privacy", "verified_epsilon")) for record in found.of(place)]
+    return max((one for one in verified if one is not None), default=None)
 
 
 def _begun(words: str) -> str:
@@ -324,7 +348,7 @@ def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
         return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:], estimated=False, sides=sides)
     match claim.test:
         case Better(pairs=pairs, reported=reported):
-            return better([(found.values(a), found.values(b)) for a, b in pairs], reported)
+            return better([(found.values(a), found.values(b)) for a, b in pairs], reported, _own_setting(claim, found))
         case Similar(pairs=pairs, within=within):
             return similar([(found.values(a), found.values(b)) for a, b in pairs], within)
         case AtMost(cell=cell, bound=bound, decides=decides):
@@ -333,5 +357,10 @@ def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
                 return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind, decides)
             return at_most(found.values(cell), bound, decides=decides)
         case AtLeast(cell=cell, bound=bound):
-            return at_least(found.values(cell), bound, decided=not found.paper.tables[cell[0]].differences(found.scale))
+            return at_least(found.values(cell), bound, decided=_own_setting(claim, found))
     raise AssertionError(claim.test)
+
+
+def _own_setting(claim: ClaimSpec, found: Measured) -> bool:
+    """Whether it is measured in the paper's own setting, so that printed sizes and levels can be contradicted."""
+    return not any(found.paper.tables[table].differences(found.scale) for table, _, _ in claim.cells)

@@ -167,7 +167,8 @@ class Claim(Stored):
     """A claim of a paper and what became of it. difference: what the verdict rests on, where it is a difference
     (mean with its half_width), in the unit of the claim. p: how probable a result as sure as this is where the opposite
     is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
-    setting: in what the setting is not the paper's, which `words` end with.
+    setting: in what the setting is not the paper's, which `words` end with. basis: what the verdict is about: the
+    paper's own figures, training runs, or what else is computed, attacked or estimated; "" where it is about nothing.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Claim(Stored):
     unit: str = ""
     p: float | None = None
     setting: str = ""
+    basis: Literal["printed", "computed", "runs", ""] = ""
 
     @property
     def found(self) -> str:
@@ -245,12 +247,15 @@ class Entry(Stored):
     superseded: str | None = None
     at_edge: tuple[str, ...] = Field(default=(), description="options whose best value ends at an edge of its range")
     tuning: TuningCost | None = None
+    better_at: float | None = Field(default=None, description="smaller target at which it is surely more accurate")
+    own_plan: bool = Field(default=False, description="who takes part when is not as in the other rows of the board")
 
 
 class Duel(Stored):
     """A paper's idea against a plain method at the same target: the paired difference of accuracy over equal seeds, in
     points, its p-value, that value adjusted for all duels of the board (Holm), and what it says at 5 %. Older boards:
-    what the 95 % interval says.
+    what the 95 % interval says. method_at, against_at: the smaller target whose runs the one or the other has here,
+    where it is behind and these are its best; p is the largest over all that it has.
     """
 
     target: float
@@ -260,15 +265,20 @@ class Duel(Stored):
     outcome: Literal["beats", "loses to", "not decided"]
     p: float | None = None
     adjusted: float | None = None
+    method_at: float | None = None
+    against_at: float | None = None
 
 
 #: As older boards say what `RECALIBRATED` says.
-_FORMER = re.compile(r"as printed it has a finite price too \(verified epsilon (.+?)\): only the repaired .*")
-RECALIBRATED = "as published epsilon = {}; ranked only after recalibration"
+_FORMER = re.compile(
+    r"as printed it has a finite price too \(verified epsilon (.+?)\): only the repaired .*"
+    r"|as published epsilon = (.+?); ranked only after recalibration"
+)
+RECALIBRATED = "epsilon {}"
 
 
 def _in_todays_words(reason: str) -> str:
-    return _FORMER.sub(lambda found: RECALIBRATED.format(found[1]), reason)
+    return _FORMER.sub(lambda found: RECALIBRATED.format(found[1] or found[2]), reason)
 
 
 class Left(Stored):
@@ -302,7 +312,7 @@ class Board(Stored):
     left: tuple[Left, ...] = ()
     plot: Figure | None = None
     verdicts: tuple[str, ...] = Field(
-        default=(), description="whether a paper's idea beats the plain methods, in words"
+        default=(), description="whether ideas beat plain methods, and the best what clients have alone, in words"
     )
     duels: tuple[Duel, ...] = Field(default=(), description="what the verdicts rest on")
     chance: float | None = Field(default=None, description="accuracy of guessing, in percent")

@@ -73,10 +73,10 @@ class Line(Spec):
 class TableSpec(Spec):
     """rows x columns of jobs; of kind printed: what a paper prints and nothing here is run for (`only_small` says why).
     dataset: where a run's pictures are is added by the command (null: no data needed, or the digits). experiment's
-    scale is added too. scales: at which of them the table is made at all. small_differs: in what scale=small is not the
-    paper's setting, in words; empty where it is. held: so many pictures of the training
-    set are kept from training, and accuracy is that on them: for tables in which an option is chosen. differs: in
-    what no scale is the paper's setting. seeds, core_minutes: in place of the paper's (`Reproduction`).
+    scale is added too, unless `literal` has scale=small. scales: at which of them the table is made at all.
+    small_differs: in what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures
+    of the training set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
+    differs: in what no scale is the paper's setting. seeds, core_minutes: in place of the paper's (`Reproduction`).
     """
 
     title: str
@@ -137,7 +137,8 @@ Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
 
 class Better(Spec):
     """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
-    differences that the paper prints, in the order of the pairs; they are quoted, the sign is decided.
+    differences that the paper prints, in the order of the pairs; they are quoted. The sign is decided; in the paper's
+    own setting the claim also fails where there is no gain in the mean, and surely less than the printed one.
     """
 
     kind: Literal["better"]

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fedpriv.report.words import figure
+from fedpriv.report.words import figure, many
 from fedpriv.studies import ranking
 from fedpriv.studies.leaderboard_page import in_percent
 from fedpriv.studies.results import (
     RESULTS_FILE,
     Board,
     Cell,
+    Claim,
     Duel,
     Entry,
     Leaderboard,
@@ -60,8 +61,8 @@ def sentences(found: Found) -> Iterator[str]:
         claims = [claim for paper in papers for claim in paper.claims]
         small = any(paper.scale == "small" for paper in papers)
         setting = " Most runs are in a smaller setting than the paper's (scale=small)." if small else ""
-        first = f"Of {len(claims)} claims of {_many(len(papers), 'paper')}, {counted(claims)}.{setting}"
-        yield " ".join(filter(None, (first, _accuracies(found.papers))))
+        first = f"Of {len(claims)} claims of {many(len(papers), 'paper')}, {counted(claims)}.{setting}"
+        yield " ".join(filter(None, (first, _bases(claims), _accuracies(found.papers))))
         yield from filter(None, (_epsilons(found.papers),))
     yield from (_board(board) for board in found.boards if board.entries and not is_private(board))
     yield from filter(None, (_duels(found.boards), _tuning(found.boards)))
@@ -100,6 +101,22 @@ def short(paper: PaperResults) -> str:
 
 # --- papers ------------------------------------------------------------------------------------------------
 
+#: `Claim.basis` -> what such claims are on, in words.
+BASES = {
+    "runs": "accuracy or speed in runs",
+    "computed": "prices, bounds, attacks and mean estimation",
+    "printed": "a paper's words against its own tables",
+    "": "what is not run here",
+}
+
+
+def _bases(claims: Sequence[Claim]) -> str:
+    """What they are about, since not all rest on runs."""
+    parts = {words: [claim for claim in claims if claim.basis == basis] for basis, words in BASES.items()}
+    said = [f"{len(some)} on {words} ({counted(some)})" for words, some in parts.items() if some]
+    known = all(claim.basis or claim.verdict == "cannot be tested here" for claim in claims)  # older results: not
+    return f"By subject: {'; '.join(said)}." if known else ""
+
 
 def _cells(paper: PaperResults) -> Iterator[tuple[Table, str, str, Cell]]:
     """(table, row, column, cell) of what was measured."""
@@ -131,25 +148,28 @@ def _epsilons(papers: Mapping[str, PaperResults]) -> str:
             f"In {len(without)} of {len(papers)} papers something printed has no finite verified epsilon: {listed}"
         )
     if gaps:
-        said.append(f"The finite epsilon that is furthest off: {max(gaps)[1]}")
+        said.append(f"Of finite ones that stand beside a printed one, furthest from it: {max(gaps)[1]}")
     return _told(said)
 
 
 def _accuracies(papers: Mapping[str, PaperResults]) -> str:
     """How far the printed accuracies are from those found."""
-    short_of, all_ = [], 0
+    short_of, reached = [], []
     for paper in papers.values():
-        for table, _, _, cell in _cells(paper):
+        for table, row, _, cell in _cells(paper):
             found = cell.measured
             if table.unit == "%" and found and found.mean is not None and cell.reported is not None:
-                all_ += 1
                 if found.mean + (found.half_width or 0.0) < cell.reported:
                     short_of.append(cell.reported - found.mean)
-    if not all_:
+                else:
+                    reached.append(f"{row} ({short(paper)})")
+    if not short_of and not reached:
         return ""
-    said = f"Of {all_} printed accuracies that were measured, {all_ - len(short_of)} are reached"
+    said = f"Of {len(short_of) + len(reached)} printed accuracies that were measured, {len(reached)} are reached"
+    if reached:
+        said += f" within the interval ({', '.join(dict.fromkeys(reached))})"
     if short_of:
-        said += f"; the others are missed by {median(short_of):.0f} points (median), {max(short_of):.0f} at most"
+        said += f"; the others are missed by {median(short_of):.0f} points (median)"
     return f"{said}."
 
 
@@ -195,6 +215,9 @@ def _board(board: Board) -> str:
         said += ", a plain method"
     elif other is not None:
         said += f"; the best plain method, {other.label}, has {_value(other)}"
+    same = best([one for one in here if not one.own_plan])
+    if first.own_plan and same and same is not other:
+        said += f"; with the board's plan of who takes part when, {same.label} has {_value(same)}"
     said += f"; without privacy {in_percent(board.reference)}"
     said += f", every client by itself {in_percent(board.alone)}" if board.alone else ""
     guessed = board.chance is not None and (first.accuracy.mean or 0.0) < ranking.GUESSING * board.chance
@@ -225,6 +248,7 @@ def _duels(boards: Sequence[Board]) -> str:
     count = Counter(duel.outcome for _, duel in fought)
     won = [
         f"{_label(board, duel.method)} against {_label(board, duel.against)} at epsilon {figure(duel.target)}"
+        f"{f' (against its runs at {figure(duel.against_at)} too)' if duel.against_at is not None else ''}"
         for board, duel in fought
         if duel.outcome == "beats"
     ]
@@ -255,10 +279,10 @@ def _tuning(boards: Sequence[Board]) -> str:
             )
     priced = [one for board in boards if board.entries for one in _at(board) if one.tuning and one.target == EPSILON]
     if priced:
-        ends = [one.tuning.random for one in priced if one.tuning]
+        ends = [min(one.tuning.random, one.tuning.composed) for one in priced if one.tuning]
         said.append(
             f"A search on the protected data makes epsilon {figure(EPSILON)} one of {figure(min(ends))} to "
-            f"{figure(max(ends))} (the best of a random number of trials)"
+            f"{figure(max(ends))} (all of its runs composed, or the best of a random number of them)"
         )
     if not said and boards:
         return "No epsilon of a board counts the choice of a method's options, which the pictures at hand decided."
@@ -271,7 +295,3 @@ def _threat(board: Board) -> tuple[str, str, str, float]:
 
 def _told(said: Sequence[str]) -> str:
     return " ".join(f"{one}." for one in said)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -326,6 +326,8 @@ def test_help_and_a_mistake_load_nothing_heavy(argument: str, code: int, words: 
         "strategy=adpfl partition=dirichlet partition.alpha=0.3 ~tracking +strategy.server.own=1 strategy.server.own=2",
         "dataset=mnist dataset.root=/data/Bilder model=cnn tracking.kinds=[tensorboard] local.steps=null",
         "strategy=privunit strategy.client.epsilon=3 privacy.delta=1e-6 operations.report=false dataset.root='a b'",
+        "strategy=cpsgd strategy.server.bits=20 local.lr=0.3 strategy.server.min_replies=7 dataset.split=a.npz",
+        "strategy=dpfl_agn local.lr=0.3 local.batch_size=7 num_clients=8 clients_per_round=4 local.epochs=2",
     ],
 )
 def test_values_are_set_as_hydra_sets_them(overrides: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +341,20 @@ def test_values_are_set_as_hydra_sets_them(overrides: str, monkeypatch: pytest.M
     lines = re.findall(r"(?:'[^']*'|\S)+", overrides)
     found, wanted = module._compose_raw(lines), module._resolved(module._hydra_tree(lines), lines)
     assert found == wanted and repr(found) == repr(wanted)  # 1 is no True
+
+
+def test_an_option_may_refer_to_one_that_refers_to_another() -> None:
+    from fedpriv.config.plain_values import with_scalars
+
+    chain = {"a": "${b}", "b": "${c.d}", "c": {"d": "${e}"}, "e": 3.5}
+    assert with_scalars(chain, []) == {"a": 3.5, "b": 3.5, "c": {"d": 3.5}, "e": 3.5}
+    for hydras in (
+        {"a": "${b}", "b": "${a}"},
+        {"a": "${b}", "b": "???"},
+        {"a": "${b}", "b": [1]},
+        {"a": "x${b}", "b": 1},
+    ):
+        assert with_scalars(hydras, []) is None  # circles, missing values, lists and texts are for Hydra to judge
 
 
 def test_no_experiment_can_be_asked_for() -> None:

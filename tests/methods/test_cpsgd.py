@@ -225,6 +225,14 @@ def test_trials_are_the_fewest_that_the_theorem_allows():
         grid_for(D, 1.0, 16, None, 1e-9, DELTA)
 
 
+def test_few_levels_drown_a_small_gradient_in_the_noise_of_their_rounding():
+    """What the notes of DP-FedAGS's table IV say: C = 1 divided by 600 examples, 80,202 coordinates, epsilon 0.5."""
+    few, many_levels = (grid_for(80_202, 1.0, levels, None, 0.5, 1e-3, None, 600).std for levels in (16, 16_384))
+    gaussian = 2 / 600 * math.sqrt(2 * math.log(1.25 / 1e-3)) / 0.5
+    assert few == pytest.approx(5.99, abs=0.005) and many_levels == pytest.approx(0.031, abs=0.0005)
+    assert 1.2 < many_levels / gaussian < 1.3
+
+
 def test_a_claim_is_the_theorem_at_the_true_sensitivity_and_a_round_keeps_it():
     published, repaired = cpsgd(variant="published"), cpsgd()
     for client in (published, repaired):

@@ -89,6 +89,17 @@ def test_a_difference_is_taken_seed_by_seed_and_its_interval_is_students() -> No
     assert line.points[1][1].n == 2 and line.points[1][1].mean == pytest.approx(4.5)
 
 
+def test_lines_are_compared_on_the_seeds_that_all_have() -> None:
+    """A row with more seeds is not shown with the luck of those that others lack, its differences neither."""
+    more = {**RUNS, "base": RUNS["base"] | {7: (90.0, 90.0)}}
+    found = paper(more)
+    made = {line.label: line.points for line in figures.lines(found.paper.figures["f"], found)}
+    alone = {line.label: line.points for line in figures.lines(found.paper.figures["f"], paper())}
+    assert made == alone and {cell.n for points in made.values() for _, cell in points} == {len(RUNS["base"])}
+    apart = paper({"base": {0: (40.0, 60.0)}, "idea": {1: (50.0, 60.0)}}, claims={})  # none in common
+    assert [line.points[0][1].n for line in figures.lines(apart.paper.figures["f"], apart)] == [1, 1]
+
+
 def test_a_round_counts_where_every_seed_has_it() -> None:
     found = paper({"base": {0: (40.0, 60.0, 70.0), 1: (30.0, 50.0)}}, claims={})
     (line,) = figures.lines(found.paper.figures["f"], found)
@@ -146,7 +157,8 @@ def test_intervals_are_bars_or_a_band(drawn: list[Figure], tmp_path: Path) -> No
     (figure,) = figures.draw_figures(paper({"base": {0: (40.0, 60.0)}}, claims={}), tmp_path)
     assert figure.caption == "Made. One seed."
     (figure,) = figures.draw_figures(paper(long | {"idea": {0: (50.0,) * 13, 1: (60.0,) * 13}}, claims={}), tmp_path)
-    assert "over 3 seeds (Idea: 2)." in figure.caption  # lines of other seeds are not at the same luck
+    assert "over 2 seeds." in figure.caption  # those that both share: others' luck is no difference between lines
+    assert "Base 62.5," in figure.alt  # 50 + seed + 12 over seeds 0 and 1
 
 
 def test_bars_of_several_lines_are_beside_each_other(drawn: list[Figure], tmp_path: Path) -> None:

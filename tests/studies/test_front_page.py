@@ -112,6 +112,36 @@ def test_a_boards_sentence_is_of_its_best_at_the_target_nearest_to_eight(committ
     assert ", every client by itself 88.0 ± 0.2 %." in said(board(made, alone=estimate(88.0)))[0]
 
 
+def test_the_best_with_the_boards_plan_stands_beside_one_with_its_own(committed: Found) -> None:
+    one = next(e for e in of(committed, "client_server").entries if e.idea == "plain")
+    same = entry(one, target=8.0, method="a", label="A", mean=70.0, rank=2, tied=True, own_plan=False)
+    apart = entry(one, target=8.0, method="b", label="B", mean=71.0, rank=1, tied=True, own_plan=True, idea="rival")
+    made = board(of(committed, "client_server"), title="T", entries=(same, apart), duels=(), alone=None)
+    (first, *_) = said(made)
+    rival = entry(same, method="c", label="C", mean=70.5, idea="rival", tied=False)
+    assert first.startswith(
+        "T, epsilon 8: B is best with 71.0 ± 0.2 % (tied with A); the best plain method, A, has 70.0"
+    )
+    assert "plan of who" not in first  # A is that, too
+    both = said(board(made, entries=(same, rival, apart)))[0]
+    assert "; with the board's plan of who takes part when, C has 70.5 ± 0.2 %" in both
+    worse = board(made, entries=(same, rival, entry(apart, mean=60.0, rank=3)))
+    assert said(worse)[0].startswith("T, epsilon 8: C is best with 70.5") and "plan of who" not in said(worse)[0]
+
+
+def test_claims_are_counted_by_what_they_are_about(committed: Found) -> None:
+    first = next(sentences(committed))
+    claims = [claim for paper in committed.papers.values() for claim in paper.claims]
+    numbers = {basis: sum(claim.basis == basis for claim in claims) for basis in ("runs", "computed", "printed")}
+    found = re.search(r"By subject: (\d+) on accuracy .*?; (\d+) on prices, .*?; (\d+) on a paper's words", first)
+    assert found is not None and list(map(int, found.groups())) == list(numbers.values())
+    printed = [claim for claim in claims if claim.basis == "printed"]
+    assert printed and all(claim.words.startswith("Of the printed figures") and claim.p is None for claim in printed)
+    older = committed.papers["agn"]
+    older = older.model_copy(update={"claims": [one.model_copy(update={"basis": ""}) for one in older.claims]})
+    assert "By subject" not in next(sentences(Found({**committed.papers, "agn": older}, ())))
+
+
 def test_duels_of_a_board_without_adjusted_values_are_decided_by_holm(committed: Found) -> None:
     """Two of three intervals leave out zero; p = 0.0125 and 0.03 of three: only the first is below 0.05 after Holm."""
     old = of(committed, "client_server")

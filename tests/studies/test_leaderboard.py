@@ -30,7 +30,18 @@ from fedpriv.studies.board_results import Key, accuracies, records_of
 from fedpriv.studies.boards import read_board, read_boards
 from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.ranking import Contender, difference, duels, holm, outcome, p_value, ranked, verdicts
+from fedpriv.studies.ranking import (
+    Contender,
+    against_alone,
+    better_at,
+    difference,
+    duels,
+    holm,
+    outcome,
+    p_value,
+    ranked,
+    verdicts,
+)
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results
 
 TINY = {
@@ -161,7 +172,7 @@ def test_a_board_from_search_to_page(
     assert "has no noise to choose" in left["fedprox", "repaired", None]
     assert "block" in left["adpfl", "repaired", None]
     assert "without noise" in left["fedcad", "published", None]
-    assert "ranked only after recalibration" in left["fedldp", "published", None]
+    assert left["fedldp", "published", None].startswith("epsilon ")
 
     # The printed command is the run.
     entry = board.entries[0]
@@ -361,12 +372,75 @@ def test_ideas_meet_the_plain_methods_and_nobody_else() -> None:
         ("idea", "plain"): "beats", ("bad", "plain"): "loses to", ("idea", "worse"): "beats", ("bad", "worse"): "beats",
     }  # fmt: skip
     words = said(8.0, [worse, plain, rival, bad], 10.0)
-    assert len(words) == 2 and "BAD loses to PLAIN" in words[0] and "BAD beats WORSE" in words[1]
+    assert len(words) == 2 and "BAD loses to PLAIN" in words[0]
+    assert words[1] == (
+        "At epsilon 8, against the other plain methods: 1 of 1 won (BAD against WORSE by 10.0 ± 0.2), 0 lost, "
+        "0 not decided."
+    )
     first, second = said(8.0, [plain, idea, bad], 10.0)
     assert first == "At epsilon 8, IDEA beats PLAIN by 5.0 ± 0.2 points (85.2 against 80.2 %)."
     assert second == "At epsilon 8, BAD loses to PLAIN by 10.0 ± 0.2 points (70.2 against 80.2 %)."
     (open_,) = said(8.0, [plain, contender("idea", [79.0, 82.0, 80.0])], 10.0)
     assert open_.startswith("At epsilon 8, IDEA against PLAIN is not decided: +0.1 ± 3.")
+
+
+def test_whoever_is_behind_has_its_runs_at_smaller_epsilons_too() -> None:
+    """A badly searched opponent is no win, and a badly searched idea no loss: what keeps 1 keeps 8, not the reverse."""
+    good, bad = contender("plain", [80.0, 80.2, 80.4], "plain"), contender("plain", [70.0, 70.2, 70.4], "plain")
+    idea, poor = contender("idea", [79.0, 79.1, 79.5]), contender("idea", [50.0, 50.1, 50.2])
+    at_1, at_8 = duels({1.0: [good, idea], 8.0: [bad, idea]}, 10.0)
+    assert at_1.outcome == "loses to" and at_8.outcome == "not decided"
+    assert at_8.other.with_runs_at == 1.0 and at_8.p == 1.0 and at_8.difference == at_1.difference
+    (words, *_) = verdicts(8.0, [bad, idea], [at_8], 10.0)
+    assert "IDEA against PLAIN (with its runs at epsilon 1) is not decided: -1.0 ± " in words
+    larger = duels({1.0: [bad, idea], 8.0: [good, idea]}, 10.0)
+    assert [one.other.with_runs_at for one in larger] == [None, None] and larger[0].outcome == "beats"
+    (_, helped) = duels({1.0: [bad, idea], 8.0: [good, poor]}, 10.0)
+    assert helped.one.with_runs_at == 1.0 and helped.outcome == "loses to" and helped.difference.mean == approx(-1.0)
+    assert "IDEA (with its runs at epsilon 1) loses to PLAIN by 1.0" in verdicts(8.0, [good, poor], [helped], 10.0)[0]
+
+
+def test_no_win_is_due_to_runs_that_happen_to_spread_less() -> None:
+    """Not told apart at its own target, told apart from its tight runs at a smaller one: that is no win."""
+    tight, wide = contender("plain", [89.7, 89.75, 89.8, 89.75], "plain"), contender("plain", [90, 90, 90, 86], "plain")
+    idea = contender("idea", [90.0, 90.05, 90.1, 90.05])
+    assert outcome(difference(idea.accuracies, tight.accuracies)) == "beats"
+    (_, at_8) = duels({1.0: [tight, idea], 8.0: [wide, idea]}, 10.0)
+    assert at_8.outcome == "not decided" and at_8.p == p_value(difference(idea.accuracies, wide.accuracies))
+
+
+def test_a_search_chose_badly_only_for_sure() -> None:
+    tight, wide = contender("a", [89.7, 89.75, 89.8, 89.75]), contender("a", [90, 90, 90, 86])
+    worse = contender("a", [80.0, 80.1, 80.0, 80.1])
+    found = {1.0: [tight], 2.0: [wide], 8.0: [worse]}
+    assert better_at(wide, 2.0, found) is None and better_at(tight, 1.0, found) is None
+    assert better_at(worse, 8.0, found) == 1.0 and better_at(worse, 0.5, found) is None
+    assert better_at(contender("b", [1.0, 2.0, 3.0, 4.0]), 8.0, found) is None
+
+
+def test_of_equal_methods_few_are_ever_told_apart() -> None:
+    """Five targets, eight seeds, everybody alike: any verdict at all in one board of twenty."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(400):
+        board = {
+            float(target): [contender(name, list(rng.normal(50.0, 1.0, 8)), idea) for name, idea in
+                            (("plain", "plain"), ("other", "plain"), ("idea", "paper"))]
+            for target in range(1, 6)
+        }  # fmt: skip
+        wrong += any(one.outcome != "not decided" for one in duels(board, 10.0))
+    assert wrong <= 0.07 * 400
+
+
+def test_the_best_is_held_against_what_clients_have_by_themselves() -> None:
+    alone = {0: 90.0, 1: 91.0, 2: 92.0}
+    low, high = contender("low", [80.0, 81.1, 82.2]), contender("high", [91.0, 92.1, 93.3])
+    said = against_alone(8.0, [low], alone)
+    assert said.startswith("At epsilon 8, the best, LOW, is worse by 9.9 ± 0.2 points than what every client has ")
+    assert "is better by 1.1 ± " in against_alone(8.0, [low, high], alone)
+    assert "is not told apart" in against_alone(8.0, [contender("same", [92.0, 90.0, 91.2])], alone)
+    assert "91.0 % by itself" in against_alone(1.0, [], alone)
+    assert "no seed of the best, LOW," in against_alone(1.0, [low], {7: 90.0})
 
 
 def test_a_boards_duels_are_decided_together() -> None:

@@ -46,3 +46,14 @@ def test_every_entry_is_a_dot_where_it_belongs(drawn: list[Figure], tmp_path: Pa
             assert right - left <= 2 * (entry.accuracy.half_width or 0.0) + 1e-9
     best = max((entry for entry in board.entries if entry.target == targets[-1]), key=lambda e: e.accuracy.mean or 0.0)
     assert labels[0] == best.label and f"epsilon {targets[-1]:g}: {best.label}" in picture.alt
+
+
+def test_lines_without_a_target_are_in_every_panel(drawn: list[Figure], tmp_path: Path) -> None:
+    boards = Leaderboard.model_validate_json(RESULTS.read_text()).boards
+    board = next(one for one in boards if one.alone is not None)
+    assert board.alone is not None
+    leaderboard_plot.draw_board(board, tmp_path)
+    for axes in drawn[0].axes:
+        known = {str(line.get_label()): float(next(iter(line.get_xdata()))) for line in axes.lines}
+        assert known["FedAvg without privacy"] == board.reference.mean
+        assert known["every client by itself"] == board.alone.mean and board.alone.mean < axes.get_xlim()[1]

@@ -113,6 +113,8 @@ TINY: dict[str, Any] = {
     },
     "methods": [
         {"name": name, "label": name.upper(), "paper": "-", "idea": idea, "overrides": overrides, "why": why}
+        | ({"plan": ["num_clients=10", "clients_per_round=5", "num_rounds=2", "strategy.server.participation=balanced",
+                     "local.sampler=shuffle"]} if name == "fedcad" else {})
         for name, idea, overrides, why in (
             ("fedldp", "plain", ["strategy=fedldp"], ""),
             ("fedcad", "paper", ["strategy=fedcad"], ""),
@@ -258,7 +260,9 @@ def test_all_rows_have_the_boards_plan_and_the_line_alone_its_own(carried_out: d
         for name in entry.runs:
             config = compose([*by_name[name].options, "operations.report=false"])
             assert config.local.sampler == "shuffle" and config.strategy.server["participation"] == "balanced"
+    assert {entry.method: entry.own_plan for entry in board.entries} == {"fedldp": False, "fedcad": True}
     assert board.alone is not None and board.alone.n == len(plan.seeds)
+    assert [words for words in board.verdicts if "than what every client has by itself" in words or "not told" in words]
     page = (carried_out["out"] / "README.md").read_text()
     assert "Every client by itself, which costs nothing:" in page and "are one family" in page
 

@@ -68,6 +68,35 @@ def test_the_sequential_value_only_falls() -> None:
         assert values[-1] == pytest.approx(min(1.0, 4 * min(t_test(data[:n])[0] for n in LOOKS)))
 
 
+def test_a_claim_that_is_true_with_its_size_is_seldom_refuted() -> None:
+    """However small the size is, whoever looks; and what is surely less is refuted more often than by its sign."""
+    rng = np.random.default_rng(5)
+    for size in (0.1, 0.5, 2.0):
+        studies = rng.standard_normal((2000, LOOKS[-1])) + size
+        assert np.mean([sequential(list(one), LOOKS, size).fails <= 0.05 for one in studies]) < 0.065
+    below = rng.standard_normal((300, LOOKS[-1])) - 0.3
+    by_sign, by_size = (np.mean([sequential(list(one), LOOKS, g).fails <= 0.05 for one in below]) for g in (0.0, 1.0))
+    assert by_size > 0.8 and by_sign < 0.4
+
+
+def test_a_size_counts_only_where_no_gain_is_seen() -> None:
+    gain, loss = [0.3, -0.1, 0.2, 0.1], [-0.3, 0.1, -0.2, -0.1]
+    assert sequential(gain, size=9.0) == sequential(gain)
+    found = sequential(loss, size=9.0)
+    assert found.holds == sequential(loss).holds
+    assert found.fails == pytest.approx(stats.ttest_1samp(loss, 9.0, alternative="less").pvalue)
+    assert sequential(loss, size=-9.0) == sequential(loss, size=0.0) == sequential(loss)
+
+
+def test_a_size_is_refuted_while_the_whole_sample_has_no_gain() -> None:
+    """The first three differences fall short of the size for sure; the later ones bring the sign back."""
+    data = [-0.5, -0.2, 0.3, 0.8, 0.7, 0.9, 0.8, 0.9, 1.0, 0.8, 0.9, 1.0]
+    assert sequential(data[:3], LOOKS, size=10.0).fails < 0.01
+    for seeds in (6, 12):
+        found = sequential(data[:seeds], LOOKS, size=10.0)
+        assert found == sequential(data[:seeds], LOOKS) and found.fails > 0.5
+
+
 def test_one_look_is_the_t_test() -> None:
     data = [1.0, 2.5, 0.5, 3.0]
     expected = stats.ttest_1samp(data, 0.0, alternative="greater").pvalue

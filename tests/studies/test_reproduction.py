@@ -18,6 +18,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.files import locked
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
+from fedpriv.report.words import figure
 from fedpriv.studies import experiments, job_kinds, spec, study_words
 from fedpriv.studies.experiments import plan, total_epochs
 from fedpriv.studies.reproduction import measured
@@ -50,9 +51,15 @@ def test_tables_verdicts_and_figures_are_written(reproduced: Path) -> None:
     assert verdicts["private"].verdict == "does not hold" and "∞" in verdicts["private"].words
     assert verdicts["repaired"].verdict == "holds"
     assert verdicts["pictures"].verdict == "cannot be tested here" and "mnist" in verdicts["pictures"].words
-    assert {figure.name for figure in results.figures} == {"curves", "norms"}
-    for figure in results.figures:
-        assert (reproduced / figure.file).read_bytes().startswith(b"\x89PNG")
+    epsilon = {run.name: run.summary["privacy"]["verified_epsilon"] for run in runs if run.kind == "train"}
+    prices = " against ".join(figure(epsilon[row.cells[0].runs[0]]) for row in (little, much))
+    assert f"Not at equal privacy: the runs' verified ε is {prices}." in verdicts["right"].words
+    assert {name: claim.basis for name, claim in verdicts.items()} == {
+        "right": "runs", "wrong": "runs", "private": "computed", "repaired": "computed", "pictures": "",
+    }  # fmt: skip
+    assert {drawn.name for drawn in results.figures} == {"curves", "norms"}
+    for drawn in results.figures:
+        assert (reproduced / drawn.file).read_bytes().startswith(b"\x89PNG")
     assert results.provenance.client_epochs == pytest.approx(4 * 2 * 1437 / 600, abs=0.06)
     with (reproduced / "tables" / "noise.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -250,6 +257,18 @@ REFUTING = {
     "fedags": {"private", "dpfedavg_private", "dpfedavg_private_01", "dpfedavg_private_02"},
     "agn": {"epsilon_literal"},
 }
+
+
+def test_a_table_may_stay_small_where_the_others_are_the_papers() -> None:
+    """By the same options as at scale=small, so that its runs are the same ones."""
+    paper = spec.load("fedags")
+
+    def options(table: str, scale: spec.Scale) -> tuple[str, ...]:
+        return experiments._options(paper.tables[table], "fedags", next(iter(paper.tables[table].columns)), scale, ())
+
+    assert options("cifar10", "literal") == options("cifar10", "small") and "scale=small" in options("cifar10", "small")
+    assert "scale=literal" in options("table4", "literal") and "scale=small" in options("table4", "small")
+    assert paper.tables["cifar10"].differences("literal") == paper.tables["cifar10"].differences("small") != []
 
 
 @pytest.mark.parametrize("paper", sorted(REFUTING))

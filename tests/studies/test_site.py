@@ -129,7 +129,7 @@ def test_leaderboard(pages):
         page, "Papernot and Steinke 2022", "The epsilon of an entry is of its final run.", "16 trials of search",
         "all data of one client was replaced by any other", "MNIST, 1,000 clients", "Epsilon 8", "84.4 ± 0.7 (3)",
         "seeds 0 1 2", "91.6 MiB", "39.0 s ± 2.0 s", "learning_rate=0.1", "privacy.target_epsilon=8",
-        "Listed and not ranked", "no finite bound: the loss is sent in clear", "published",
+        "Not ranked, and prices without calibration", "no finite bound: the loss is sent in clear", "published",
         "Correlated noise beats fresh noise at epsilon 8", "No method reaches this target.",
         "clip_norm: 0.1 .. 10 (log)",
     )  # fmt: skip

@@ -158,7 +158,7 @@ def test_a_study_says_by_which_commits_and_machines_it_was_made(tmp_path: Path) 
     )
     found = provenance([elsewhere, run, run])
     assert found.machine == machine() and found.versions == run.versions and found.date == run.date
-    assert found.others == (f"some runs on Other, {machine().cores} cores", "some runs with torch 0.1")
+    assert found.others == (f"1 run on Other, {machine().cores} cores", "1 run with torch 0.1")
     assert found.commits == ("0123456789ab", "aaaaaaaaaaaa+")
     by_digest, anew = found.remarks
     assert "1 of 3 runs (commit aaaaaaaaaaaa with changes)" in by_digest and "a1b2" in by_digest

@@ -39,7 +39,7 @@ def of(unit: str, kind: str, *seeds: int, computed: bool = False) -> str:
     ("unit", "kind", "seeds", "words"),
     [
         ("%", "train", (3, 3), "In %, mean ± half width of the 95 % interval over 3 seeds."),
-        ("", "dme", (3, 5), "Mean ± half width of the 95 % interval over 5 seeds (some cells 3)."),
+        ("", "dme", (3, 5), "Mean ± half width of the 95 % interval over 5 seeds (n: where there are fewer)."),
         ("%", "train", (1,), "In %, one seed."),
         ("", "attack", (1, 1), "One seed."),
         ("", "audit", (1,), "What was audited is a lower bound from one audit; the rest is computed."),

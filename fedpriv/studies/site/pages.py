@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedpriv.common.doing import doing
-from fedpriv.report.words import figure, size, threat_sentence, threat_table
+from fedpriv.report.words import figure, many, size, threat_sentence, threat_table
 from fedpriv.studies.results import Board, Cell, Estimate, Figure, Leaderboard, PaperResults, Table
 from fedpriv.studies.site import charts
 from fedpriv.studies.site.addresses import (
@@ -49,7 +49,6 @@ from fedpriv.studies.site.wording import (
     count_verdicts,
     duration,
     elapsed,
-    many,
     measured,
     paper_name,
     plain,

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from fedpriv.report.words import many
 from fedpriv.studies.results import Leaderboard, PaperResults, RunRecord
 from fedpriv.studies.site.addresses import Link, RunKey, entry_id, paper_path, row_id
 from fedpriv.studies.site.inputs import LEADERBOARD, Results, Source
-from fedpriv.studies.site.wording import many, paper_name, plain
+from fedpriv.studies.site.wording import paper_name, plain
 
 #: Of the whole site: its pages, and bytes of all its files.
 MOST_PAGES = 300

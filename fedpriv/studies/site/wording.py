@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.common.versions import made_by
-from fedpriv.report.words import figure, number, seconds
+from fedpriv.report.words import figure, many, number, seconds
 from fedpriv.studies.results import Estimate, Provenance, Verdict
 
 #: The papers by the name of their study, in the order of the site.
@@ -100,10 +100,6 @@ def elapsed(value: float | None) -> str:
 def duration(estimate: Estimate) -> str:
     """An estimate in seconds as time."""
     return elapsed(estimate.mean) + (f" ± {elapsed(estimate.half_width)}" if estimate.half_width else "")
-
-
-def many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def slug(text: str) -> str:

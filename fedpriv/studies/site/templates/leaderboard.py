@@ -45,6 +45,10 @@ their paired difference holds 0.</p>
 <p>Without privacy, in the same setting: <b class="figure">{{ board.reference|measured }} %</b>
 <span class="soft">({{ board.reference|seeds }})</span>, the dotted line in the tables.</p>
 {% endif %}
+{% if board.alone and board.alone.mean is not none %}
+<p>Every client by itself, which costs nothing: <b class="figure">{{ board.alone|measured }} %</b>
+<span class="soft">({{ board.alone|seeds }})</span>.</p>
+{% endif %}
 <details><summary>The threat model</summary>
 <table class="stack threat"><tbody>
 {% for term, word, meaning in one.threat %}
@@ -110,7 +114,7 @@ their paired difference holds 0.</p>
 {% endfor %}
 {% if one.left %}
 <div class="left">
-<h3 id="{{ one.id }}:left">Listed and not ranked</h3>
+<h3 id="{{ one.id }}:left">Not ranked, and prices without calibration</h3>
 <div class="card scroll" tabindex="0" role="region" aria-labelledby="{{ one.id }}:title {{ one.id }}:left">
 <table class="sortable">
 <thead><tr><th scope="col">method</th><th scope="col">variant</th><th scope="col">target</th>
