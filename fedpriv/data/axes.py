@@ -1,8 +1,11 @@
-"""Linear steps along one axis of a picture, as matrices: blur, difference, means, pooling. And unit length."""
+"""Linear steps along one axis of a picture, as matrices: blur, difference, means, pooling. Unit length, and products
+of which every row is the same bits wherever it stands.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +19,31 @@ def unit(vectors: Floats) -> Floats:
     """Rows [n, d] at unit length; a row of zeros stays zeros."""
     scaled: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), TINY)
     return scaled
+
+
+def row_products(rows: Floats, matrix: Floats) -> Floats:
+    """rows [n, d] times matrix [d, k]: the same bits for a row whichever rows stand beside it, and where.
+
+    A matrix product may add one row's terms in another order than the next row's, and on some processors it does. There
+    rows are multiplied one by one, which takes longer.
+    """
+    together = alike_everywhere(len(rows), *matrix.shape)
+    return rows @ matrix if together else np.matmul(rows[:, None], matrix)[:, 0]
+
+
+@lru_cache(maxsize=32)
+def alike_everywhere(
+    count: int, length: int, width: int, product: Callable[[Floats, Floats], Floats] = np.matmul
+) -> bool:
+    """Whether this machine's product of matrices [count, length] and [length, width] gives a row the same bits at
+    every place.
+    """
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((count, length), np.float32)
+    matrix = random.standard_normal((length, width), np.float32)
+    found = product(rows, matrix)
+    moved = (product(np.roll(rows, step, 0), matrix) for step in range(1, count))
+    return all(np.array_equal(there, np.roll(found, step, 0)) for step, there in enumerate(moved, 1))
 
 
 def cells_of(length: int, stride: int) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.common.errors import DataError
-from fedpriv.data.axes import Floats, unit
+from fedpriv.data.axes import Floats, row_products, unit
 from fedpriv.data.cache import entry
 
 #: Directions that are kept.
@@ -50,7 +50,7 @@ class FeatureMap:
 
     def __call__(self, features: Floats) -> Floats:
         """z = unit(T'(x - mu)) [n, k] of features x [n, d]."""
-        return unit(np.asarray((features - self.mean) @ self.matrix, np.float32))
+        return unit(row_products(features - self.mean, self.matrix))
 
 
 def weighted(directions: Directions, weights: Doubles) -> FeatureMap:

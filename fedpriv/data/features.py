@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import FeaturesConfig
-from fedpriv.data.axes import Floats, unit
+from fedpriv.data.axes import Floats, row_products, unit
 from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator
 from fedpriv.data.local_dct import dims_of as dct_dims
@@ -38,7 +38,8 @@ Function = Callable[[Floats], Floats]
 #: Sides of pictures that features are made for.
 SMALLEST, LARGEST = 8, 64
 #: Pictures that are computed together. The last block is filled up with black ones, so that every product has the same
-#: size whoever asks, and no sum is added in another order: a picture's features are the same bit for bit everywhere.
+#: size whoever asks; `row_products` adds a row's sum in one order. So a picture's features are the same bit for bit
+#: whichever pictures are beside it.
 BLOCK = 64
 
 WORDS = {
@@ -103,7 +104,7 @@ def fourier_features(waves: int, width: float, shape: Shape) -> Function:
 
     def compute(images: Floats) -> Floats:
         pixels = images.reshape(len(images), -1)
-        angles = unit(pixels - pixels.mean(1, keepdims=True)) @ directions + phases
+        angles = row_products(unit(pixels - pixels.mean(1, keepdims=True)), directions) + phases
         return np.float32(math.sqrt(2 / waves)) * np.cos(angles)
 
     return compute
