@@ -1,11 +1,12 @@
 """`fedpriv leaderboard`: all methods at equal verified epsilon, tuned with equal effort.
 
-    fedpriv leaderboard [board=all] [scale=small] [plan=false] [data=FOLDER] [download=false] [workers=0]
-                        [out=results/leaderboard]
+    fedpriv leaderboard [board=all] [scale=small] [plan=false] [run=true] [data=FOLDER] [download=false]
+                        [workers=0] [out=results/leaderboard]
 
 board     names of files in conf/leaderboard, with commas; all: all of them
 scale     small, or literal: with a board's longer setting, where its file has one
 plan      true: print how many runs it takes and how long about, run nothing but the plans of methods
+run       false: evaluate the runs that are there anew; an error where one is missing
 data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data
 download  true: fetch what is missing
 workers   runs at a time; 0: one per core
@@ -34,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE
-    with stop.handled():
+    from fedpriv.config.own_options import files_stay
+
+    with stop.handled(), files_stay():
         return guarded(lambda: _study(arguments))
 
 
@@ -51,9 +54,9 @@ def _study(arguments: Sequence[str]) -> int:
     from fedpriv.studies.what_was_found import LEADERBOARD
 
     known = {"board": "all", "scale": "small", "plan": "false", "data": str(default_folder()), "download": "false"}
-    known |= {"workers": "0", "out": "results/leaderboard"}
+    known |= {"run": "true", "workers": "0", "out": "results/leaderboard"}
     options = command_options(arguments, known, "fedpriv.leaderboard")
-    for name, allowed in (("download", YES_NO), ("plan", YES_NO), ("scale", ("small", "literal"))):
+    for name, allowed in (("download", YES_NO), ("plan", YES_NO), ("run", YES_NO), ("scale", ("small", "literal"))):
         if options[name] not in allowed:
             raise OptionError(name, options[name], f"allowed: {', '.join(allowed)}")
     workers, out = whole_number(options, "workers", 0, 1024), Path(options["out"])
@@ -65,7 +68,7 @@ def _study(arguments: Sequence[str]) -> int:
             print("\n".join(effort(prepared, out, workers, progress.told)), flush=True)
         return DONE
     with StudyProgress() as progress:
-        results, records = carry_out(prepared, out, workers, progress.told)
+        results, records = carry_out(prepared, out, workers, progress.told, may_run=options["run"] == "true")
     results = with_pictures(results, out)
     write_results(out, results, records)
     write_pages(results, out)

@@ -48,7 +48,9 @@ BOTH = ("true", "false")
 
 
 def main(arguments: Sequence[str]) -> int:
-    with stop.handled():
+    from fedpriv.config.own_options import files_stay
+
+    with stop.handled(), files_stay():
         return guarded(lambda: _main(list(arguments)))
 
 

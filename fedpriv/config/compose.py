@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
 from fedpriv.config.methods import NOISE_OPTIONS
-from fedpriv.config.own_options import CONF, choices, find_own_methods, group_choices, own_choices
+from fedpriv.config.own_options import CONF, choices, find_own_methods, group_choices, once, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write
@@ -207,8 +207,13 @@ def _is_plain_value(override: Override) -> bool:
 
 def _files() -> tuple[tuple[str, int, int], ...]:
     """What a composition depends on beside the choices."""
-    own = own_choices()
-    return (*_files_below(CONF), *(_files_below(own) if own else ()))
+
+    def look() -> tuple[tuple[str, int, int], ...]:
+        own = own_choices()
+        return (*_files_below(CONF), *(_files_below(own) if own else ()))
+
+    found: tuple[tuple[str, int, int], ...] = once("files", look)
+    return found
 
 
 def _host() -> tuple[tuple[str, str], ...]:

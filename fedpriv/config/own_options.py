@@ -5,7 +5,10 @@ A folder in which one works may have a conf/ that belongs to another program.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
@@ -21,6 +24,31 @@ GROUP = "strategy"
 SCHEME = "fedpriv-own"
 
 
+_seen: dict[str, Any] | None = None
+
+
+@contextmanager
+def files_stay() -> Iterator[None]:
+    """Inside, the options' files are looked at once: for thousands of compositions in a row, whose files stay as they
+    are. Not for threads that want different files.
+    """
+    global _seen
+    outer, _seen = _seen, {} if _seen is None else _seen
+    try:
+        yield
+    finally:
+        _seen = outer
+
+
+def once(what: str, look: Callable[[], Any]) -> Any:
+    """What a look at the files finds; inside `files_stay`, what the first one under this name found."""
+    if _seen is None:
+        return look()
+    if what not in _seen:
+        _seen[what] = look()
+    return _seen[what]
+
+
 def own_choices() -> Path | None:
     """The user's conf/strategy, where there is one."""
     own = own_methods()
@@ -29,8 +57,12 @@ def own_choices() -> Path | None:
 
 def choices(group: str) -> list[str]:
     """The names that a config group offers here."""
-    folders = [CONF / group, *([own] if group == GROUP and (own := own_choices()) else [])]
-    return sorted({name for folder in folders for name in group_choices(folder)})
+
+    def look() -> list[str]:
+        folders = [CONF / group, *([own] if group == GROUP and (own := own_choices()) else [])]
+        return sorted({name for folder in folders for name in group_choices(folder)})
+
+    return list(once(f"choices of {group}", look))
 
 
 def group_choices(group: Path) -> list[str]:

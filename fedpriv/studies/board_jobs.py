@@ -76,7 +76,8 @@ def prepare(name: str, plan: BoardPlan, pictures: Path, download: bool, folder: 
     for method in (*plan.lines, *plan.methods):
         prepared = Prepared(name, plan, where, Path(), Path(), 0)
         try:
-            compose(prepared.options(method, plan.begin(method).trials[0]))
+            trial = plan.begin(method).trials[0]
+            compose(Job("train", prepared.options(method, trial), plan.tuning.seed).overrides)
         except OptionError as error:
             raise OptionError(f"{name}.yaml, {method.name}: {error.option}", error.value, error.allowed) from None
     try:

@@ -58,14 +58,15 @@ def restore(study: Path, folder: Path) -> None:
     for record in records:
         there = _read(folder / record.name / RECORD_FILE)
         if record.superseded is None and there is None:
-            _write(record, folder)
+            _write(record, folder, durable=False)
         elif record.superseded is not None and there == record.model_copy(update={"superseded": None}):
             shutil.rmtree(folder / record.name)
 
 
-def _write(record: RunRecord, folder: Path) -> None:
+def _write(record: RunRecord, folder: Path, durable: bool = True) -> None:
+    """durable=False: of a record that stands elsewhere too."""
     (folder / record.name).mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / record.name / RECORD_FILE, record.model_dump_json() + "\n")
+    write_atomic(folder / record.name / RECORD_FILE, record.model_dump_json() + "\n", durable)
 
 
 def carry_out(job: Job, folder: Path) -> RunRecord:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -97,10 +98,17 @@ def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
             config["dataset"].pop(place)
         if (split := config["dataset"]["split"]) is not None:  # its rows count, wherever the file is
             with suppress(OSError):
-                config["dataset"]["split"] = hashlib.sha256(Path(split).read_bytes()).hexdigest()
+                stat = os.stat(split)
+                config["dataset"]["split"] = _rows(str(split), stat.st_mtime_ns, stat.st_size)
         content = {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
     text = json.dumps([kind, extra, content], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+@lru_cache(maxsize=64)
+def _rows(split: str, changed: int, size: int) -> str:
+    """A digest of a split's file as it was then."""
+    return hashlib.sha256(Path(split).read_bytes()).hexdigest()
 
 
 @lru_cache(maxsize=64)

@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import locked
 from fedpriv.report.words import number, percent, pick
 from fedpriv.studies import private_tuning, tuning_cost
 from fedpriv.studies.board_jobs import Found, Prepared, plainly, why_not
 from fedpriv.studies.board_results import NO_ACCURACY, Key, Tuned, board_of
-from fedpriv.studies.carrying_out import Failure, carry_out_all, process_pool, restore
+from fedpriv.studies.carrying_out import Failure, carry_out_all, find, process_pool, restore
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.ranking import GUESSING
@@ -42,14 +43,22 @@ Do = Callable[[str, Sequence[Job]], Found]
 
 
 def carry_out(
-    boards: Sequence[Prepared], folder: Path, workers: int = 0, told: Told = lambda *_: None
+    boards: Sequence[Prepared],
+    folder: Path,
+    workers: int = 0,
+    told: Told = lambda *_: None,
+    may_run: bool = True,
 ) -> tuple[Leaderboard, list[RunRecord]]:
-    """Plans, tunes and runs; what is done already is not done again. Raises `RunFailed` where the reference fails."""
+    """Plans, tunes and runs; what is done already is not done again. Raises `RunFailed` where the reference fails, and
+    unless it may_run, where a run is missing.
+    """
     with locked(folder / RUNS), process_pool(workers or os.cpu_count() or 1) as pool:
         restore(folder, folder / RUNS)
         done: dict[Job, RunRecord | Failure] = {}
 
         def do(stage: str, jobs: Sequence[Job]) -> Found:
+            if not may_run and (missing := sum(find(job, folder / RUNS) is None for job in set(jobs))):
+                raise RunFailed(f"run=false: {missing} of {len(set(jobs)):,} runs ({stage}) are missing: run=true")
             found = carry_out_all(
                 jobs, folder / RUNS, told=lambda job, result, done, of: told(stage, job, result, done, of), pool=pool
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -382,3 +383,23 @@ def test_a_composition_is_kept_until_what_it_depends_on_changes(monkeypatch: pyt
     assert module._compose_raw(["seed=${oc.env:SEED_OF_MINE}"])["seed"] == "5"
     monkeypatch.setenv("SEED_OF_MINE", "6")
     assert module._compose_raw(["seed=${oc.env:SEED_OF_MINE}"])["seed"] == "6"
+
+
+def test_thousands_of_compositions_look_at_the_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside `files_stay` alone; an error inside ends it too."""
+    from fedpriv.config import compose as module
+    from fedpriv.config import own_options
+
+    monkeypatch.setattr(module, "CONF", tmp_path)
+    monkeypatch.setattr(own_options, "CONF", tmp_path)
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "one.yaml").write_text("name: one")
+    with pytest.raises(ZeroDivisionError), own_options.files_stay():
+        before = module._files()
+        assert own_options.choices("dataset") == ["one"] and len(before) == 1
+        (tmp_path / "dataset" / "two.yaml").write_text("name: two")
+        with own_options.files_stay():
+            assert module._files() == before and own_options.choices("dataset") == ["one"]
+        assert module._files() == before
+        raise ZeroDivisionError
+    assert len(module._files()) == 2 and own_options.choices("dataset") == ["one", "two"]

@@ -1,4 +1,4 @@
-"""The leaderboard: equal effort, calibrated entries, reasons for what is not ranked; and its arithmetic."""
+"""The leaderboard: equal effort, calibrated entries, reasons for what is not ranked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from pytest import approx
 
 from fedpriv import leaderboard
 from fedpriv.common.errors import OptionError
@@ -23,25 +22,13 @@ from fedpriv.config.methods import METHODS
 from fedpriv.data.load import load_dataset
 from fedpriv.data.splits import read_split
 from fedpriv.privacy.events import CLIENT_TO_SERVER
-from fedpriv.studies import board_results, boards, leaderboard_page, ranking
+from fedpriv.studies import board_results, boards, leaderboard_page
 from fedpriv.studies import leaderboard as study
 from fedpriv.studies.board_jobs import Prepared, privacy_under
 from fedpriv.studies.board_results import Key, accuracies, records_of
 from fedpriv.studies.boards import read_board, read_boards
 from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.ranking import (
-    Contender,
-    against_alone,
-    better_at,
-    difference,
-    duels,
-    holm,
-    outcome,
-    p_value,
-    ranked,
-    verdicts,
-)
 from fedpriv.studies.results import Leaderboard, RunRecord, read_results
 
 TINY = {
@@ -96,9 +83,9 @@ def written(folder: Path, **changes: object) -> Path:
 # --- the whole command -----------------------------------------------------------------------------------
 
 
-def call(out: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def call(out: Path, capfd: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
     capfd.readouterr()
-    code = leaderboard.main(["workers=1", f"out={out}"])
+    code = leaderboard.main(["workers=1", f"out={out}", *options])
     said = capfd.readouterr()
     return code, said.out, said.err
 
@@ -191,15 +178,20 @@ def test_a_board_from_search_to_page(
     assert len(lines) == len(board.entries) and {line["method"] for line in lines} == {"fedldp", "fedcad", "quantile"}
     assert str(tmp_path) not in json.dumps([entry.command for entry in board.entries])
 
-    # Called again, nothing is run; with another option, only what has it.
+    # Called again, nothing is run; with another option, only what has it, unless runs are not wanted.
     monkeypatch.setattr("fedpriv.studies.leaderboard.process_pool", lambda workers: nullcontext(Inline()))
     before = folders(out)
-    assert call(out, capfd)[0] == 0 and folders(out) == before
+    assert call(out, capfd, "run=false")[0] == 0 and folders(out) == before
     methods = [
         {**method, "search": {"local.lr": {"low": 0.1, "high": 0.2}}} if method["name"] == "fedcad" else method
         for method in TINY["methods"]
     ]
     written(tmp_path / "boards", methods=methods, targets=[2000.0])
+    page = (out / "README.md").read_text()
+    code, _, wrong = call(out, capfd, "run=false")
+    assert code == 1 and wrong.endswith("run=false: 2 of 8 runs (tune) are missing: run=true\n"), wrong
+    assert folders(out) == before
+    assert (out / "README.md").read_text() == page
     assert call(out, capfd)[0] == 0
     after = folders(out)
     new = set(after) - set(before)
@@ -323,159 +315,3 @@ def test_every_method_with_privacy_is_on_a_board() -> None:
         name for name, (_, client) in METHODS.items() if {"noise_multiplier", "epsilon"} & set(client.model_fields)
     }
     assert not noisy - named and len(noisy) > 10
-
-
-# --- the arithmetic --------------------------------------------------------------------------------------
-
-
-def contender(name: str, values: list[float], idea: str = "paper") -> Contender:
-    return Contender(name, name.upper(), idea, dict(enumerate(values)))
-
-
-def test_the_order_is_by_mean_and_what_no_pair_decides_is_tied() -> None:
-    a = contender("a", [80.0, 81.0, 82.0])
-    b = contender("b", [84.0, 85.0, 86.0])  # 4 above a with every seed, though their own intervals overlap (± 2.48)
-    c = contender("c", [88.0, 80.0, 86.0])  # 84.7: below b by -4 to 5
-    found = ranked([a, b, c])
-    assert [(rank, tied, one.method) for rank, tied, one in found] == [(1, True, "b"), (2, True, "c"), (3, False, "a")]
-    assert b.accuracy.half_width == approx(4.302653 / 3**0.5)
-    assert ranked([]) == []
-    same = ranked([contender("x", [50.0, 52.0]), contender("y", [52.0, 50.0])])
-    assert [rank for rank, _, _ in same] == [1, 1]
-    assert [tied for _, tied, _ in ranked([contender("x", [50.0]), contender("y", [10.0])])] == [True, True]
-
-
-def test_differences_are_paired_by_seed() -> None:
-    """Runs that move together differ beyond doubt although their intervals overlap; and the other way round."""
-    low, high = contender("low", [70.0, 80.0, 90.0]), contender("high", [71.0, 81.2, 91.1])
-    gap = difference(high.accuracies, low.accuracies)
-    assert gap.mean == approx(1.1) and gap.n == 3 and gap.half_width == approx(4.302653 * 0.1 / 3**0.5)
-    assert outcome(gap) == "beats" and outcome(difference(low.accuracies, high.accuracies)) == "loses to"
-    assert outcome(difference({0: 1.0, 1: 3.0}, {0: 3.0, 1: 1.0})) == "not decided"
-    assert outcome(difference({0: 9.0}, {0: 1.0})) == "not decided"  # one seed has no interval
-    assert difference({0: 1.0, 1: 5.0}, {1: 2.0, 2: 7.0}).mean == 3.0
-
-
-def said(target: float, contenders: list[Contender], chance: float) -> list[str]:
-    return verdicts(target, contenders, duels({target: contenders}, chance), chance)
-
-
-def test_ideas_meet_the_plain_methods_and_nobody_else() -> None:
-    plain = contender("plain", [80.0, 80.2, 80.4], "plain")
-    worse = contender("worse", [60.0, 60.2, 60.4], "plain")
-    guesser = contender("guesser", [10.0, 10.2, 10.4], "plain")
-    rival = contender("rival", [99.0, 99.1, 99.2], "rival")
-    idea, bad = contender("idea", [85.0, 85.1, 85.5]), contender("bad", [70.0, 70.1, 70.5])
-    everybody = {8.0: [worse, plain, guesser, rival, idea, bad]}
-    found = {(one.one.method, one.other.method): one.outcome for one in duels(everybody, 10.0)}
-    assert found == {
-        ("idea", "plain"): "beats", ("bad", "plain"): "loses to", ("idea", "worse"): "beats", ("bad", "worse"): "beats",
-    }  # fmt: skip
-    words = said(8.0, [worse, plain, rival, bad], 10.0)
-    assert len(words) == 2 and "BAD loses to PLAIN" in words[0]
-    assert words[1] == (
-        "At epsilon 8, against the other plain methods: 1 of 1 won (BAD against WORSE by 10.0 ± 0.2), 0 lost, "
-        "0 not decided."
-    )
-    first, second = said(8.0, [plain, idea, bad], 10.0)
-    assert first == "At epsilon 8, IDEA beats PLAIN by 5.0 ± 0.2 points (85.2 against 80.2 %)."
-    assert second == "At epsilon 8, BAD loses to PLAIN by 10.0 ± 0.2 points (70.2 against 80.2 %)."
-    (open_,) = said(8.0, [plain, contender("idea", [79.0, 82.0, 80.0])], 10.0)
-    assert open_.startswith("At epsilon 8, IDEA against PLAIN is not decided: +0.1 ± 3.")
-
-
-def test_whoever_is_behind_has_its_runs_at_smaller_epsilons_too() -> None:
-    """A badly searched opponent is no win, and a badly searched idea no loss: what keeps 1 keeps 8, not the reverse."""
-    good, bad = contender("plain", [80.0, 80.2, 80.4], "plain"), contender("plain", [70.0, 70.2, 70.4], "plain")
-    idea, poor = contender("idea", [79.0, 79.1, 79.5]), contender("idea", [50.0, 50.1, 50.2])
-    at_1, at_8 = duels({1.0: [good, idea], 8.0: [bad, idea]}, 10.0)
-    assert at_1.outcome == "loses to" and at_8.outcome == "not decided"
-    assert at_8.other.with_runs_at == 1.0 and at_8.p == 1.0 and at_8.difference == at_1.difference
-    (words, *_) = verdicts(8.0, [bad, idea], [at_8], 10.0)
-    assert "IDEA against PLAIN (with its runs at epsilon 1) is not decided: -1.0 ± " in words
-    larger = duels({1.0: [bad, idea], 8.0: [good, idea]}, 10.0)
-    assert [one.other.with_runs_at for one in larger] == [None, None] and larger[0].outcome == "beats"
-    (_, helped) = duels({1.0: [bad, idea], 8.0: [good, poor]}, 10.0)
-    assert helped.one.with_runs_at == 1.0 and helped.outcome == "loses to" and helped.difference.mean == approx(-1.0)
-    assert "IDEA (with its runs at epsilon 1) loses to PLAIN by 1.0" in verdicts(8.0, [good, poor], [helped], 10.0)[0]
-
-
-def test_no_win_is_due_to_runs_that_happen_to_spread_less() -> None:
-    """Not told apart at its own target, told apart from its tight runs at a smaller one: that is no win."""
-    tight, wide = contender("plain", [89.7, 89.75, 89.8, 89.75], "plain"), contender("plain", [90, 90, 90, 86], "plain")
-    idea = contender("idea", [90.0, 90.05, 90.1, 90.05])
-    assert outcome(difference(idea.accuracies, tight.accuracies)) == "beats"
-    (_, at_8) = duels({1.0: [tight, idea], 8.0: [wide, idea]}, 10.0)
-    assert at_8.outcome == "not decided" and at_8.p == p_value(difference(idea.accuracies, wide.accuracies))
-
-
-def test_a_search_chose_badly_only_for_sure() -> None:
-    tight, wide = contender("a", [89.7, 89.75, 89.8, 89.75]), contender("a", [90, 90, 90, 86])
-    worse = contender("a", [80.0, 80.1, 80.0, 80.1])
-    found = {1.0: [tight], 2.0: [wide], 8.0: [worse]}
-    assert better_at(wide, 2.0, found) is None and better_at(tight, 1.0, found) is None
-    assert better_at(worse, 8.0, found) == 1.0 and better_at(worse, 0.5, found) is None
-    assert better_at(contender("b", [1.0, 2.0, 3.0, 4.0]), 8.0, found) is None
-
-
-def test_of_equal_methods_few_are_ever_told_apart() -> None:
-    """Five targets, eight seeds, everybody alike: any verdict at all in one board of twenty."""
-    rng = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(400):
-        board = {
-            float(target): [contender(name, list(rng.normal(50.0, 1.0, 8)), idea) for name, idea in
-                            (("plain", "plain"), ("other", "plain"), ("idea", "paper"))]
-            for target in range(1, 6)
-        }  # fmt: skip
-        wrong += any(one.outcome != "not decided" for one in duels(board, 10.0))
-    assert wrong <= 0.07 * 400
-
-
-def test_the_best_is_held_against_what_clients_have_by_themselves() -> None:
-    alone = {0: 90.0, 1: 91.0, 2: 92.0}
-    low, high = contender("low", [80.0, 81.1, 82.2]), contender("high", [91.0, 92.1, 93.3])
-    said = against_alone(8.0, [low], alone)
-    assert said.startswith("At epsilon 8, the best, LOW, is worse by 9.9 ± 0.2 points than what every client has ")
-    assert "is better by 1.1 ± " in against_alone(8.0, [low, high], alone)
-    assert "is not told apart" in against_alone(8.0, [contender("same", [92.0, 90.0, 91.2])], alone)
-    assert "91.0 % by itself" in against_alone(1.0, [], alone)
-    assert "no seed of the best, LOW," in against_alone(1.0, [low], {7: 90.0})
-
-
-def test_a_boards_duels_are_decided_together() -> None:
-    """p = 0.03 decides one duel; of two at p = 0.03 none, and the page says why."""
-    plain = contender("plain", [80.0] * 4, "plain")
-    near = contender("near", [80.6, 81.4, 81.0, 80.4])
-    (one,) = duels({8.0: [plain, near]}, 10.0)
-    assert one.p == one.adjusted == p_value(difference(near.accuracies, plain.accuracies)) and one.outcome == "beats"
-    both = duels({1.0: [plain, near], 8.0: [plain, near]}, 10.0)
-    assert [duel.adjusted for duel in both] == [approx(2 * (one.p or 0))] * 2
-    assert {duel.outcome for duel in both} == {"not decided"}
-    words = verdicts(8.0, [plain, near], both, 10.0)
-    assert words == [
-        "At epsilon 8, NEAR against PLAIN is not decided: +0.9 ± 0.7 points "
-        f"(80.8 against 80.0 %; p = {both[0].adjusted:.2g} among all duels of the board)."
-    ]
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == [approx(0.03), approx(0.06), approx(0.06)]
-    assert holm([0.5, None, 0.001]) == [1.0, None, approx(0.003)] and holm([]) == []
-    from scipy import stats
-
-    values = [0.3, 0.1, 0.7, -0.2, 0.5]
-    paired = difference(dict(enumerate(values)), dict.fromkeys(range(5), 0.0))
-    assert p_value(paired) == approx(stats.ttest_1samp(values, 0).pvalue)
-    assert p_value(difference({0: 1.0}, {0: 0.0})) is None
-    assert p_value(difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.0})) == 0.0
-
-
-def test_a_board_without_learning_or_without_sides_says_so() -> None:
-    guess, plain = contender("guess", [11.0, 12.0]), contender("plain", [80.0, 81.0], "plain")
-    (words,) = said(1.0, [guess], 10.0)
-    assert words == "At epsilon 1 nothing learns: the best, GUESS, has 11.5 %, and guessing 10.0 %."
-    assert "no paper's idea is ranked" in said(1.0, [plain], 10.0)[0]
-    assert "no plain method" in said(1.0, [contender("idea", [80.0, 81.0])], 10.0)[0]
-    assert said(1.0, [], 10.0) == ["At epsilon 1 no method can be calibrated, or all guess."]
-    assert ranking.nothing_learns([plain], 10.0) is False

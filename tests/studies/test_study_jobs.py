@@ -20,6 +20,7 @@ from fedpriv.attacks.attack_records import figures
 from fedpriv.attacks.metrics import judge
 from fedpriv.common import versions
 from fedpriv.studies import carrying_out, job_kinds, study_words
+from fedpriv.studies import jobs as module
 from fedpriv.studies.carrying_out import Failure, carry_out_all, find, process_pool
 from fedpriv.studies.data import where
 from fedpriv.studies.jobs import Job
@@ -90,6 +91,17 @@ def test_other_pictures_are_another_job(tmp_path: Path) -> None:
             (folder / "x.png").write_bytes(b"x" * size)
         options = ("dataset=image_folder", f"dataset.root={tmp_path / place}", "dataset.size=32", "strategy=fedavg")
         names.append(Job("train", options, 0).name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_another_division_of_the_pictures_is_another_job(tmp_path: Path) -> None:
+    """The rows of the split's file count, also where it is written anew under its name, and not where it is."""
+    names = []
+    for place, rows in (("a", b"1"), ("b", b"1"), ("a", b"22")):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "split.npz").write_bytes(rows)
+        names.append(Job("train", ("strategy=fedavg", f"dataset.split={tmp_path / place}/split.npz"), 0).name)
+        module._digest.cache_clear()
     assert names[0] == names[1] != names[2]
 
 
