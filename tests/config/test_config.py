@@ -198,6 +198,15 @@ def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: 
     assert varied.strategy.name == "fedldp" and varied.client_options()["noise_multiplier"] == 0.7
 
 
+@pytest.mark.parametrize(
+    ("experiment", "scale"), [("agn_mnist", "small"), ("agn_mnist", "literal"), ("adpfl_table3", "small")]
+)
+def test_a_model_that_is_asked_for_comes_before_that_of_an_experiments_scale(experiment: str, scale: str):
+    given = [f"experiment={experiment}", f"scale={scale}"]
+    assert compose([*given, "model=mlp"]).model.name == "mlp" != compose(given).model.name
+    assert compose([*given, "model=mlp", "model.name=linear"]).model.name == "linear"
+
+
 def test_the_reference_experiment_is_the_papers():
     config = compose(["experiment=fedcad_mnist"])
     assert (config.num_clients, config.clients_per_round, config.num_rounds) == (100, 10, 30)
