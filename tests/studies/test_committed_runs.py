@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -43,6 +45,24 @@ OF_THE_SUMMARY = ("timing", "versions", "commit", "peak_memory_mib", "public_kno
 @cache
 def committed() -> dict[str, list[RunRecord]]:
     return {study: read_runs(RESULTS / study) for study in (*PAPERS, "leaderboard")}
+
+
+def in_history(commit: str) -> bool:
+    call = ["git", "-C", str(RESULTS), "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(call, capture_output=True).returncode == 0
+
+
+def test_every_commit_that_made_a_run_is_in_the_history_or_said_not_to_be() -> None:
+    """In a checkout with the whole history. Elsewhere the page's list of missing ones is held against the records."""
+    made_by = {run.commit.removesuffix("+") for runs in committed().values() for run in runs}
+    commits = {name for name in made_by if re.fullmatch("[0-9a-f]{12}", name)}
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    said = page[page.index("Some records name commits that are not in the history: ") :].partition(". ")[0]
+    missing = set(re.findall(r"\b[0-9a-f]{12}\b", said))
+    assert missing <= commits and len(commits) > 20
+    asked = ["git", "-C", str(RESULTS), "rev-parse", "--is-shallow-repository"]
+    if subprocess.run(asked, capture_output=True, text=True).stdout.strip() == "false":
+        assert {name for name in commits if not in_history(name)} == missing
 
 
 def cheapest(runs: list[RunRecord]) -> RunRecord:
