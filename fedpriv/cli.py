@@ -123,8 +123,11 @@ def _dispatch(arguments: list[str]) -> int:
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
     if flags.keys() & {"--cfg", "--info"}:  # Hydra shows what it would compose
+        from fedpriv.config.compose import model_by_name, parse
+
         check(overrides, multirun)
-        return _run_hydra(arguments, multirun)
+        last = arguments.index(overrides[-1]) + 1 if overrides else 0  # options stand together
+        return _run_hydra([*arguments[:last], *model_by_name(parse(overrides)), *arguments[last:]], multirun)
     config = check(overrides, multirun)
     if config is not None:
         warn(config)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command_options, guarded, shown, whole_number
@@ -35,13 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE
-    from fedpriv.config.own_options import files_stay
-
-    with stop.handled(), files_stay():
+    with stop.handled():
         return guarded(lambda: _study(arguments))
 
 
 def _study(arguments: Sequence[str]) -> int:
+    from fedpriv.config.own_options import files_stay
     from fedpriv.studies import boards
     from fedpriv.studies.board_jobs import prepare
     from fedpriv.studies.data import default_folder
@@ -62,13 +62,15 @@ def _study(arguments: Sequence[str]) -> int:
     workers, out = whole_number(options, "workers", 0, 1024), Path(options["out"])
     plans = boards.read_boards(options["board"], boards.BOARDS, options["scale"])
     pictures, download = Path(options["data"]), options["download"] == "true"
-    prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
-    if options["plan"] == "true":
+    may_run = options["run"] == "true"
+    with nullcontext() if may_run else files_stay():  # those who make runs look at the files again
+        prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
+        if options["plan"] == "true":
+            with StudyProgress() as progress:
+                print("\n".join(effort(prepared, out, workers, progress.told)), flush=True)
+            return DONE
         with StudyProgress() as progress:
-            print("\n".join(effort(prepared, out, workers, progress.told)), flush=True)
-        return DONE
-    with StudyProgress() as progress:
-        results, records = carry_out(prepared, out, workers, progress.told, may_run=options["run"] == "true")
+            results, records = carry_out(prepared, out, workers, progress.told, may_run)
     results = with_pictures(results, out)
     write_results(out, results, records)
     write_pages(results, out)

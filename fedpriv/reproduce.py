@@ -48,9 +48,7 @@ BOTH = ("true", "false")
 
 
 def main(arguments: Sequence[str]) -> int:
-    from fedpriv.config.own_options import files_stay
-
-    with stop.handled(), files_stay():
+    with stop.handled():
         return guarded(lambda: _main(list(arguments)))
 
 

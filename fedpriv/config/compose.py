@@ -75,7 +75,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     parsed = parse(overrides)
     _check_choices(parsed)
     wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line and not _is_none(o)]
-    raw = _compose_raw([*wanted, *_model_by_name(parsed)])
+    raw = _compose_raw([*wanted, *model_by_name(parsed)])
     for command in COMMANDS:
         raw.pop(command, None)
     try:
@@ -91,7 +91,7 @@ def _is_none(override: Override) -> bool:
     return override.key_or_group == "experiment" and override.get_value_element_as_str() == "null"
 
 
-def _model_by_name(given: Sequence[Override]) -> list[str]:
+def model_by_name(given: Sequence[Override]) -> list[str]:
     """``model=mlp`` beside an experiment, whose scale names a network too: what was asked for comes last."""
     values = {override.key_or_group: override for override in given}
     if "experiment" not in values or "model" not in values or "model.name" in values:

@@ -28,6 +28,8 @@ from fedpriv.data.features import Features
 #: Pictures that are computed before they are written.
 CHUNK = 2048
 FILE, ABOUT = "features.npy", "about.json"
+#: Grows where the same options give other numbers: those of 1 could depend on a picture's place.
+FORM = 2
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +89,7 @@ class FeatureArrays:
         """float32 [n, d], read-only and memory-mapped where it may be cached."""
         if self._identity is None or not len(self._images):
             return self.features(self._images)
-        identity = {"pictures": self._identity, **self.features.identity}
+        identity = {"pictures": self._identity, "form": FORM, **self.features.identity}
         for _ in range(2):
             found = entry(self._folder, identity, self._write)
             array = self._read(found)

@@ -47,9 +47,10 @@ def _read(file: Path) -> RunRecord | None:
         return None
 
 
-def restore(study: Path, folder: Path) -> None:
+def restore(study: Path, folder: Path, durable: bool = True) -> None:
     """Before a study goes on: what its runs.jsonl holds is done, also where the jobs' own folders are gone, as in a
     fresh checkout. What is marked there as superseded is not: its folder goes, and the job is carried out again.
+    durable=False: for a call that makes no run, and leaves the lines of runs.jsonl as they are.
     """
     try:
         records = read_runs(study)
@@ -58,13 +59,12 @@ def restore(study: Path, folder: Path) -> None:
     for record in records:
         there = _read(folder / record.name / RECORD_FILE)
         if record.superseded is None and there is None:
-            _write(record, folder, durable=False)
+            _write(record, folder, durable)
         elif record.superseded is not None and there == record.model_copy(update={"superseded": None}):
             shutil.rmtree(folder / record.name)
 
 
 def _write(record: RunRecord, folder: Path, durable: bool = True) -> None:
-    """durable=False: of a record that stands elsewhere too."""
     (folder / record.name).mkdir(parents=True, exist_ok=True)
     write_atomic(folder / record.name / RECORD_FILE, record.model_dump_json() + "\n", durable)
 

@@ -53,7 +53,7 @@ def carry_out(
     unless it may_run, where a run is missing.
     """
     with locked(folder / RUNS), process_pool(workers or os.cpu_count() or 1) as pool:
-        restore(folder, folder / RUNS)
+        restore(folder, folder / RUNS, durable=may_run)
         done: dict[Job, RunRecord | Failure] = {}
 
         def do(stage: str, jobs: Sequence[Job]) -> Found:

@@ -86,39 +86,14 @@ def t_test(differences: Sequence[float]) -> tuple[float, float]:
     return float(stdtr(n - 1, -t)), float(stdtr(n - 1, t))
 
 
-@dataclass(frozen=True)
-class Judged:
-    """An attack's accuracy on what it judged in one run, and its own 95 % interval [low, high]."""
-
-    value: float
-    low: float
-    high: float
-
-
-def pooled(found: Sequence[Judged]) -> Judged:
-    """The mean of several runs. Which examples a run trains on is drawn anew for each: where the attack learns nothing
-    its hits are coins of their own, so variances add up. NaN for the interval where one has none.
+def above(value: float, low: float, high: float, bound: float) -> Sides:
+    """Of the claim that what ``value`` estimates, with the 95 % interval [low, high], is at most ``bound``; by the
+    normal law of that width.
     """
-    half = math.sqrt(sum((one.high - one.low) ** 2 for one in found)) / (2 * len(found))
-    mean = fmean(one.value for one in found)
-    middle = fmean((one.low + one.high) / 2 for one in found)
-    return Judged(mean, middle - half, middle + half)
-
-
-def judged_sides(found: Sequence[Judged], bound: float, looks: Sequence[int] = ()) -> Sides:
-    """Of the claim that what the runs estimate is at most ``bound``; looks as for `sequential`, and corrected so."""
-    planned = tuple(looks) or (len(found),)
-    reached = [above(pooled(found[:runs]), bound) for runs in planned if 1 <= runs <= len(found)]
-    least = [min((getattr(one, side) for one in reached), default=1.0) for side in ("holds", "fails")]
-    return Sides(*(min(1.0, len(planned) * p) for p in least))
-
-
-def above(found: Judged, bound: float) -> Sides:
-    """Of the claim that what ``found`` estimates is at most ``bound``, by the normal law of its interval's width."""
-    width = (found.high - found.low) / (2 * 1.959964)
+    width = (high - low) / (2 * 1.959964)
     if not (width > 0 and math.isfinite(width)):
         return Sides()
-    z = (bound - found.value) / width
+    z = (bound - value) / width
     return Sides(holds=float(ndtr(-z)), fails=float(ndtr(z)))
 
 

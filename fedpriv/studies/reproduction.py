@@ -13,7 +13,7 @@ from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, tot
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.looks import Sides
 from fedpriv.studies.provenance import provenance
-from fedpriv.studies.results import OTHER_SETTING, READ, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
+from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
 from fedpriv.studies.spec import (
     MEASURES,
     PERCENT,
@@ -252,8 +252,7 @@ def _table(name: str, table: TableSpec, found: Measured, stopped: str) -> Table:
 
 def _notes(name: str, table: TableSpec, found: Measured, stopped: str) -> list[str]:
     scale = found.scale
-    notes = [READ.format(table.readings)] if table.readings else []
-    notes += [f"At both scales: {table.differs}."] if table.differs else []
+    notes = [f"At both scales: {table.differs}."] if table.differs else []
     notes += [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
     if table.held is not None:
         best = {line.label: best_column(found, name, row) for row, line in table.rows.items()}
@@ -282,14 +281,15 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome, why: 
     parts = (outcome.words, corrected, ended, _unequal(claim, found), *_beside(claim, found), claim.because)
     words = ". ".join(_begun(part.rstrip(".")) for part in parts if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
-    setting = _setting([one for one in tables if one.trains], found.scale) if outcome.estimated else ""
+    differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(found.scale))
+    setting = "; ".join(differences) if outcome.estimated else ""
     unit = found.values(claim.cells[0]).unit if claim.cells else ""
     return Claim(
         name=name,
         claim=claim.claim,
         source=claim.source,
         verdict=outcome.verdict,
-        words=f"{words} {setting}".rstrip(),
+        words=words + (f" {OTHER_SETTING.format(setting)}" if setting else ""),
         setting=setting,
         basis=_basis(claim, any(one.kind == "train" for one in tables))
         if outcome.estimated or outcome.verdict != CANNOT
@@ -298,14 +298,6 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome, why: 
         unit="points" if unit == "%" else unit,
         p=sure,
     )
-
-
-def _setting(tables: Sequence[TableSpec], scale: Scale) -> str:
-    """In what it is not the paper's, and one reading of it, in sentences."""
-    differences = dict.fromkeys(why for one in tables for why in one.differences(scale))
-    readings = dict.fromkeys(one.readings for one in tables if one.readings)
-    parts = ((OTHER_SETTING, differences), (READ, readings))
-    return " ".join(form.format("; ".join(found)) for form, found in parts if found)
 
 
 def _basis(claim: ClaimSpec, trained: bool) -> Literal["printed", "computed", "runs"]:
@@ -365,11 +357,10 @@ def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
                 return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind, decides)
             return at_most(found.values(cell), bound, decides=decides)
         case AtLeast(cell=cell, bound=bound):
-            decided = _own_setting(claim, found) and not found.paper.tables[cell[0]].readings
-            return at_least(found.values(cell), bound, decided=decided)
+            return at_least(found.values(cell), bound, decided=_own_setting(claim, found))
     raise AssertionError(claim.test)
 
 
 def _own_setting(claim: ClaimSpec, found: Measured) -> bool:
-    """Whether it is measured in a setting that the paper describes, so that printed sizes can be contradicted."""
+    """Whether it is measured in the paper's own setting, so that printed sizes and levels can be contradicted."""
     return not any(found.paper.tables[table].differences(found.scale) for table, _, _ in claim.cells)

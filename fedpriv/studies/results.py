@@ -161,16 +161,14 @@ class Figure(Stored):
 
 
 OTHER_SETTING = "Not the paper's setting: {}."
-READ = "The paper leaves open, and it is read here: {}."
 
 
 class Claim(Stored):
     """A claim of a paper and what became of it. difference: what the verdict rests on, where it is a difference
     (mean with its half_width), in the unit of the claim. p: how probable a result as sure as this is where the opposite
     is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
-    setting: in what the setting is not the paper's, or one reading of it, in sentences which `words` end with. basis:
-    what the verdict is about: the paper's own figures, training runs, or what else is computed, attacked or estimated;
-    "" where it is about nothing.
+    setting: in what the setting is not the paper's, which `words` end with. basis: what the verdict is about: the
+    paper's own figures, training runs, or what else is computed, attacked or estimated; "" where it is about nothing.
     """
 
     name: str
@@ -187,7 +185,7 @@ class Claim(Stored):
     @property
     def found(self) -> str:
         """The words without the setting, which several claims share."""
-        return self.words.removesuffix(f" {self.setting}")
+        return self.words.removesuffix(f" {OTHER_SETTING.format(self.setting)}")
 
 
 class PaperResults(Stored):

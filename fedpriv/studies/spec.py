@@ -76,8 +76,7 @@ class TableSpec(Spec):
     scale is added too, unless `literal` has scale=small. scales: at which of them the table is made at all.
     small_differs: in what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures
     of the training set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
-    differs: in what no scale is the paper's setting. readings: what the paper leaves open, and how it is filled here:
-    the setting is still one of those that it describes. seeds, core_minutes: in place of the paper's (`Reproduction`).
+    differs: in what no scale is the paper's setting. seeds, core_minutes: in place of the paper's (`Reproduction`).
     """
 
     title: str
@@ -92,7 +91,6 @@ class TableSpec(Spec):
     scales: tuple[Scale, ...] = ("small", "literal")
     small_differs: str = ""
     differs: str = ""
-    readings: str = ""
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
     seeds: Mapping[Scale, Looks] | Looks | None = None
@@ -140,9 +138,7 @@ Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
 class Better(Spec):
     """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
     differences that the paper prints, in the order of the pairs; they are quoted. The sign is decided; in the paper's
-    own setting the claim also fails where there is no gain in the mean, and surely less than the printed one. A setting
-    with `readings` is the paper's own here: a paper that says less of its setting is not harder to contradict, and both
-    of a pair are read alike.
+    own setting the claim also fails where there is no gain in the mean, and surely less than the printed one.
     """
 
     kind: Literal["better"]
@@ -173,7 +169,7 @@ class AtMost(Spec):
 
 class AtLeast(Spec):
     """A mean reaches a value that the paper prints. Missed only where the setting is the paper's (no `differs`, no
-    `small_differs`, and no `readings`, on which a level depends).
+    `small_differs`).
     """
 
     kind: Literal["at_least"]

@@ -12,7 +12,7 @@ from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds
 from fedpriv.studies.provenance import DIGEST
-from fedpriv.studies.results import Cell, Claim, Ordering, PaperResults, Provenance, Table, Verdict
+from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Ordering, PaperResults, Provenance, Table, Verdict
 from fedpriv.studies.verdicts import shown
 
 TABLES = "tables"
@@ -86,7 +86,7 @@ def page(results: PaperResults) -> str:
         "|---|---|---|---|",
         *(f"| {' | '.join(map(_cell, _claim(claim, settings)))} |" for claim in results.claims),
         "",
-        *(line for setting, mark in settings.items() for line in (f"{mark} {setting}", "")),
+        *(line for setting, mark in settings.items() for line in (f"{mark} {OTHER_SETTING.format(setting)}", "")),
         HOW_DECIDED,
         "",
         *([STALE, ""] if any(c.superseded for table in results.tables for r in table.rows for c in r.cells) else []),

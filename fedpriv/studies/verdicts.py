@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from fedpriv.report.compare import spread
 from fedpriv.report.words import figure
-from fedpriv.studies.looks import FAMILY_ERROR, Judged, Sides, holm, judged_sides, pooled, sequential, together
+from fedpriv.studies.looks import FAMILY_ERROR, Sides, above, holm, sequential, together
 from fedpriv.studies.results import Estimate, Ordering, Verdict
 
 HOLDS: Verdict = "holds"
@@ -180,9 +180,9 @@ def guess_words(one: Values, other: Values) -> str:
 def at_most(
     value: Values, bound: float, bound_label: str = "", bound_kind: Kind = "exact", decides: str = ""
 ) -> Outcome:
-    """Of a figure that is computed, not sampled over seeds: its largest counts; of an attack's accuracy the mean over
-    its runs. A bound decides on its side only: an upper bound above the claim refutes nothing, and an attack that finds
-    less than the claim confirms nothing, unless ``decides`` says why it does here.
+    """Of a figure that is computed, not sampled over seeds: its largest counts. A bound decides on its side only: an
+    upper bound above the claim refutes nothing, and an attack that finds less than the claim confirms nothing, unless
+    ``decides`` says why it does here.
     """
     largest = max(value.by_seed.values())
     named = f", “{bound_label}”" if "(" in bound_label else f" ({bound_label})" if bound_label else ""
@@ -190,12 +190,10 @@ def at_most(
     found = figure(largest)
     sides = None
     if value.kind == "estimate":
-        runs = [Judged(value.by_seed[seed], *value.intervals.get(seed, _NONE)) for seed in sorted(value.by_seed)]
-        all_of_them = pooled(runs)
-        sides, largest = judged_sides(runs, bound, value.looks), all_of_them.value
+        low, high = (max((one[end] for one in value.intervals.values()), default=math.nan) for end in (0, 1))
+        sides = above(largest, low, high, bound)
         verdict = decided(holm({0: sides})[0])
-        several = f", {len(runs)} runs" if len(runs) > 1 else ""
-        found = f"{figure(largest)} [{figure(all_of_them.low)}, {figure(all_of_them.high)}]{several}"
+        found += f" [{figure(low)}, {figure(high)}]"
     elif largest <= bound:
         verdict = OPEN if value.kind in ("lower", "refuting") or (bound_kind == "upper" and not decides) else HOLDS
     else:
@@ -207,11 +205,8 @@ def at_most(
         words += f". {_ONE_SIDED[value.kind if value.kind != 'exact' else bound_kind]}"
     elif decides:
         words += f". {decides}"
-    return Outcome(verdict, words, sides=sides, blocked=value.kind != "estimate")
+    return Outcome(verdict, words, sides=sides, blocked=True)
 
-
-#: Of a record without its interval.
-_NONE = (math.nan, math.nan)
 
 _ONE_SIDED: Mapping[Kind, str] = {
     "upper": "An upper bound: the truth may be less",
