@@ -6,7 +6,7 @@
 board     names of files in conf/leaderboard, with commas; all: all of them
 scale     small, or literal: with a board's longer setting, where its file has one
 plan      true: print how many runs it takes and how long about, run nothing but the plans of methods
-run       false: evaluate the runs that are there anew; an error where one is missing
+run       false: evaluate the runs that are there anew, and compute what needs no run; an error where one is missing
 data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PICTURES, or ./data
 download  true: fetch what is missing
 workers   runs at a time; 0: one per core

@@ -25,6 +25,8 @@ QUIET = ("engine=inprocess", "engine.threads_per_client=1", "operations.report=f
 
 #: Kinds whose options are their own, and not those of `python -m fedpriv`.
 WITHOUT_CONFIG = ("dme", "computed")
+#: Kinds that take a second and train nothing: made also where nothing is to be run.
+NO_RUNS = ("plan", "tuning", "computed")
 #: What a person types for a job of a kind, where it is not `python -m fedpriv`.
 MODULES = {
     "plan": "fedpriv plan=true",

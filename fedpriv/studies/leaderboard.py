@@ -20,7 +20,7 @@ from fedpriv.studies import private_tuning, tuning_cost
 from fedpriv.studies.board_jobs import Found, Prepared, plainly, why_not
 from fedpriv.studies.board_results import NO_ACCURACY, Key, Tuned, board_of
 from fedpriv.studies.carrying_out import Failure, carry_out_all, find, process_pool, restore
-from fedpriv.studies.jobs import Job
+from fedpriv.studies.jobs import NO_RUNS, Job
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.ranking import GUESSING
 from fedpriv.studies.results import Board, Leaderboard, RunRecord
@@ -57,8 +57,9 @@ def carry_out(
         done: dict[Job, RunRecord | Failure] = {}
 
         def do(stage: str, jobs: Sequence[Job]) -> Found:
-            if not may_run and (missing := sum(find(job, folder / RUNS) is None for job in set(jobs))):
-                raise RunFailed(f"run=false: {missing} of {len(set(jobs)):,} runs ({stage}) are missing: run=true")
+            runs = {job for job in jobs if job.kind not in NO_RUNS}
+            if not may_run and (missing := sum(find(job, folder / RUNS) is None for job in runs)):
+                raise RunFailed(f"run=false: {missing} of {len(runs):,} runs ({stage}) are missing: run=true")
             found = carry_out_all(
                 jobs, folder / RUNS, told=lambda job, result, done, of: told(stage, job, result, done, of), pool=pool
             )

@@ -11,7 +11,7 @@ from fedpriv.studies.adding_seeds import Do, Study
 from fedpriv.studies.carrying_out import Failure, carry_out_all, find, restore
 from fedpriv.studies.experiments import plan
 from fedpriv.studies.figures import draw_figures
-from fedpriv.studies.jobs import Job
+from fedpriv.studies.jobs import NO_RUNS, Job
 from fedpriv.studies.reproduction import evaluate
 from fedpriv.studies.results import RunRecord, read_runs, write_results
 from fedpriv.studies.spec import Reproduction, Scale
@@ -19,8 +19,6 @@ from fedpriv.studies.study_progress import StudyProgress
 from fedpriv.studies.study_words import counted, write_words
 
 RUNS = "runs"
-#: Kinds that take a second and train nothing: made also where nothing is to be run.
-NO_RUNS = ("plan", "computed")
 
 
 def reproduce(

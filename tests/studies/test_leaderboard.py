@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
@@ -181,7 +182,12 @@ def test_a_board_from_search_to_page(
     # Called again, nothing is run; with another option, only what has it, unless runs are not wanted.
     monkeypatch.setattr("fedpriv.studies.leaderboard.process_pool", lambda workers: nullcontext(Inline()))
     before = folders(out)
+    trained = [line for line in (out / "runs.jsonl").read_text().splitlines() if json.loads(line)["kind"] == "train"]
+    (out / "runs.jsonl").write_text("\n".join(trained) + "\n")
+    for prices in [*(out / "runs").glob("tuning-*-s*"), *(out / "runs").glob("plan-*")]:
+        shutil.rmtree(prices)  # they need no run
     assert call(out, capfd, "run=false")[0] == 0 and folders(out) == before
+    assert read_results(out, Leaderboard)[0].boards == results.boards and list((out / "runs").glob("tuning-*-s*"))
     methods = [
         {**method, "search": {"local.lr": {"low": 0.1, "high": 0.2}}} if method["name"] == "fedcad" else method
         for method in TINY["methods"]
