@@ -59,7 +59,7 @@ def carry_out(
         def do(stage: str, jobs: Sequence[Job]) -> Found:
             runs = {job for job in jobs if job.kind not in NO_RUNS}
             if not may_run and (missing := sum(find(job, folder / RUNS) is None for job in runs)):
-                raise RunFailed(f"run=false: {missing} of {len(runs):,} runs ({stage}) are missing: run=true")
+                raise RunFailed(f"run=false: {missing:,} of {len(runs):,} runs ({stage}) are missing: run=true")
             found = carry_out_all(
                 jobs, folder / RUNS, told=lambda job, result, done, of: told(stage, job, result, done, of), pool=pool
             )
