@@ -47,21 +47,22 @@ def _read(file: Path) -> RunRecord | None:
         return None
 
 
-def restore(study: Path, folder: Path, durable: bool = True) -> None:
+def restore(study: Path, folder: Path, durable: bool = True) -> list[RunRecord]:
     """Before a study goes on: what its runs.jsonl holds is done, also where the jobs' own folders are gone, as in a
     fresh checkout. What is marked there as superseded is not: its folder goes, and the job is carried out again.
-    durable=False: for a call that makes no run, and leaves the lines of runs.jsonl as they are.
+    durable=False: for a call that makes no run, and keeps the lines of runs.jsonl. Returns what these hold.
     """
     try:
         records = read_runs(study)
     except RunFolderError:  # none, or not to be read: the jobs are carried out
-        return
+        return []
     for record in records:
         there = _read(folder / record.name / RECORD_FILE)
         if record.superseded is None and there is None:
             _write(record, folder, durable)
         elif record.superseded is not None and there == record.model_copy(update={"superseded": None}):
             shutil.rmtree(folder / record.name)
+    return records
 
 
 def _write(record: RunRecord, folder: Path, durable: bool = True) -> None:

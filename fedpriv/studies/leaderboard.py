@@ -50,10 +50,10 @@ def carry_out(
     may_run: bool = True,
 ) -> tuple[Leaderboard, list[RunRecord]]:
     """Plans, tunes and runs; what is done already is not done again. Raises `RunFailed` where the reference fails, and
-    unless it may_run, where a run is missing.
+    unless it may_run, where a run is missing. Without may_run, records that nothing rests on are returned too.
     """
     with locked(folder / RUNS), process_pool(workers or os.cpu_count() or 1) as pool:
-        restore(folder, folder / RUNS, durable=may_run)
+        there = restore(folder, folder / RUNS, durable=may_run)
         done: dict[Job, RunRecord | Failure] = {}
 
         def do(stage: str, jobs: Sequence[Job]) -> Found:
@@ -78,7 +78,8 @@ def carry_out(
         note=NOTE,
         boards=tuple(made),
     )
-    return results, kept
+    used = {record.name for record in kept}
+    return results, kept if may_run else [*kept, *(record for record in there if record.name not in used)]
 
 
 def planned(boards: Sequence[Prepared], folder: Path, workers: int = 0, told: Told = lambda *_: None) -> Found:

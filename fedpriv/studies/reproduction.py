@@ -252,7 +252,7 @@ def _table(name: str, table: TableSpec, found: Measured, stopped: str) -> Table:
 
 def _notes(name: str, table: TableSpec, found: Measured, stopped: str) -> list[str]:
     scale = found.scale
-    notes = [f"At both scales: {table.differs}."] if table.differs else []
+    notes = [f"At both scales: {'; '.join(table.differs)}."] if table.differs else []
     notes += [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
     if table.held is not None:
         best = {line.label: best_column(found, name, row) for row, line in table.rows.items()}

@@ -53,6 +53,10 @@ def _looks(value: tuple[int, ...]) -> tuple[int, ...]:
 Looks = Annotated[tuple[int, ...], BeforeValidator(_one_look), AfterValidator(_looks)]
 
 
+def _one_text(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 def _reference(value: Any) -> Any:
     return tuple(value.split("/")) if isinstance(value, str) else value
 
@@ -76,7 +80,8 @@ class TableSpec(Spec):
     scale is added too, unless `literal` has scale=small. scales: at which of them the table is made at all.
     small_differs: in what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures
     of the training set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
-    differs: in what no scale is the paper's setting. seeds, core_minutes: in place of the paper's (`Reproduction`).
+    differs: in what no scale is the paper's setting, one part or several. seeds, core_minutes: in place of the paper's
+    (`Reproduction`).
     """
 
     title: str
@@ -90,7 +95,7 @@ class TableSpec(Spec):
     extra: tuple[str, ...] = ()
     scales: tuple[Scale, ...] = ("small", "literal")
     small_differs: str = ""
-    differs: str = ""
+    differs: Annotated[tuple[str, ...], BeforeValidator(_one_text)] = ()
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
     seeds: Mapping[Scale, Looks] | Looks | None = None
@@ -122,7 +127,7 @@ class TableSpec(Spec):
 
     def differences(self, scale: Scale) -> list[str]:
         """In what the table's setting is not the paper's."""
-        return [words for words in (self.differs, self.small_differs if scale == "small" else "") if words]
+        return [words for words in (*self.differs, self.small_differs if scale == "small" else "") if words]
 
     def percent(self, row: str, column: str) -> bool:
         return self.measure_of(row, column) in PERCENT

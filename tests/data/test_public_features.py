@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import FeaturesConfig
-from fedpriv.data import axes
+from fedpriv.data import axes, feature_rows
 from fedpriv.data import stroke_map as map_module
 from fedpriv.data.directions import Directions
 from fedpriv.data.feature_rows import FeatureArrays
@@ -259,6 +259,18 @@ def spoil(file: Path, how: str) -> None:
     else:
         content[-200] ^= 1
         file.write_bytes(content)
+
+
+def test_features_that_were_kept_in_an_older_form_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    images, chosen = smooth((1, 12, 12)), options("gradients")
+    monkeypatch.setattr(feature_rows, "FORM", feature_rows.FORM - 1)
+    with monkeypatch.context() as older:
+        older.setattr(Features, "__call__", lambda self, images: np.full((len(images), self.dims), 7, np.float32))
+        assert (FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"set": 1}, tmp_path).array == 7).all()
+    assert (FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"set": 1}, tmp_path).array == 7).all()
+    monkeypatch.undo()
+    found = FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"set": 1}, tmp_path).array
+    np.testing.assert_array_equal(found, Features(chosen, (1, 12, 12), tmp_path)(images))
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
