@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.statistics import Figure, median_interval
-from fedpriv.common.identities import Identity, new_identity
+from fedpriv.common.identities import Identity, new_identity, verified
 from fedpriv.common.messages import (
     CONFIRM,
     EXCHANGE,
@@ -42,13 +42,14 @@ from fedpriv.common.messages import (
     train_content,
 )
 from fedpriv.common.records import num_bytes
+from fedpriv.common.sum_graph import graph_of
 from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.mechanisms.residues import add_residues, pack_residues, packed_size, to_residues, unpack_residues
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.secure_sum.collector import Collector
 from fedpriv.secure_sum.masks import word_type
 from fedpriv.secure_sum.member import Member, join
-from fedpriv.secure_sum.sum_session import SumSession, chosen_graph, graph_of
+from fedpriv.secure_sum.sum_session import SumSession
 
 T = TypeVar("T")
 
@@ -62,15 +63,17 @@ class Case:
     bits: int
     whole: bool
     drops: tuple[float, ...] = (0.0, 0.1, 0.3)
+    colluders: int = 0
 
     def __str__(self) -> str:
-        return f"{self.clients} clients, {self.size} parameters, {self.bits} bits, up to {max(self.drops):.0%} dropouts"
+        size = f"{self.clients} clients, {self.size} parameters, {self.bits} bits"
+        return f"{size}, {self.colluders} colluders, up to {max(self.drops):.0%} dropouts"
 
 
 CASES = (
     Case(100, 80_202, 18, whole=True),
     Case(1_000, 80_202, 18, whole=True, drops=(0.0, 0.1)),
-    Case(1_000, 80_202, 18, whole=True, drops=(0.3,)),
+    Case(1_000, 80_202, 18, whole=True, drops=(0.1,), colluders=50),
     Case(100, 11_000_000, 20, whole=False, drops=(0.1,)),
 )
 SMALL = (Case(6, 300, 18, whole=True, drops=(0.0, 0.2)),)
@@ -91,13 +94,10 @@ class Measurement:
         self.case, self.table = case, dict[str, Figure]()
         self.seconds: dict[str, dict[int, float]] = {}
         self.num_bytes: dict[str, int] = {}
-        # Above 200 clients the graph must bear the most dropouts that are measured.
-        k, t = graph_of(case.clients, None, None)
-        if k and max(case.drops) > 0.2:
-            k, t = chosen_graph(case.clients, 0.1, max(case.drops))
+        k, t = graph_of(case.clients, None, case.colluders)
         self.grid = SumGrid("gaussian", case.size, case.clients, case.bits, 0.1)
         members, digest = tuple(range(case.clients)), hashlib.sha256(bytes(4 * case.size)).digest()
-        context = (members, t, k, case.bits, self.grid.numbers, bytes(32), digest)
+        context = (members, t, k, case.colluders, case.bits, self.grid.numbers, bytes(32), digest)
         self.session = SumSession("", 1, 0, *context)
         self.theta = bytes(4 * case.size)
         pairs = {client: new_identity(client.to_bytes(4, "big")) for client in members}
@@ -150,7 +150,9 @@ class Measurement:
             server.add_announcement(client, [announced[client]])
         group = server.group
         for client in session.members:
-            told = dict(zip(group.peers(client), server.announced_to(client), strict=True))
+            others = [other for other in group.roster if other != client]
+            told = dict(zip(others, server.announced_to(client), strict=True))
+            verified.cache_clear()  # what another client has checked
             more, found = timed(
                 lambda c=client, t=told: members[c].share_out(session.members, t, self.known[c])  # type: ignore[misc]
             )
@@ -203,7 +205,8 @@ class Measurement:
         answers = dict[int, tuple[dict[int, bytes], list[bytes]]]()
         for client in server.signers:
             told = server.signatures_for(client)
-            taken, found = timed(lambda c=client, t=told: members[c].unmask(t, self.known[c]))  # type: ignore[misc]
+            verified.cache_clear()
+            taken, (_, found) = timed(lambda c=client, t=told: members[c].unmask(t, self.known[c], 1))  # type: ignore[misc]
             opening.append(taken)
             answers[client] = told, list(found.values())
         words, start = total.astype(word_type(case.bits)), began()

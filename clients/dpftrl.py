@@ -103,6 +103,6 @@ class DPFTRLClient(Client):
             bandwidth=asked.bandwidth,
             buffers=asked.buffers,
         )
-        mine = self.release(on_all_axes(length * self.clip_norm, shape), None, noise).value
+        mine = self.release(on_all_axes(length * self.clip_norm, shape, self.audit_axes), None, noise).value
         released, _ = mechanism.release(mine.double(), noise)
         return Release((released / (mechanism.std or 1.0)).float(), mechanism)

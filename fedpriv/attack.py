@@ -7,17 +7,18 @@ attack:
                        (attack.keep_snapshots=true)
     ml_leaks           the three largest posteriors of the final model; learns from one shadow model
     white_box          loss, gradient norms, activations, label; knows the membership of a participant's own pictures
-    lira               likelihood ratio against shadow models that were trained without the example (offline)
+    lira               likelihood ratio of shadow models that were trained with the example and without it
     all                those of the four that the run allows (the default)
 members: evaluated members at most, and as many non-members. known_share: share of the clients that the attacker
 controls. shadows: shadow models of lira. workers: processes that train them. seed: draws examples and shadow models.
 control_models, control_examples, control_epochs: the positive control. The run's own attack.* are the defaults.
 
 Every attack runs three times: on the run; on models that overfit without noise, where it must succeed; on a model that
-was trained on other data, where it must do no better than chance. Where one of these two controls fails, the result is
-not shown and the exit code is 1. Non-members are test pictures and training pictures that no client has; a
-smaller dataset.train_examples leaves more of them. Results go into attacks/, summary.json and report.html of the run;
-shadow models stay in attacks/shadows/ for the next attack.
+was trained with other members, where it must be at chance. Where one of these two controls fails, the result is not
+shown and the exit code is 1. Shadow models train on members and non-members alike. The verdict on the verified epsilon
+is "contradicts", "consistent" or "cannot tell". Only a run with dataset.train_examples=N, at most half of the training
+pictures, can be contradicted: there coins chose the members. Results go into attacks/, summary.json and report.html of
+the run; shadow models stay in attacks/shadows/ for the next attack.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@
 trials: releases of each kind. confidence: of the lower bound. participations: only so many of a client (default: as in
 the run). audit_seed: of the audit's own noise. Any option of a run goes with a call without run=.
 
-mechanism: the client's `release`, the same object that training uses, on worst-case pairs of neighbouring update
-sequences, many independent trials in one vectorised call; keys, batches and per-example clipping are the auditor's.
+mechanism: the client's `release`, the same object that training uses, at the run's own dimension, on worst-case pairs
+of neighbouring update sequences, many independent trials in one vectorised call; keys, batches and per-example clipping
+are the auditor's. And the noise contract: real rounds of a few clients that all hold the same pictures, with their own
+keys, training and messages: every number has noise of its own, which data do not seed, switch off or outgrow.
 training: a real run whose clients (or, where the unit is one example, some of whose examples) are canaries; the
 attacker has the server's view of every message. In addition, up to 2000 real participations of one client with its
 own training, batches, clipping and noise keys, on worst-case data. With ``run=`` the result goes into
@@ -30,14 +32,15 @@ from fedpriv.attacks.auditing import (
     write_release_audit,
     write_training_audit,
 )
+from fedpriv.attacks.contract_check import check_contract
 from fedpriv.attacks.release_audit import AuditedScope, threat_in_words
-from fedpriv.common.command_line import DONE, guarded, path_of
+from fedpriv.common.command_line import DONE, FAILED, guarded, path_of
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.subcommands import nearest
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
-from fedpriv.privacy.auditor import Audit
+from fedpriv.privacy.auditor import BROKEN
 from fedpriv.report.live.task import task
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import with_target
@@ -97,12 +100,15 @@ def _main(arguments: list[str]) -> int:
     if options.level == "training":
         return _audit_training(config, options, folder)
     with task("audit"):
+        contract = check_contract(config)
         scopes = audit_releases(config, options, folder)
     _print(config, scopes)
+    print(contract)
     if folder is not None and options.participations is None:
-        write_release_audit(folder, config, scopes)
+        write_release_audit(folder, config, scopes, contract)
         print(f"written into {folder.path / 'summary.json'} and report.html")
-    return DONE
+    broken = contract.findings or any(scope.verdict == BROKEN for scope in scopes)
+    return FAILED if broken else DONE
 
 
 def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | None) -> int:
@@ -110,16 +116,17 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
         found = audit_training_of(config, options)
     print(
         f"canaries in a real run, {threat_in_words(config)}:\n{found.canaries}; "
-        f"verified epsilon <= {_shown(found.verified)}"
+        f"verified epsilon <= {_shown(found.verified)}: {found.verdicts[0]}"
     )
     fits = found.fits
     print(
-        f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}; {at_most(fits.audit)}"
+        f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}: {found.verdicts[1]}; "
+        f"{at_most(fits.audit.attainable)}"
     )
     if folder is not None:
         write_training_audit(folder, found)
         print(f"written into {folder.path / 'summary.json'} and report.html")
-    return DONE
+    return FAILED if BROKEN in found.verdicts else DONE
 
 
 def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
@@ -135,12 +142,15 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
     for row in [header, *rows]:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     for scope in scopes:
-        print(f"{scope.name}: {scope.audit}; worst pair: {scope.pair}; {at_most(scope.audit)}")
+        print(
+            f"{scope.name}: {scope.audit}; {scope.dimension:,} numbers of {scope.path}; worst pair: {scope.pair}; "
+            f"at the verified epsilon it would have shown {_shown(scope.expected)}, {at_most(scope.attainable)}"
+        )
 
 
-def at_most(found: Audit) -> str:
+def at_most(attainable: float) -> str:
     """The most that this many trials could have shown, in words: beyond it, finding nothing means nothing."""
-    return f"a perfect attack would have shown {_shown(found.attainable)} at most"
+    return f"a perfect attack would have shown {_shown(attainable)} at most"
 
 
 def _shown(value: float | None) -> str:

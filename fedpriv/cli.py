@@ -33,13 +33,14 @@ from fedpriv.common.run_flags import flags_and_overrides
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import COMMANDS, compose
+from fedpriv.config.doubts import doubts
 from fedpriv.config.halves import schema_of
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
-from fedpriv.runs.sweep import FAILURE_FILE, exit_codes, job_ended, planned, which
+from fedpriv.runs.sweep import FAILURE_FILE, Different, exit_codes, job_ended, planned, refuse_used, which
 
 if TYPE_CHECKING:
     pass
@@ -157,7 +158,10 @@ def check(overrides: Sequence[str], multirun: bool) -> Config | None:
     check_hydra([o.input_line or "" for o in parsed if _is_hydras(o.key_or_group)])
     for override in parsed:
         if override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") and not override.is_sweep_override():
-            check_place(override.key_or_group, str(override.value()))
+            place = str(override.value())
+            check_place(override.key_or_group, place)
+            if multirun and override.key_or_group == "hydra.sweep.dir":
+                refuse_used(place)
     given, parsed = parsed, [o for o in parsed if not _is_hydras(o.key_or_group)]
     if not multirun:
         return compose([o.input_line or "" for o in parsed])
@@ -170,9 +174,11 @@ def check(overrides: Sequence[str], multirun: bool) -> Config | None:
     (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None) or [[[]]]
     planned(len(jobs))
     seen: set[str] = set()
+    different = Different([o for o in parsed if o.is_sweep_override()])
     for number, job in enumerate(jobs):
         if number < CHECKED_JOBS or not seen.issuperset(job):
             compose([str(override) for override in job])
+        different.check(job)
         seen.update(job)
     return None
 
@@ -187,9 +193,7 @@ def _start_ray_early(config: Config) -> None:
 
 def warn(config: Config) -> None:
     """Says on stderr what is allowed and probably not meant."""
-    target, delta = config.privacy.target_epsilon, config.privacy.delta
-    if target is not None and target < delta:
-        words = f"privacy.target_epsilon={target:g} is below privacy.delta={delta:g}: delta alone is the guarantee"
+    for words in doubts(config):
         print(f"fedpriv: warning: {words}", file=sys.stderr, flush=True)
 
 
@@ -343,6 +347,8 @@ def _rerun(folder: str, overrides: Sequence[str]) -> int:
     now = datetime.now()
     name = f"{now:%H-%M-%S}-{config.strategy.name}-{config.dataset.name}"
     chosen = [value for key, value in map(_split, overrides) if key == "hydra.run.dir"]
+    if chosen:
+        check_place("hydra.run.dir", path_of(chosen[0]))
     target = Path(path_of(chosen[0])) if chosen else Path("outputs") / f"{now:%Y-%m-%d}" / name
     with running(target):
         summary = start_run(config, target)

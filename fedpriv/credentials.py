@@ -1,14 +1,19 @@
-"""`fedpriv deploy credentials FOLDER host=NAME[,NAME...] [nodes=3] [days=365]`: the keys and
+"""`fedpriv deploy credentials [server] FOLDER host=NAME[,NAME...] [nodes=3] [days=365]`: the keys and
 certificates of a deployment.
 
     FOLDER/ca/            ca.crt, ca.key            the key stays offline: its holder can impersonate the server
     FOLDER/server/        server.crt, server.key    for the SuperLink, with a copy of ca.crt; the certificate is valid
                                                     for all of host=, and for localhost, 127.0.0.1 and ::1
     FOLDER/node-0/ ...    node.key, node.pub        for a SuperNode (ECDSA, P-384), with a copy of ca.crt
-                          identity.key, peers.json  with these, clients sign keys for each other (Ed25519)
+                          identity.key, .pub        with this, clients sign keys for each other (Ed25519)
+                          peers.json                the public identities of all nodes
 
-Called again, it adds what is missing: more nodes, or a server certificate that was moved away, with a new key. Other
-files are never replaced, except the lists of peers: every new node is a peer of all others.
+Called again, it adds what is missing: as many nodes as nodes= names (none without it). Of a key whose private or public
+file is there, nothing is made: a node that makes its own keys sends node.pub and identity.pub. Nothing is replaced but
+peers.json, which follows from the files identity.pub.
+
+`server FOLDER` renews the server's certificate, with a new key, and touches nothing else; without host= it is valid
+for what the present one is valid for.
 """
 
 from __future__ import annotations
@@ -18,20 +23,23 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded, whole_number
 from fedpriv.common.errors import OptionError
+from fedpriv.common.files import write_atomic
 
 OPTIONS = {"host": "localhost", "nodes": "3", "days": "365"}
+SERVER = "server"  # the word before FOLDER that renews the certificate alone
 MOST_NODES = 10_000
 #: The certificate authority outlives the server's certificates.
 CA_DAYS = 3650
@@ -52,17 +60,47 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: int, days: int) 
     hosts: names and addresses of the server; its certificate is also valid for `THIS_MACHINE`.
     """
     written: list[Path] = []
-    names = list(dict.fromkeys(_name(host) for host in (*hosts, *THIS_MACHINE)))
+    names = _names(hosts)
+    listed = _listed(folder)
     ca_key, ca = _authority(folder / "ca", written)
-    if not (folder / "server" / "server.crt").exists():
+    if not any((folder / "server" / name).exists() for name in ("server.crt", "server.key")):
         _server(folder / "server", names, days, ca_key, ca, written)
     for number in range(nodes):
-        _node(folder / f"node-{number}", written)
+        _node(folder / f"node-{number}", listed.get(str(number)), written)
     for machine in (folder / "server", *_nodes(folder)):
         if not (machine / "ca.crt").exists():
             _write(machine / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), written)
-    _introduce(folder, written)
+    _introduce(folder, listed, written)
     return written
+
+
+def renew_server(folder: Path, hosts: Sequence[str] | None, days: int) -> list[Path]:
+    """A new key and certificate of the server; returns the files that were written. Raises `OptionError`, OSError.
+
+    hosts=None: the names that the present certificate is valid for.
+    """
+    written: list[Path] = []
+    if not (folder / "ca" / "ca.key").exists():
+        words = "has no ca/ca.key: the authority that signed the certificate must sign the new one"
+        raise OptionError("FOLDER", str(folder), words)
+    names = _present_names(folder) if hosts is None else _names(hosts)
+    ca_key, ca = _authority(folder / "ca", written)
+    _server(folder / "server", names, days, ca_key, ca, written)
+    return written
+
+
+def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    return list(dict.fromkeys(_name(host) for host in (*hosts, *THIS_MACHINE)))
+
+
+def _present_names(folder: Path) -> list[x509.GeneralName]:
+    try:
+        present = x509.load_pem_x509_certificate((folder / "server" / "server.crt").read_bytes())
+        found = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        words = f"must be given: the present certificate cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise OptionError("host", "", words) from None
+    return list(dict.fromkeys((*found, *_names(()))))
 
 
 def _nodes(folder: Path) -> list[Path]:
@@ -117,9 +155,13 @@ def _server(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA384())
     )
-    (folder / "server.key").unlink(missing_ok=True)  # left from a certificate that was removed
-    _write(folder / "server.key", _private(key), written, secret=True)
-    _write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), written)
+    for file, content in (
+        ("server.key", _private(key)),
+        ("server.crt", certificate.public_bytes(serialization.Encoding.PEM)),
+    ):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(folder / file, content, mode=0o600 if file == "server.key" else 0o644)
+        written.append(folder / file)
 
 
 def _certificate(
@@ -137,32 +179,90 @@ def _certificate(
     )
 
 
-def _node(folder: Path, written: list[Path]) -> None:
-    """A SuperNode's own keys, in the form that Flower reads (OpenSSH), and its client's identity."""
-    if not (folder / "node.key").exists():
+def _node(folder: Path, listed: str | None, written: list[Path]) -> None:
+    """A SuperNode's own keys, in the form that Flower reads (OpenSSH), and its client's identity.
+
+    listed: its public identity (hex) in a peers.json, if there is one: then no other is made.
+    """
+    if not any((folder / name).exists() for name in ("node.key", "node.pub")):
         key = ec.generate_private_key(Curve())
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
         public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        (folder / "node.pub").unlink(missing_ok=True)
         _write(folder / "node.key", key.private_bytes(*form), written, secret=True)
         _write(folder / "node.pub", public + b"\n", written)
-    if not (folder / "identity.key").exists():
-        _write(folder / "identity.key", _private(Ed25519PrivateKey.generate()), written, secret=True)
+    if listed is None and not any((folder / name).exists() for name in ("identity.key", "identity.pub")):
+        identity = Ed25519PrivateKey.generate()
+        _write(folder / "identity.key", _private(identity), written, secret=True)
+        _write(folder / "identity.pub", _public(identity.public_key()), written)
 
 
-def _introduce(folder: Path, written: list[Path]) -> None:
-    """Every node's list of all clients' public keys."""
-    found: dict[str, str] = {}
+def _listed(folder: Path) -> dict[str, str]:
+    """The identities (hex) that are known before anything is written, by the node's number: from `identity.pub`, else
+    from `identity.key`, else from a peers.json that was made when these were there.
+
+    Raises `OptionError` for a file that is no such key, for two that contradict each other, and for one key twice.
+    """
+    peers: dict[str, str] = {}
+    for file in (node / "peers.json" for node in _nodes(folder)):
+        peers |= json.loads(file.read_bytes()) if file.exists() else {}
+    found = dict(peers)
     for node in _nodes(folder):
-        key = serialization.load_pem_private_key((node / "identity.key").read_bytes(), password=None)
-        assert isinstance(key, Ed25519PrivateKey), f"{node}/identity.key is not an Ed25519 key"
-        found[node.name.removeprefix("node-")] = key.public_key().public_bytes_raw().hex()
-    text = (json.dumps(found, indent=1) + "\n").encode()
+        number, key_file, public_file = _number(node), node / "identity.key", node / "identity.pub"
+        public = _ed25519(public_file) if public_file.exists() else peers.get(number)
+        private = _ed25519(key_file) if key_file.exists() else public
+        if private is None:
+            continue
+        found[number] = public or private
+        if private != found[number]:
+            source = "identity.pub" if public_file.exists() else "peers.json"
+            words = f"{key_file} is not the key of {source}; keep the right identity.pub there, and remove the other"
+            raise OptionError("FOLDER", str(folder), words)
+    twice = sorted(number for number, key in found.items() if list(found.values()).count(key) > 1)
+    if twice:
+        raise OptionError("FOLDER", str(folder), f"nodes {', '.join(twice)} have one identity; each needs its own")
+    return found
+
+
+def _number(node: Path) -> str:
+    return node.name.removeprefix("node-")
+
+
+def _ed25519(file: Path) -> str:
+    """The public identity (hex) in a PEM file, private or public as its name says. Raises `OptionError`."""
+    try:
+        if file.suffix == ".pub":
+            public = serialization.load_pem_public_key(file.read_bytes())
+        else:
+            private = serialization.load_pem_private_key(file.read_bytes(), password=None)
+            public = private.public_key()  # type: ignore[assignment]
+        if not isinstance(public, Ed25519PublicKey):
+            raise ValueError("another kind of key")
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        what = "public" if file.suffix == ".pub" else "private"
+        words = f"{file} must be an Ed25519 {what} key in PEM ({getattr(error, 'strerror', None) or error})"
+        raise OptionError("FOLDER", str(file.parent.parent), words) from None
+    return public.public_bytes_raw().hex()
+
+
+def _introduce(folder: Path, listed: Mapping[str, str], written: list[Path]) -> None:
+    """Every node's `identity.pub`, and its list of all clients' public keys."""
+    found = dict(listed)
+    for node in _nodes(folder):
+        number, public_file = _number(node), node / "identity.pub"
+        if not public_file.exists() and number in found:  # its files are older than this one
+            _write(public_file, _public(Ed25519PublicKey.from_public_bytes(bytes.fromhex(found[number]))), written)
+        if public_file.exists():
+            found[number] = _ed25519(public_file)
+    text = (json.dumps({number: found[number] for number in sorted(found, key=int)}, indent=1) + "\n").encode()
     for node in _nodes(folder):
         peers = node / "peers.json"
         if not peers.exists() or peers.read_bytes() != text:
-            peers.unlink(missing_ok=True)
-            _write(peers, text, written)
+            write_atomic(peers, text, mode=0o644)
+            written.append(peers)
+
+
+def _public(key: Ed25519PublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _private(key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
@@ -199,13 +299,19 @@ def _main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE if arguments else MISTAKE
-    place, *given = arguments
+    renew = arguments[0] == SERVER and len(arguments) > 1 and "=" not in arguments[1]
+    place, *given = arguments[renew:]
     if "=" in place:
         raise OptionError("FOLDER", place, "comes first: where the files are to be written")
-    options = command_options(given, OPTIONS, "fedpriv.credentials")
-    hosts = options["host"].split(",")
-    nodes, days = whole_number(options, "nodes", 0, MOST_NODES), whole_number(options, "days", 1, CA_DAYS)
-    written = make_credentials(Path(place), hosts, nodes, days)
+    folder, named = Path(place), {argument.partition("=")[0] for argument in given}
+    known = {name: value for name, value in OPTIONS.items() if not (renew and name == "nodes")}
+    options = command_options(given, known, "fedpriv.credentials")
+    hosts, days = options["host"].split(","), whole_number(options, "days", 1, CA_DAYS)
+    if renew:
+        written = renew_server(folder, hosts if "host" in named else None, days)
+    else:
+        begun = (folder / "ca" / "ca.crt").exists() and "nodes" not in named
+        written = make_credentials(folder, hosts, 0 if begun else whole_number(options, "nodes", 0, MOST_NODES), days)
     for path in written:
         print(path)
     print(f"{len(written)} files written" if written else "everything was there already")

@@ -4,7 +4,9 @@
     bundle APP                                   print the SHA-256 of an app, a folder or a .fab file
     init    policy=FILE data=FOLDER classes=A,B size=32 [channels=3]
                                                  begin the data folder's ledger, once; declares its pictures
-    declare policy=FILE data=FOLDER              declare the number of pictures that the folder now holds
+    declare policy=FILE data=FOLDER [classes=A,B] [size=32] [channels=3]
+                                                 declare the number of pictures that the folder now holds, and what
+                                                 is given besides; nothing that was spent is forgotten
     status  policy=FILE data=FOLDER              what was spent of each budget
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
             [metrics_port=0] [metrics_address=127.0.0.1]
@@ -19,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +33,7 @@ from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
+    from fedpriv.deployment.data_ledger import Declared
     from fedpriv.report.live.prometheus import NodeSnapshot
 
 REQUIRED = None
@@ -37,7 +41,7 @@ COMMANDS: dict[str, dict[str, str | None]] = {
     "policy": {},
     "bundle": {},
     "init": {"policy": REQUIRED, "data": REQUIRED, "classes": REQUIRED, "size": REQUIRED, "channels": "3"},
-    "declare": {"policy": REQUIRED, "data": REQUIRED},
+    "declare": {"policy": REQUIRED, "data": REQUIRED, "classes": "", "size": "", "channels": ""},
     "status": {"policy": REQUIRED, "data": REQUIRED},
     "run": {
         "policy": REQUIRED,
@@ -56,7 +60,8 @@ TEMPLATE = """\
 counter: /var/lib/fedpriv/counter.json # outside the data folder, and in no backup together with it
 budgets: # every release must keep to all of them, over everything that the data folder's ledger holds
   - {unit: client, delta: 1.0e-5, max_epsilon: 8.0, adjacency: replace-one, observer: server}
-accountant: gaussian # renyi: other mechanisms too (then order: null, or a Renyi order)
+accountant: gaussian # for Gaussian noise alone. renyi: secure sums and all other mechanisms too (order: null, or one)
+# Choose before the first message leaves. Later gaussian can still become renyi, once, with a tenth of delta.
 strategies: [fedcad, fedldp]
 variants: [repaired]
 bundles: [] # SHA-256 of each approved app: python -m fedpriv.node bundle APP
@@ -84,34 +89,59 @@ def _bundle(options: dict[str, str]) -> None:
 
 
 def _init(options: dict[str, str]) -> None:
-    from fedpriv.data.on_nodes import count_pictures
-    from fedpriv.deployment.data_ledger import DataLedger, Declared
+    from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.policy import Spent, read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
-    classes = tuple(options["classes"].split(","))
-    if len(set(classes)) < 2 or not all(classes):
-        raise OptionError("classes", options["classes"], "at least 2 names of class folders, as in cat,dog")
-    size, channels = whole_number(options, "size", 4, 1024), whole_number(options, "channels", 1, 3)
-    declared = Declared(count_pictures(data, classes), classes, size, channels)
+    declared = _declared(options, data)
+    print(f"public, until `declare` changes it: {_in_words(declared, data)}")
+    print(f"accountant {policy.accountant}: until the first message leaves, the policy may name the other one")
+    print(f"for good: one ledger, {data / '.fedpriv'}, with the counter {policy.counter}", flush=True)
     DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
-    print(f"{declared.examples} pictures declared; the ledger is {data / '.fedpriv'}, its counter {policy.counter}")
+    print(f"{declared.examples} pictures declared; the ledger has begun")
 
 
 def _declare(options: dict[str, str]) -> None:
-    from dataclasses import replace
-
-    from fedpriv.data.on_nodes import count_pictures
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.policy import read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     with DataLedger(data, Path(policy.counter)).held() as ledger:
         before = ledger.declared()
-        now = replace(before, examples=count_pictures(data, before.classes))
+        kept = {"classes": ",".join(before.classes), "size": str(before.size), "channels": str(before.channels)}
+        now = _declared(kept | {name: value for name, value in options.items() if value}, data)
         if now != before:
             ledger.declare(now)
-    print(f"{now.examples} pictures declared, {before.examples} before")
+    print(f"{now.examples} pictures declared, {before.examples} before: {_in_words(now, data)}")
+
+
+def _declared(options: dict[str, str], data: Path) -> Declared:
+    """What is public of these pictures. Raises `OptionError` for what no run could name, `DataError`."""
+    from fedpriv.config.compose import REMOTE_VALUE
+    from fedpriv.data.on_nodes import count_pictures
+    from fedpriv.deployment.data_ledger import Declared
+
+    classes = tuple(options["classes"].split(","))
+    if (
+        len(set(classes)) < max(2, len(classes))
+        or not all(classes)
+        or not REMOTE_VALUE.fullmatch(f"[{','.join(classes)}]")
+    ):
+        words = "at least 2 different names of class folders, as in cat,dog, of A-Z a-z 0-9 _ . + - alone"
+        raise OptionError("classes", options["classes"], words)
+    if options["channels"] not in ("1", "3"):
+        raise OptionError("channels", options["channels"], "1 for grey or 3 for colour")
+    size = whole_number(options, "size", 4, 1024)
+    return Declared(count_pictures(data, classes), classes, size, int(options["channels"]))
+
+
+def _in_words(declared: Declared, data: Path) -> str:
+    """With the pictures of every class: a name that is mistyped has none."""
+    from fedpriv.data.folders import chosen_classes
+
+    found = Counter(file.label for file in chosen_classes(data, declared.classes))
+    counts = ", ".join(f"{label} {name} ({found[name]} pictures)" for label, name in enumerate(declared.classes))
+    return f"{counts}; {declared.size} x {declared.size} pixels, channels {declared.channels}"
 
 
 def _status(options: dict[str, str]) -> None:
@@ -150,7 +180,7 @@ def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.policy import read_policy
     from fedpriv.deployment.refusals import note_refusal
-    from fedpriv.deployment.supernode import guard_bundles, run_supernode
+    from fedpriv.deployment.supernode import guard_bundles, run_supernode, wait_to_activate
 
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
     client = whole_number(options, "client", 0, 2**31)
@@ -159,6 +189,7 @@ def _run(options: dict[str, str]) -> None:
     with DataLedger(data, Path(policy.counter)).held(thorough=True) as ledger:
         ledger.settle(policy)  # refusals happen now, not in the first round
     guard_bundles(lambda: read_policy(file).bundles, partial(note_refusal, data))
+    wait_to_activate(partial(print, file=sys.stderr, flush=True))
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
     for name, place in (("identity-key", keys / "identity.key"), ("peer-keys", keys / "peers.json")):
         config |= {name: str(place)} if place.exists() else {}
@@ -236,7 +267,8 @@ def _main(arguments: list[str]) -> int:
     if command == "bundle" and len(given) == 1 and "=" not in given[0]:
         given = [f"app={given[0]}"]
     known = {"app": REQUIRED} if command == "bundle" else COMMANDS[command]
-    WORK[command](command_options(given, known, "fedpriv.node"))
+    may_be_empty = [name for name, default in known.items() if default == ""]
+    WORK[command](command_options(given, known, "fedpriv.node", may_be_empty))
     return DONE
 
 

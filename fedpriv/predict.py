@@ -1,7 +1,7 @@
 """`fedpriv predict run=RUN_FOLDER PICTURE...`: classifies pictures with a finished run's model.
 
     run       the run's folder
-    PICTURE   files in any format that Pillow reads; each is brought to the model's size and colours
+    PICTURE   files in any format that Pillow reads; each is cropped and scaled as the training pictures were
 
 Prints one line for each picture: file, class, probability. In Python: `fedpriv.load(RUN_FOLDER).model`.
 """

@@ -16,12 +16,14 @@ has, and everything else is on the loopback address.
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import ipaddress
 import os
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import threading
@@ -78,6 +80,38 @@ def superlink_arguments(options: dict[str, str]) -> list[str]:
     return [*arguments, "--database", options["database"]] if options["database"] else arguments
 
 
+def private_database(path: Path) -> Path:
+    """The database's file, absolute: it is there from here on, and only this user may read it.
+
+    It holds logs, options, nodes' keys and tokens. SQLite gives its ``-wal``, ``-shm`` and ``-journal`` the mode of the
+    database; those that an earlier start left open to others are mended. Raises `OptionError`.
+    """
+    if str(path).startswith(":") or ":/" in str(path):  # Flower would read it as a name of its own, or as an address
+        raise OptionError("database", str(path), "must be the path of a file; without it nothing is kept")
+    try:
+        file = path.expanduser().resolve()  # where SQLite follows a link, the files beside it are at its end
+        for end in ("", "-wal", "-shm", "-journal"):
+            beside = file.with_name(file.name + end)
+            flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                descriptor = os.open(beside, flags | (0 if end else os.O_CREAT), 0o600)
+            except FileNotFoundError:
+                if end:
+                    continue
+                raise
+            try:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                    raise OSError(errno.EINVAL, f"{beside} is no regular file of this user")
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, no home folder
+        why = getattr(error, "strerror", None) or str(error)
+        raise OptionError("database", str(path), f"must be a file that only this user may read ({why})") from None
+    return file
+
+
 def check_certificate(keys: Path) -> None:
     """Tries the connection that SuperExec will make, in memory. Raises `OptionError` where it would fail.
 
@@ -85,7 +119,7 @@ def check_certificate(keys: Path) -> None:
     """
 
     def refuse(reason: str) -> OptionError:
-        remedy = "move server.crt away and call `python -m fedpriv.credentials` with all of its host= again"
+        remedy = "call `python -m fedpriv.credentials server FOLDER`, with all of its host= if a name is missing"
         return OptionError("credentials", str(keys), f"{reason}; {remedy}")
 
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -132,6 +166,8 @@ def _main(arguments: list[str]) -> int:
         return DONE if arguments else MISTAKE
     options = command_options(arguments, OPTIONS, "fedpriv.superlink", may_be_empty=("database",))
     own = superlink_arguments(options)
+    if options["database"]:
+        own[-1] = str(private_database(Path(options["database"])))
     body = whole_number(options, "max_message", 1, MOST_MIB) * 2**20
     bodies = whole_number(options, "max_messages", 1, 1024)
     connections = whole_number(options, "max_connections", 1, 65535)

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # The processes of a session share the cores: threads of one would wait, busily, for those of another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Shells start what runs in the background with Ctrl-C ignored, and children inherit that; tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACK = SHARED / "data" / "unpack.sh"

@@ -87,7 +87,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     ),
     (
         r"make deploy-demo|python -m deploy\.demo",
-        "two minutes",
+        "three minutes",
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
     (

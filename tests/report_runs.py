@@ -207,7 +207,7 @@ def _attacked(folder: Path, epsilon: float) -> None:
             "non_members": 900,
         },
         "guarantee": {"epsilon": epsilon, "delta": 1e-5, "unit": "client"},
-        "verdict": f"within the guarantee: verified epsilon {epsilon:,.0f}",
+        "verdict": f"consistent with the guarantee: verified epsilon {epsilon:,.0f}",
         "controls": {"hard": {"name": "hard", "passed": True, "balanced_accuracy": estimate, "auc": estimate}},
     }  # fmt: skip
     content = json.loads((folder / "summary.json").read_text())

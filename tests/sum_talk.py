@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.identities import Identity, new_identity
+from fedpriv.common.sum_graph import default_threshold
 from fedpriv.secure_sum.collector import Collector
 from fedpriv.secure_sum.member import Member, join
-from fedpriv.secure_sum.sum_session import SumSession, default_threshold
+from fedpriv.secure_sum.sum_session import SumSession
 
 THETA = b"theta"
 KEYS, SHARES, TRAIN, CONFIRM, UNMASK, NEVER = range(6)
@@ -28,6 +29,7 @@ def a_session(clients: tuple[int, ...] | int, **changes: Any) -> SumSession:
         "members": named,
         "threshold": default_threshold(len(named)),
         "neighbours": 0,
+        "colluders": 0,
         "bits": 18,
         "size": 7,
         "options": OTHERS,
@@ -83,7 +85,8 @@ class Talk:
     def shares(self) -> None:
         group = self.server.group
         for client in self.there(group.roster, SHARES):
-            told = dict(zip(group.peers(client), self.server.announced_to(client), strict=True))
+            others = [other for other in group.roster if other != client]
+            told = dict(zip(others, self.server.announced_to(client), strict=True))
             self.members[client], sealed = self.members[client].share_out(group.roster, told, self.known.get(client))
             self.server.add_shares(client, [sealed[peer] for peer in group.peers(client)])
 
@@ -107,7 +110,7 @@ class Talk:
     def unmask(self) -> None:
         for client in self.there(self.server.signers, UNMASK):
             told = self.server.signatures_for(client)
-            found = self.members[client].unmask(told, self.known.get(client))
+            self.members[client], found = self.members[client].unmask(told, self.known.get(client), self.floor)
             self.server.add_unmasking(client, [found.get(held, b"") for held in self.server.holdings(client)])
 
     def through(self, last: Callable[[], None] | None = None) -> Talk:

@@ -31,6 +31,7 @@ PLAYS_A_CLIENT = (
     "fedpriv.attacks.client_canaries",
     "fedpriv.attacks.example_canaries",
     "fedpriv.attacks.fit_audit",
+    "fedpriv.attacks.gradient_canaries",
     "fedpriv.attacks.noise_contract",
 )
 #: What halves may know of the configuration.

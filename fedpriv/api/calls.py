@@ -143,6 +143,7 @@ def audit_run(
     _check(level, trials, confidence, participations)
     with _guest(quiet=False):
         from fedpriv.attacks import auditing
+        from fedpriv.attacks.contract_check import check_contract
         from fedpriv.runs.folder import RunFolder
         from fedpriv.runs.planning import with_target
 
@@ -157,10 +158,11 @@ def audit_run(
             if folder is not None:
                 auditing.write_training_audit(folder, found)
             return Audit(training=found.canaries, fits=found.fits)
+        contract = check_contract(config)
         scopes = auditing.audit_releases(config, options, folder)
         if folder is not None and participations is None:
-            auditing.write_release_audit(folder, config, scopes)
-        return Audit(tuple(scopes))
+            auditing.write_release_audit(folder, config, scopes, contract)
+        return Audit(tuple(scopes), contract=contract)
 
 
 def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = False, **options: Any) -> Attacks:

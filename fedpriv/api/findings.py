@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv.attacks.contract_check import Contract
 from fedpriv.attacks.fit_audit import FitAudit
 from fedpriv.attacks.release_audit import AuditedScope
 from fedpriv.config.schema import Config
@@ -75,12 +76,14 @@ class Plan:
 @dataclass(frozen=True)
 class Audit:
     """Lower bounds on epsilon, measured by attacking the code. scopes: of the release function, the whole run first.
-    training, fits: with ``level="training"``, of a real run with canaries and of one client's own fit.
+    training, fits: with ``level="training"``, of a real run with canaries and of one client's own fit. contract: of
+    noise, in real rounds; its ``findings`` are empty for sound code.
     """
 
     scopes: tuple[AuditedScope, ...] = ()
     training: CanaryAudit | None = None
     fits: FitAudit | None = None
+    contract: Contract | None = None
 
     @property
     def audited_epsilon(self) -> float:

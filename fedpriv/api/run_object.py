@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.common.errors import RunFolderError
+from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
 
@@ -139,7 +139,11 @@ class Run:
 
 
 def folder_of(run: Run | str | Path) -> Path:
-    return run.folder if isinstance(run, Run) else Path(run).expanduser().absolute()
+    if isinstance(run, Run):
+        return run.folder
+    if not str(run).strip():
+        raise OptionError("folder", str(run), "is empty; it must be a folder's name")
+    return Path(run).expanduser().absolute()
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

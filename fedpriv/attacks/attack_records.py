@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from fedpriv.attacks.experiment import Experiment, Result
-from fedpriv.attacks.metrics import FALSE_POSITIVES, RATES, Judgement, contradiction, judge, roc
+from fedpriv.attacks.experiment import ATTACKS, Experiment, Result
+from fedpriv.attacks.metrics import FALSE_POSITIVES, RATES, Judgement, judge, roc
+from fedpriv.attacks.same_inputs import DIFFER, Inputs
+from fedpriv.attacks.subject import Scored
+from fedpriv.privacy.canaries import audit_pairs
 
 #: Steps of a stored ROC curve.
 STEPS = 1000
@@ -25,21 +29,32 @@ class Guarantee:
     adjacency: str
     observer: str
 
+    @property
+    def turned(self) -> tuple[float, float]:
+        """(epsilon, delta) for replacing one example by another, which is what turning a coin of `Targets` does.
+
+        Under replace-one it is the same. Otherwise one example leaves and another comes, two steps:
+        Pr[A] <= e^eps Pr[B] + delta <= e^eps (e^eps Pr[C] + delta) + delta.
+        """
+        if self.adjacency == "replace-one":
+            return self.epsilon, self.delta
+        return 2 * self.epsilon, min(1.0, (1 + math.exp(min(self.epsilon, 700.0))) * self.delta)
+
     def __str__(self) -> str:
         unit = "one example" if self.unit == "example" else "one client, and so each of its examples"
         return f"verified epsilon {self.epsilon:.3g} at delta {self.delta:g} for {unit} (seen by {self.observer})"
 
 
 def guarantee(privacy: Mapping[str, Any]) -> Guarantee | None:
-    """The smallest finite verified epsilon of a run's summary, or None. Under every threat model here the
-    observer sees the global models, which is all that these attacks use.
+    """The verified epsilon of a run's summary that is smallest for replacing one example; None where none is finite.
+    Under every threat model here the observer sees the global models, which is all that these attacks use.
     """
     found = []
     for threat in (privacy, *privacy.get("others", ())):
         epsilon = threat.get("verified_epsilon")
         if isinstance(epsilon, int | float) and threat.get("unit") in ("example", "client"):
             found.append(Guarantee(epsilon, threat["delta"], threat["unit"], threat["adjacency"], threat["observer"]))
-    return min(found, key=lambda one: one.epsilon, default=None)
+    return min(found, key=lambda one: one.turned[0], default=None)
 
 
 def record(experiment: Experiment, result: Result, promised: Guarantee | None) -> dict[str, Any]:
@@ -51,16 +66,19 @@ def record(experiment: Experiment, result: Result, promised: Guarantee | None) -
         "controls": {control.name: asdict(control) for control in result.controls},
         "setting": {
             "seed": options.seed,
-            "known_examples": 2 * len(targets.known.members),
+            "known_examples": 2 * len(targets.known),
             "known_share": options.known_share,
             "shadow_models": result.shadows,
             "shadow_examples": result.shadow_examples,
             "run_examples": experiment.trained_on,
+            "by_coin": targets.by_coin,
+            "inputs": str(experiment.inputs),
+            "inputs_p_value": experiment.inputs.p_value,
             "models_in_series": len(experiment.model.series) if result.attack == "confidence_series" else 1,
         },
     }
     if not result.shown:
-        return kept | {"reason": reason(result)}
+        return kept | {"reason": f"{reason(result)}; {experiment.inputs}"}
     scored = result.scored
     judged = judge(scored.members, scored.others, scored.threshold)
     false, true = roc(scored.members, scored.others)
@@ -68,7 +86,7 @@ def record(experiment: Experiment, result: Result, promised: Guarantee | None) -
     return kept | {
         "figures": figures(judged),
         "guarantee": None if promised is None else asdict(promised),
-        "verdict": verdict(result, promised),
+        **held_against(scored, promised, targets.by_coin, experiment.inputs),
         "roc": {"false_positive_rate": false[steps].tolist(), "true_positive_rate": true[steps].tolist()},
     }
 
@@ -92,18 +110,38 @@ def reason(result: Result) -> str:
     return "; ".join(str(control) for control in result.controls if not control.passed)
 
 
-def verdict(result: Result, promised: Guarantee | None) -> str:
-    """The result compared with the guarantee, in words."""
+def held_against(scored: Scored, promised: Guarantee | None, by_coin: bool, inputs: Inputs) -> dict[str, Any]:
+    """verdict: contradicts, consistent, or cannot tell, in words; bound: what it is based on, where it is on anything.
+
+    Only coins make an attack a test: elsewhere members and non-members may differ in themselves, and any model tells
+    them apart. The scores of one model's examples depend on each other, so they are not counted as trials: see
+    `one_run_p_value`. The error probability of 5 % is divided among all attacks, whichever are run.
+    """
     if promised is None:
-        return "no finite verified epsilon to hold it against"
-    scored = result.scored
-    found = contradiction(scored.members, scored.others, promised.epsilon, promised.delta)
-    if found is None:
-        return f"within the guarantee: {promised}"
-    return (
-        f"contradicts the guarantee: true positive rate {found.true_positives} at false positive rate "
-        f"{found.false_positives}; {promised}"
-    )
+        return {"verdict": "cannot tell: the run has no finite verified epsilon to hold it against"}
+    if not by_coin:
+        words = (
+            f"cannot tell: no coins chose the members ({inputs}), so an attack may tell pictures apart rather than "
+            "membership; they do with dataset.train_examples=N, at most half of the training pictures"
+        )
+        return {"verdict": words}
+    if inputs.differ:
+        return {"verdict": f"cannot tell: {inputs}, which coins do once in {1 / DIFFER:,.0f} runs"}
+    epsilon, delta = promised.turned
+    found = audit_pairs(scored.members, scored.others, delta=delta, confidence=1 - 0.05 / len(ATTACKS))
+    said = f"{found}; replacing an example may cost {epsilon:.3g}: {promised}"
+    return {
+        "verdict": f"{IN_WORDS[found.verdict(epsilon)]}: {said}",
+        "bound": asdict(found) | {"allowed": epsilon},
+    }
+
+
+#: Verdicts on a guarantee as the report reads them.
+IN_WORDS = {
+    "contradicts": "contradicts the guarantee",
+    "consistent": "consistent with the guarantee",
+    "cannot tell": "cannot tell",
+}
 
 
 def too_few(rate: float) -> str:

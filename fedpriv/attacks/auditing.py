@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.attacks.client_canaries import audit_training
+from fedpriv.attacks.contract_check import Contract
 from fedpriv.attacks.fit_audit import FitAudit, audit_fits
 from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
 from fedpriv.client.build import make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.files import json_number
 from fedpriv.config.schema import Config
+from fedpriv.privacy.auditor import BROKEN, UNDECIDED
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations, planned_events
+
+VERIFIED = "verified epsilon"
 
 #: Names of the audited code in the summary.
 RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
@@ -40,6 +44,24 @@ class TrainingAudit:
     canaries: CanaryAudit
     verified: float
     fits: FitAudit
+
+    @property
+    def verdicts(self) -> tuple[str, str]:
+        """Of the canaries and of the fits, against what is verified for the same."""
+        fits = self.fits.audit
+        return (
+            against_verified(self.canaries.epsilon_lower, self.canaries.attainable, self.verified),
+            against_verified(fits.epsilon_lower, fits.attainable, self.fits.verified),
+        )
+
+
+def against_verified(lower: float, attainable: float, verified: float) -> str:
+    """What a measured lower bound says, which could have been ``attainable`` at most. Below what is verified, a perfect
+    attack would have shown no contradiction either: then nothing can be told.
+    """
+    if lower > verified:
+        return BROKEN
+    return f"consistent with the {VERIFIED}" if attainable >= verified else UNDECIDED
 
 
 def audit_releases(config: Config, options: AuditOptions, folder: RunFolder | None) -> list[AuditedScope]:
@@ -78,6 +100,9 @@ def write_training_audit(folder: RunFolder, audit: TrainingAudit) -> None:
         "canaries": found.canaries,
         "guesses": found.guesses,
         "correct": found.correct,
+        "runs": found.runs,
+        "audited_at_most": json_number(found.attainable),
+        "verdict": audit.verdicts[0],
     }
     summary["privacy"]["fit_audit"] = {
         "audited_on": OWN_FIT,
@@ -86,13 +111,16 @@ def write_training_audit(folder: RunFolder, audit: TrainingAudit) -> None:
         "audited_confidence": fits.audit.confidence,
         "audited_trials": fits.audit.trials,
         "audited_at_most": json_number(fits.audit.attainable),
+        "verdict": audit.verdicts[1],
         "verified_epsilon": json_number(fits.verified),
     }
     folder.write_summary(summary)
     write_report(folder.path)
 
 
-def write_release_audit(folder: RunFolder, config: Config, scopes: Sequence[AuditedScope]) -> None:
+def write_release_audit(
+    folder: RunFolder, config: Config, scopes: Sequence[AuditedScope], contract: Contract | None = None
+) -> None:
     """The whole run's audit goes into the summary's audited_* keys, the plot and the report."""
     from fedpriv.report.audit_plot import AuditRow, draw_audit
     from fedpriv.report.page import write_report
@@ -103,9 +131,12 @@ def write_release_audit(folder: RunFolder, config: Config, scopes: Sequence[Audi
         "audited_epsilon": json_number(whole.audit.epsilon_lower),
         "audited_confidence": whole.audit.confidence,
         "audited_trials": whole.audit.trials,
-        "audited_at_most": json_number(whole.audit.attainable),
+        "audited_at_most": json_number(whole.attainable),
+        "audited_dimension": whole.dimension,
+        "audited_code": whole.path,
+        "audited_expected": json_number(whole.expected),
         "audited_on": RELEASE_FUNCTION,
-        "audit_verdict": whole.verdict,
+        "audit_verdict": _worst(scopes, contract),
         "audits": [
             {
                 "scope": scope.name,
@@ -113,7 +144,10 @@ def write_release_audit(folder: RunFolder, config: Config, scopes: Sequence[Audi
                 "audited_epsilon": json_number(scope.audit.epsilon_lower),
                 "claimed_epsilon": None if scope.claimed is None else json_number(scope.claimed),
                 "verified_epsilon": json_number(scope.verified),
-                "audited_at_most": json_number(scope.audit.attainable),
+                "audited_at_most": json_number(scope.attainable),
+                "audited_dimension": scope.dimension,
+                "audited_trials": scope.audit.trials,
+                "audited_expected": json_number(scope.expected),
                 "verdict": scope.verdict,
                 "rule": scope.audit.rule,
                 "pair": scope.pair,
@@ -121,7 +155,20 @@ def write_release_audit(folder: RunFolder, config: Config, scopes: Sequence[Audi
             for scope in scopes
         ],
     }
+    if contract is not None:
+        summary["privacy"]["noise_contract"] = {
+            "held": list(contract.held),
+            "findings": list(contract.findings),
+            "skipped": contract.skipped,
+        }
     rows = [AuditRow(scope.name, scope.audit, scope.claimed, scope.verified) for scope in scopes]
     draw_audit(rows, folder.path / "audit.png", threat=threat_in_words(config))
     folder.write_summary(summary)
     write_report(folder.path)
+
+
+def _worst(scopes: Sequence[AuditedScope], contract: Contract | None) -> str:
+    """The whole run's verdict, or that of the part that contradicts what is verified."""
+    if contract is not None and contract.findings:
+        return f"{BROKEN}: {contract.findings[0]}"
+    return BROKEN if any(scope.verdict == BROKEN for scope in scopes) else scopes[0].verdict

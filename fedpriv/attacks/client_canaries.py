@@ -1,4 +1,5 @@
-"""Training-level audits, here for the unit client (unit example: `audit_examples`): every client is a canary.
+"""Training-level audits. Here for the unit client, where every client is a canary; for the unit example see
+`fedpriv.attacks.gradient_canaries` and, where gradients are not clipped one by one, `example_canaries`.
 
 Each client's update is replaced by a Dirac vector far longer than the clip norm, with a sign from a secret coin, in
 every round it takes part in. Everything after the update is the production code: cohorts, messages, clipping, noise
@@ -17,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from flwr.app import Message
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.attacks.example_canaries import audit_examples
+from fedpriv.attacks.example_canaries import run_with_pictures
+from fedpriv.attacks.gradient_canaries import planned_guesses, run_with_gradients
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, make_client
+from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.client.memory import MemoryStore
+from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.records import ARRAYS
 from fedpriv.common.vectors import FloatVector, pack_vector, unpack_array
@@ -47,6 +52,13 @@ LENGTH = 10.0
 
 #: Limit on the size of all canaries together (4 GiB).
 MOST_NUMBERS = 2**30
+
+
+#: Runs are repeated until there are so many coins, at most so many times.
+COINS, MOST_RUNS = 100, 20
+
+#: Shares of the coins that are guessed: all, half, ...
+PARTS = (1, 2, 4)
 
 
 class CanaryTrainer:
@@ -99,16 +111,32 @@ class ListeningGrid(InProcessGrid):
 def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAudit:
     """Runs all rounds of ``config`` in this process with canaries of the method's unit of privacy: whole clients
     (the bound is for replace-one) or single examples (add-or-remove-one).
+
+    Few coins show little, however well they are guessed, so runs are repeated, with other keys and coins, until there
+    are `COINS`. Their coins are those of one mechanism: each is of one run alone, and the runs are independent.
     """
-    unit = client_class(config).threat.unit
     # Canaries never touch a run's folder, and planned faults do not concern this audit.
     engine = config.engine.model_copy(update={"name": "inprocess", "device": "auto", "faults": ()})
     config = in_the_open(config.model_copy(update={"engine": engine, "run_dir": None}))
-    return _audit_clients(config, confidence, seed) if unit == "client" else audit_examples(config, confidence, seed)
+    kind, once = client_class(config), _run_with_clients
+    clipped = issubclass(kind, ExampleLevelClient)
+    if kind.threat.unit == "example":
+        once = run_with_gradients if clipped else run_with_pictures
+    runs: list[tuple[NDArray[np.bool_], NDArray[np.float64]]] = []
+    while not runs or (sum(len(coins) for coins, _ in runs) < COINS and len(runs) < MOST_RUNS):
+        doing("runs with canaries", len(runs), max(1, -(-COINS // len(runs[0][0]))) if runs else 1)
+        runs.append(once(config, seed, len(runs)))
+    coins, scores = (np.concatenate(parts) for parts in zip(*runs, strict=True))
+    guesses, present = sorted({max(1, len(coins) // part) for part in PARTS}), None
+    if clipped:
+        guesses, present = planned_guesses(config, len(coins), confidence, seed)
+    delta = config.privacy.delta
+    found = audit_canaries(coins, scores, delta=delta, confidence=confidence, guesses=guesses, present=present)
+    return replace(found, runs=len(runs))
 
 
-def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
-    """Clients that were never in a cohort get the score 0.
+def _run_with_clients(config: Config, seed: int, run: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """(coins, scores). Clients that were never in a cohort get the score 0.
 
     Raises `OptionError` where the server is trusted: in this audit the server is the observer.
     """
@@ -123,9 +151,9 @@ def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
         words = f"a canary for each of {config.num_clients:,} clients does not fit into memory; audit fewer of them"
         raise OptionError("level", "training", words)
     clip_norm = float(config.client_options().get("clip_norm", 1.0))
-    coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins"))
+    coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins", run))
     signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)
-    strategy = make_strategy(config, Worker(config))
+    strategy = make_strategy(config, Worker(config), run)
     if not client.traits.canary_everywhere:
         coordinates = torch.arange(config.num_clients) % size
         directions: list[slice | int] = coordinates.tolist()
@@ -139,9 +167,7 @@ def _audit_clients(config: Config, confidence: float, seed: int) -> CanaryAudit:
     grid = ListeningGrid(config, make_apps(config)[1], directions, strategy.decode or _as_it_is)
     with suppress(BudgetsSpent):  # the releases until then count
         strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
-    scores = np.array([grid.heard[client] for client in range(config.num_clients)])
-    guesses = sorted({max(1, config.num_clients // part) for part in (1, 2, 4)})
-    return audit_canaries(coins.numpy(), scores, delta=config.privacy.delta, confidence=confidence, guesses=guesses)
+    return coins.numpy(), np.array([grid.heard[client] for client in range(config.num_clients)])
 
 
 def _as_it_is(client: int, vector: FloatVector) -> FloatVector:

@@ -1,4 +1,5 @@
-"""Training-level audit of example units: a real run in which some training examples are canaries.
+"""Training-level audit of example units where gradients are not clipped one by one: a real run in which some training
+examples are canaries.
 
 Each canary is one of a client's own examples with a wrong label; a secret coin decides whether it is in the client's
 data at all. Everything else is the production code: cohorts, messages, Poisson batches, clipping, noise, optimizer
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Message
+from numpy.typing import NDArray
 
 from fedpriv.client.build import example_counts
 from fedpriv.common.errors import OptionError
@@ -27,7 +29,7 @@ from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.mechanisms.noise_sources import SeededNoise
-from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, mislabel
+from fedpriv.privacy.canaries import coin_flips, mislabel
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 from fedpriv.training.sequential import LocalData
@@ -48,12 +50,12 @@ class Canaries:
 class ExampleCanaryWorker(Worker):
     """A worker whose clients hold canaries; the declared counts, and so the sampling rates, are unchanged."""
 
-    def __init__(self, config: Config, seed: int) -> None:
+    def __init__(self, config: Config, seed: int, run: int) -> None:
         super().__init__(config)
         each = min(MOST_PER_CLIENT, int(example_counts(config).min()) // 10)
         if each < 1:
             raise OptionError("level", "training", "a client needs at least 10 examples to hold a canary")
-        noise, rng = SeededNoise(seed, "canary examples"), np.random.default_rng([seed, 1])
+        noise, rng = SeededNoise(seed, "canary examples", run), np.random.default_rng([seed, 1, run])
         classes = len(self.data.dataset.classes)
         self.canaries: list[Canaries] = []
         for client in range(config.num_clients):
@@ -115,16 +117,12 @@ class GradientGrid(InProcessGrid):
         return weights
 
 
-def audit_examples(config: Config, confidence: float, seed: int) -> CanaryAudit:
-    """Runs all rounds of ``config`` in this process with canary examples; the bound is for add-or-remove-one."""
-    worker = ExampleCanaryWorker(config, seed)
+def run_with_pictures(config: Config, seed: int, run: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """(coins, scores) of one run of all rounds with canary examples; a coin adds or removes one example."""
+    worker = ExampleCanaryWorker(config, seed, run)
     adopt(config, worker)
     grid = GradientGrid(config, make_apps(config)[1], worker)
-    strategy = make_strategy(config, worker)
+    strategy = make_strategy(config, worker, run)
     with suppress(BudgetsSpent):  # the releases until then count
         strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
-    coins = np.concatenate([canaries.present for canaries in worker.canaries])
-    guesses = sorted({max(1, coins.size // part) for part in (1, 2, 4, 8)})
-    return audit_canaries(
-        coins, grid.scores.ravel(), delta=config.privacy.delta, confidence=confidence, guesses=guesses
-    )
+    return np.concatenate([canaries.present for canaries in worker.canaries]), grid.scores.ravel()

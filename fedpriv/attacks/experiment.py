@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedpriv.attacks import confidence_series, controls, lira, ml_leaks, shadows, white_box
+from fedpriv.attacks import confidence_series, controls, lira, ml_leaks, same_inputs, shadows, white_box
 from fedpriv.attacks.controls import Control
-from fedpriv.attacks.shadows import Job, Shelf, draw_rows
+from fedpriv.attacks.same_inputs import Inputs
+from fedpriv.attacks.shadows import Job, Shelf
 from fedpriv.attacks.subject import Scored, Subject, Trained
-from fedpriv.attacks.targets import FEWEST, Rows, Sides, Targets, TooFewExamples, choose, without_copies
+from fedpriv.attacks.targets import FEWEST, Rows, Targets, TooFewExamples, choose, singles
 from fedpriv.attacks.view import View
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.seeds import generator
@@ -81,25 +84,36 @@ class Experiment:
         self.targets = self._choose(data)
 
     def _choose(self, data: FederatedData) -> Targets:
-        """Members: training pictures of clients that took part. Non-members: reported test pictures and training
-        pictures that no client has; none that equals any client's training picture.
+        """Members: training pictures of clients that took part. Non-members: training pictures that the run's seed left
+        out; where these are too few, or the split is the user's own, test pictures as well.
         """
-        clients = [data.train_indices(client) for client in sorted(self._participants())]
-        used = data.partition.used
+        participants = sorted(self._participants())
+        used, held_out = data.partition.used, np.zeros(0, np.int64)
         if self.config.dataset.split is None:
             training = len(load_dataset(self.config.dataset, self.pool_seed).train)
-            outsiders = np.concatenate([np.setdiff1d(np.arange(training), used), training + data.test])
+            held_out, tested = np.setdiff1d(np.arange(training), used), training + data.test
         else:
-            outsiders = data.test
-        outsiders = without_copies(self.pool.train.images, used, outsiders)
-        return choose(
-            clients,
-            outsiders,
-            np.asarray(self.pool.train.labels),
-            most=self.options.members,
-            known_share=self.options.known_share,
-            rng=generator(self.options.seed, "targets"),
-        )
+            tested = data.test
+        self.public = tested
+
+        def chosen(outsiders: Rows, by_coin: bool) -> Targets:
+            single = singles(self.pool.train.images, np.concatenate([used, outsiders]))
+            clients = [data.train_indices(client) for client in participants]
+            return choose(
+                [rows[np.isin(rows, single)] for rows in clients],
+                outsiders[np.isin(outsiders, single)],
+                np.asarray(self.pool.train.labels),
+                by_coin=by_coin,
+                most=self.options.members,
+                known_share=self.options.known_share,
+                rng=generator(self.options.seed, "targets"),
+            )
+
+        with suppress(TooFewExamples):
+            return chosen(held_out, True)
+        found = chosen(np.concatenate([held_out, tested]), False)
+        self.public = np.sort(found.pairs.rows)
+        return found
 
     def _participants(self) -> set[int]:
         """Clients that released anything; for a method without a ledger, those in any cohort."""
@@ -107,6 +121,12 @@ class Experiment:
         return released or set(np.flatnonzero(schedule(self.config)).tolist())
 
     # --- the run's own models ----------------------------------------------------------------------------
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Whether members and non-members differ as pictures."""
+        pairs = Targets(self.targets.evaluated, self.targets.known).pairs
+        return same_inputs.compare(self.pool.train.images, self.pool.train.labels, pairs, self.options.seed)
 
     @cached_property
     def model(self) -> Trained:
@@ -128,11 +148,13 @@ class Experiment:
     def _seed(self, *key: int | str) -> int:
         return int(generator(self.config.seed, self.options.seed, *key).integers(2**31))
 
-    def _like(self, *key: int | str, snapshots: tuple[int, ...] = ()) -> Job:
-        rows = draw_rows(self.targets.spare, self.trained_on, self.options.seed, *key)
-        job = shadows.like(
-            self.config, rows, self.targets.spare, self.trained_on, seed=self._seed(*key), snapshots=snapshots
-        )
+    def _coins(self, count: int, *key: int | str) -> NDArray[np.bool_]:
+        return generator(self.options.seed, *key).integers(0, 2, count).astype(bool)
+
+    def _like(self, coins: NDArray[np.bool_], *key: int | str, snapshots: tuple[int, ...] = ()) -> Job:
+        """A model trained on one picture of every pair, members and non-members alike."""
+        rows = np.sort(self.targets.pairs.turned(coins).members)
+        job = shadows.like(self.config, rows, self.public, self.trained_on, seed=self._seed(*key), snapshots=snapshots)
         return self._of_pool(job)
 
     def _of_pool(self, job: Job) -> Job:
@@ -140,54 +162,44 @@ class Experiment:
         return replace(job, pool_seed=self.pool_seed)
 
     def shadow_jobs(self, attack: str) -> list[Job]:
+        """Every second one has the coins of the one before, turned: each picture is in half of them."""
         count = {"ml_leaks": 1, "lira": self.options.shadows}.get(attack, 0)
-        return [self._like("shadow", number) for number in range(count)]
-
-    def negative_job(self) -> Job:
-        return self._like("negative", snapshots=tuple(self.folder.snapshots()))
-
-    def control_targets(self) -> list[Targets]:
-        """Targets of each overfitted model: disjoint parts of the evaluated examples; the known ones are reused where
-        there are too few.
-        """
-        half = self.options.control_examples // 2
-        evaluated, known = self.targets.evaluated, self.targets.known
-        count = min(self.options.control_models, len(evaluated.members) // half)
-        half = half if count else min(len(evaluated.members), half)
-        learnt = min(half, len(known.members))
-        if learnt < FEWEST // 2:
-            raise TooFewExamples(f"{len(known.members)} known members are too few for the positive control")
-        parts = []
-        for number in range(max(1, count)):
-            mine = slice(number * half, (number + 1) * half)
-            again = (number * learnt + np.arange(learnt)) % len(known.members)
-            parts.append(
-                Targets(
-                    Sides(evaluated.members[mine], evaluated.others[mine]),
-                    Sides(known.members[again], known.others[again]),
-                    self.targets.spare,
-                )
-            )
-        return parts
-
-    def control_jobs(self, attack: str, parts: list[Targets]) -> tuple[list[Job], list[Job]]:
-        """(overfitted models, their shadow models)."""
-        spare = self.targets.spare
-
-        def job(rows: Rows, *key: int | str) -> Job:
-            return self._of_pool(shadows.overfitted(self.config, np.sort(rows), spare, seed=self._seed(*key)))
-
-        models = [
-            job(np.concatenate([part.evaluated.members, part.known.members]), "positive", number)
-            for number, part in enumerate(parts)
-        ]
-        size = len(models[0].rows)
-        count = {"ml_leaks": 1, "lira": CONTROL_SHADOWS}.get(attack, 0)
-        beside = [
-            job(draw_rows(spare, size, self.options.seed, "control shadow", number), "control shadow", number)
+        pairs = len(self.targets.pairs)
+        return [
+            self._like(self._coins(pairs, "shadow", number // 2) ^ bool(number % 2), "shadow", number)
             for number in range(count)
         ]
-        return models, beside
+
+    def negative_job(self) -> Job:
+        coins = self._coins(len(self.targets.pairs), "negative")
+        return self._like(coins, "negative", snapshots=tuple(self.folder.snapshots()))
+
+    def control_parts(self, count: int, *key: int | str) -> list[Targets]:
+        """Targets of each overfitted model: some of the pairs, turned by coins of its own."""
+        half = self.options.control_examples // 2
+        evaluated, known = self.targets.evaluated.first(half), self.targets.known.first(half)
+        if len(known) < FEWEST // 2:
+            raise TooFewExamples(f"{len(known)} known members are too few for the positive control")
+        return [
+            Targets(
+                evaluated.turned(self._coins(len(evaluated), *key, number, "evaluated")),
+                known.turned(self._coins(len(known), *key, number, "known")),
+            )
+            for number in range(count)
+        ]
+
+    def control_jobs(self, attack: str) -> tuple[list[Targets], list[Job], list[Job]]:
+        """(targets of the overfitted models, these models, their shadow models)."""
+        count = {"ml_leaks": 1, "lira": CONTROL_SHADOWS}.get(attack, 0)
+        parts = self.control_parts(self.options.control_models, "positive")
+
+        def job(part: Targets, *key: int | str) -> Job:
+            rows = np.sort(part.pairs.members)
+            return self._of_pool(shadows.overfitted(self.config, rows, self.public, seed=self._seed(*key)))
+
+        models = [job(part, "positive", number) for number, part in enumerate(parts)]
+        beside = self.control_parts(count, "control shadow")
+        return parts, models, [job(part, "control shadow", number) for number, part in enumerate(beside)]
 
     # --- attacks -----------------------------------------------------------------------------------------
 
@@ -203,8 +215,7 @@ class Experiment:
         return Result(attack, scored, (positive, negative), len(jobs), len(beside[-1].rows))
 
     def _positive(self, attack: str) -> Scored:
-        parts = self.control_targets()
-        models, beside = self.control_jobs(attack, parts)
+        parts, models, beside = self.control_jobs(attack)
         trained = self._train("positive control", [*models, *beside])
         subjects = [Subject(model, trained[len(models) :]) for model in trained[: len(models)]]
         scored = [ATTACKS[attack](self.view, subject, part) for subject, part in zip(subjects, parts, strict=True)]

@@ -1,8 +1,8 @@
-"""LiRA, offline: Carlini, Chien, Nasr, Song, Terzis and Tramèr, "Membership Inference Attacks From First Principles"
-(S&P 2022).
+"""LiRA: Carlini, Chien, Nasr, Song, Terzis and Tramèr, "Membership Inference Attacks From First Principles" (S&P 2022).
 
-The attacker: trains shadow models without the example. Their confidences in it, as log(p / (1 - p)), are modelled as a
-Gaussian; an example is called a member where the attacked model is more confident than that Gaussian explains.
+The attacker trains shadow models, each on one picture of every pair, by coins of its own: half of them with an example,
+half without. Their confidences in it, as log(p / (1 - p)), are modelled as two Gaussians; the score is the log of the
+ratio of the attacked model's likelihoods.
 """
 
 from __future__ import annotations
@@ -12,22 +12,17 @@ from numpy.typing import NDArray
 
 from fedpriv.attacks.metrics import best_threshold
 from fedpriv.attacks.subject import Scored, Subject
-from fedpriv.attacks.targets import Rows, Targets, refuse_overlap
+from fedpriv.attacks.targets import Rows, Targets
 from fedpriv.attacks.view import View
-
-#: With fewer shadow models one variance for all examples is better than one per example (the paper's section VI-B).
-OWN_VARIANCE = 64
 
 
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
     """The threshold is the one that best separates the examples whose membership the attacker knows."""
-    for shadow in subject.shadows:
-        for words, sides in (("evaluated", targets.evaluated), ("known", targets.known)):
-            refuse_overlap("a shadow model's pictures", shadow.rows, f"the {words} pictures", sides.rows)
 
     def scores(rows: Rows) -> NDArray[np.float64]:
-        without = np.stack([view.confidence(shadow.theta, rows) for shadow in subject.shadows])
-        return tail(view.confidence(subject.model.theta, rows), without)
+        seen = np.stack([view.confidence(shadow.theta, rows) for shadow in subject.shadows])
+        inside = np.stack([np.isin(rows, shadow.rows) for shadow in subject.shadows])
+        return likelihood_ratio(view.confidence(subject.model.theta, rows), seen, inside)
 
     parts = (targets.known.members, targets.known.others, targets.evaluated.members, targets.evaluated.others)
     all_scores = scores(np.concatenate(parts))  # one variance for all of them
@@ -36,15 +31,29 @@ def attack(view: View, subject: Subject, targets: Targets) -> Scored:
     return Scored(members, others, best_threshold(known_members, known_others))
 
 
-def tail(confidence: NDArray[np.float64], without: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(confidence - mean) / deviation [n] of the attacked model's confidences [n] under the Gaussians of shadow models
-    that were trained without the examples [shadows, n].
+def likelihood_ratio(
+    confidence: NDArray[np.float64], seen: NDArray[np.float64], inside: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """log N(c; mu_in, v) / N(c; mu_out, v) = s (c - (mu_in + mu_out) / 2) / v [n] of the attacked model's
+    confidences c [n], with s = mu_in - mu_out, from those of shadow models [shadows, n] and whether each of them was
+    trained with the example (bool [shadows, n]).
 
-    The paper's score is Pr[N(mean, deviation^2) <= confidence], which orders examples in the same way and is 1 for
-    many of them in floating point.
+    The shadows are few, so all examples share one variance v (the paper's section VI-B), and s is shrunk towards its
+    mean over the examples by the share of its spread that v explains (James and Stein). An example that all shadows
+    have, or none, gets the mean s.
     """
-    spread = without.std(axis=0, ddof=1)
-    if len(without) < OWN_VARIANCE:
-        spread = np.full(without.shape[1], np.sqrt(np.mean(spread**2)))
-    scores: NDArray[np.float64] = (confidence - without.mean(axis=0)) / np.maximum(spread, 1e-9)
+    many, few = np.maximum(inside.sum(0), 1), np.maximum((~inside).sum(0), 1)
+    with_it, without = (np.where(part, seen, 0).sum(0) / count for part, count in ((inside, many), (~inside, few)))
+    both = inside.any(0) & ~inside.all(0)
+    residual = seen - np.where(inside, with_it, without)
+    freedom = max(1, residual.size - int(inside.any(0).sum() + (~inside).any(0).sum()))
+    variance = max(float((residual**2).sum()) / freedom, 1e-18)
+    shift = np.where(both, with_it - without, 0.0)
+    mean = float(shift[both].mean()) if both.any() else 1.0
+    noise = variance * float((1 / many + 1 / few)[both].mean()) if both.any() else 1.0
+    spread = float(shift[both].var()) if both.any() else 0.0
+    kept = max(0.0, 1 - noise / spread) if spread > 0 else 0.0
+    shrunk = np.where(both, mean + kept * (shift - mean), mean)
+    middle = np.where(both, (with_it + without) / 2, np.where(inside.any(0), with_it - mean / 2, without + mean / 2))
+    scores: NDArray[np.float64] = shrunk * (confidence - middle) / variance
     return scores

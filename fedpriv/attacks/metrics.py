@@ -119,33 +119,10 @@ def operating_point(members: Scores, others: Scores, rate: float, confidence: fl
     """
     if not enough_for(rate, len(others)):
         return None
-    return _point(members, others, rate, confidence)
-
-
-def _point(members: Scores, others: Scores, rate: float, confidence: float) -> OperatingPoint:
     allowed = math.floor(rate * len(others) + 1e-9)
     threshold = np.sort(others)[::-1][allowed] if allowed < len(others) else -math.inf
     found = proportion(int((members > threshold).sum()), len(members), confidence)
     return OperatingPoint(rate, found, proportion(int((others > threshold).sum()), len(others), confidence))
-
-
-def contradiction(
-    members: Scores, others: Scores, epsilon: float, delta: float, confidence: float = 0.95
-) -> OperatingPoint | None:
-    """The operating point at a small false positive rate that no mechanism of this guarantee allows, or None:
-    TPR > e^epsilon * FPR + delta beyond the exact intervals, whose errors together are at most 1 - confidence.
-    """
-    rates = [rate for rate in (0.1, *RATES) if enough_for(rate, len(others))]
-    for rate in rates:
-        point = _point(members, others, rate, 1 - (1 - confidence) / len(rates))
-        if point.true_positives.low > bound(epsilon, delta, point.false_positives.high):
-            return point
-    return None
-
-
-def bound(epsilon: float, delta: float, false_positive_rate: float) -> float:
-    """Largest true positive rate of any attack under (epsilon, delta)."""
-    return min(1.0, math.exp(min(epsilon, 700.0)) * false_positive_rate + delta)
 
 
 def roc(members: Scores, others: Scores) -> tuple[Scores, Scores]:

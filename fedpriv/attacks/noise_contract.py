@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
+from scipy.stats import binom, chi2
 
 from fedpriv.client.build import client_class, example_counts, make_client
 from fedpriv.client.selecting import SelectingClient
@@ -43,8 +44,12 @@ Floats = NDArray[np.float64]
 
 #: Below this share of its record's median standard deviation, a number has too little noise.
 LEAST_SPREAD = 0.4
+#: Or below what so few clients show of Gaussians, of all numbers of a record, with this probability.
+BY_CHANCE = 1e-5
 #: Clients or rounds whose noise is more correlated than this share their noise.
 MOST_CORRELATION = 0.5
+#: Numbers of one release are compared up to this many, above this correlation, where they take as many values.
+MOST_COMPARED, ALIKE, FEWEST_VALUES = 4096, 0.999, 1000
 #: Relative error of a standard deviation over all numbers of eight clients, and of the noise's grid.
 TOLERANCE = 0.08
 #: Value of pixels whose picture contributes nothing: its gradient is not a number.
@@ -137,8 +142,15 @@ class _Ear(InProcessGrid):
         return found
 
 
-def listen(config: Config, value: float = 1.0, label: int = 0, other: float | None = None, flat: bool = False) -> Heard:
-    """Runs all rounds of ``config`` in this process with clients that hold the same pictures (`TwinWorker`).
+def listen(
+    config: Config,
+    value: float = 1.0,
+    label: int = 0,
+    other: float | None = None,
+    flat: bool = False,
+    rounds: int | None = None,
+) -> Heard:
+    """Runs ``rounds`` (None: all) of ``config`` in this process; all clients hold the same pictures (`TwinWorker`).
 
     flat: start from all-zero parameters, where a linear model's gradient is never saturated.
     """
@@ -154,7 +166,7 @@ def listen(config: Config, value: float = 1.0, label: int = 0, other: float | No
     grid = _Ear(config, make_apps(config)[1], heard, decode, hides)
     theta = worker.initial_parameters()
     with suppress(BudgetsSpent):
-        strategy.start(grid, pack_vector(theta * (not flat)), config.num_rounds)
+        strategy.start(grid, pack_vector(theta * (not flat)), rounds or config.num_rounds)
     heard.entries = grid.collect_entries(range(config.num_clients))
     return heard
 
@@ -172,13 +184,19 @@ def bare_numbers(heard: Heard) -> list[str]:
         for name, values in numbers.items():
             sent = (~np.isnan(values)).sum(0)
             low, high = (bound(values, axis=0, initial=-start, where=~np.isnan(values)) for bound, start in _ENDS)
-            for index in np.flatnonzero((sent >= 2) & (low == high)):
+            bare = np.flatnonzero((sent >= 2) & (low == high))
+            if len(np.unique(values)) == 2:  # fair bits: some are alike by chance
+                by_chance = binom.isf(BY_CHANCE, values.shape[1], 2.0 ** (1 - len(values)))
+                bare = bare if len(bare) > by_chance else bare[:0]
+            for index in bare:
                 found.append(f"exchange {place}, {name}[{index}] of {values.shape[1]} is the same under every key")
             judged = sent >= 16
             if judged.sum() < 3:
                 continue
             spread = np.nanstd(values[:, judged], axis=0)
-            for index in np.flatnonzero(spread < LEAST_SPREAD * np.median(spread)):
+            free = sent[judged].min() - 1
+            by_chance = math.sqrt(chi2.ppf(BY_CHANCE / judged.sum(), free) / free)
+            for index in np.flatnonzero(spread < min(LEAST_SPREAD, by_chance) * np.median(spread)):
                 found.append(f"exchange {place}, {name}: number {index} of those sent has too little noise")
     return found
 
@@ -201,6 +219,25 @@ def shared_noise(heard: Heard) -> list[str]:
             for early in range(late):
                 if abs((noises[early] * noises[late]).sum(1).mean()) > MOST_CORRELATION:
                     found.append(f"rounds {early + 1} and {late + 1} share their noise")
+    return found
+
+
+def twin_numbers(heard: Heard) -> list[str]:
+    """Numbers of a release whose noise is another number's, up to a factor: what is left of the two has none.
+
+    Among sixteen clients, independent Gaussians are that much alike with a probability below 1e-18. Not of bits.
+    """
+    found = []
+    for place, values in enumerate(heard.releases()):
+        whole = values[:, ~np.isnan(values).any(0)][:, :MOST_COMPARED]
+        if len(whole) < 16 or len(np.unique(whole)) < FEWEST_VALUES:
+            continue
+        columns = whole - whole.mean(0)
+        columns /= np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+        alike = np.abs(np.triu(columns.T @ columns, 1))
+        if alike.max() > ALIKE:
+            one, two = np.unravel_index(alike.argmax(), alike.shape)
+            found.append(f"round {place + 1}: numbers {one} and {two} of a release share their noise")
     return found
 
 
@@ -230,6 +267,20 @@ def differences(one: Heard, other: Heard) -> list[str]:
     ]
 
 
+def presence(recordings: Sequence[Heard]) -> list[str]:
+    """What of the messages' number, senders, names and lengths differs between recordings with other data."""
+    found = []
+    for other in recordings[1:]:
+        for words, of in (
+            ("clients answer", lambda heard: heard.clients),
+            ("exchanges are answered", lambda heard: len(heard.rounds)),
+            ("numbers leave", lambda heard: [{name: sent.shape for name, sent in one.items()} for one in heard.rounds]),
+        ):
+            if of(other) != of(recordings[0]):
+                found.append(f"with other data other {words}")
+    return list(dict.fromkeys(found))
+
+
 def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]:
     """Data of (pixel value, label) whose releases under the same keys are further apart, in units of the noise's own
     standard deviation, than the ledger's multiplier allows; and data under which there is no noise.
@@ -238,7 +289,7 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
     against its absence. One of the pictures should be `BROKEN`: it has no effect, and must have the same noise.
     """
     by_example = client_class(config).threat.unit == "example" and client_class(config).traits.clips_examples
-    base = listen(config, BROKEN, 0, BROKEN, flat=True)
+    base = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=1)
     events = [e.event for e in base.entries if e.client == base.clients[0] and e.round == 1]
     events = [event for event in events if event.threat == client_class(config).threat]
     if not all(isinstance(event, Gaussian | PoissonGaussian) for event in events):
@@ -247,7 +298,7 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
     found, releases = [], [("broken data", base.releases()[0])]
     for value, label in pictures:
         name = f"pixels of {value:g}, label {label}"
-        releases.append((name, listen(config, value, label, BROKEN, flat=True).releases()[0]))
+        releases.append((name, listen(config, value, label, BROKEN, flat=True, rounds=1).releases()[0]))
     spreads = [_spread(release) for _, release in releases]
     typical = float(np.median(spreads))
     for (name, _), spread in zip(releases, spreads, strict=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,46 +12,126 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedpriv.attacks.release_views import Place, Seen, Sums
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.client.contract import Neighbours
+from fedpriv.client.contract import Neighbours, Release
 from fedpriv.common.doing import doing
 from fedpriv.config.schema import Config
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.privacy.audit_power import expected_bound, verified_curve
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.event_costs import one_coordinate as single_coordinate
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations
 
-#: Coordinates of the audited release. Where a method has one noise scale for all of them, the update is spread evenly,
-#: so that a single coordinate without noise distinguishes the worlds.
+#: Coordinates of a short release, of which many trials can be had: beside the run's own dimension, where a method
+#: treats all coordinates alike. The update is spread evenly, so that a single coordinate without noise shows.
 DIMENSION = 8
 
 
-#: Numbers of a trial that are all shown to the distinguisher; longer trials are reduced by `_Summary`.
+#: Numbers of a trial that are all shown to the distinguisher; longer trials are reduced.
 MOST_FEATURES = 64
 
 
-#: Trials in each world from which a summary is learned; none of them is measured.
+#: Trials in each world from which it is learned where to look; none of them is measured.
 PILOT = 4096
+LEAST_PILOT = 64
 
 
-#: Numbers held in memory at a time.
-CHUNK_NUMBERS = 2**24
+#: Numbers held in memory at a time: of short trials' features, and of releases.
+CHUNK_NUMBERS, BLOCK_NUMBERS = 2**24, 2**21
+
+
+#: Numbers that are drawn in all, which takes less than a minute, and what a pair that is added for faults alone may
+#: draw of it, against one that the method is worst for. The trials follow, fewer where releases are long.
+ALL_NUMBERS, EXTRA_SHARE = 9e8, 0.2
+#: With fewer trials nothing could be learned.
+FEWEST_TRIALS = 400
 
 
 @dataclass(frozen=True)
 class AuditedScope:
-    """An audit of a number of participations, with the epsilon claimed and verified for the same number."""
+    """An audit of a number of participations, with the epsilon claimed and verified for the same number.
+
+    pair: of data, that was told apart best. dimension: numbers of a release that the audit was of. path: the code that
+    made it. expected: what the audit would show at least, in a share ``confidence`` of audits, of a mechanism at its
+    verified epsilon; attainable: at most.
+    """
 
     name: str
     participations: int
     pair: str
+    dimension: int
+    path: str
     audit: Audit
     claimed: float | None
     verified: float
+    expected: float
+    attainable: float
     verdict: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """One audit among those whose largest bound is kept, fixed before anything is drawn."""
+
+    pair: Neighbours
+    dimension: int
+    trials: int
+
+    @property
+    def participations(self) -> int:
+        return len(self.pair.world0)
+
+
+def planned_looks(
+    client: Client, participations: int, trials: int, own: int | None = None, scopes: int = 1
+) -> list[Look]:
+    """The pairs at the run's ``own`` dimension, with as many of the trials as `ALL_NUMBERS` allows for each of
+    ``scopes``; and, where those are fewer, at a short one as well. own None: at the short one alone.
+    """
+    pairs = client.worst_case_pairs(participations)
+    if own is None:
+        return [Look(pair, DIMENSION, trials) for pair in pairs]
+    extra = further_pairs(client, pairs)
+    share = ALL_NUMBERS / scopes / (len(pairs) + EXTRA_SHARE * len(extra))
+    found = []
+    for pair, part in [*((pair, share) for pair in pairs), *((pair, EXTRA_SHARE * share) for pair in extra)]:
+        affordable = min(trials, int(part / (2 * own * max(1, participations))))
+        if affordable >= FEWEST_TRIALS:
+            found.append(Look(pair, own, affordable))
+    if client.alike_at_any_dimension and not any(look.trials == trials for look in found):
+        found.extend(Look(pair, DIMENSION, trials) for pair in pairs)
+    return found or [Look(pair, own, FEWEST_TRIALS) for pair in pairs]
+
+
+def further_pairs(client: Client, pairs: Sequence[Neighbours]) -> list[Neighbours]:
+    """Pairs that tell no sound mechanism apart better than the method's own, for faults: no update, one a thousand
+    times as long, one along a single axis.
+    """
+    first = pairs[0]
+    many = len(first.world0)
+    if any(first.world0):  # anything may be replaced by anything
+        nothing, plain, long = (0.0,) * many, (1.0,) * many, (LONG,) * many
+        opposite = tuple(-value for value in plain)
+        return [
+            Neighbours("no update against one", nothing, plain),
+            Neighbours(f"an update against {LONG:g} times the same", plain, long),
+            Neighbours("opposite updates along one axis", plain, opposite, axes=1),
+        ]
+    longer = tuple(LONG * value for value in first.world1)
+    return [
+        Neighbours(f"{first.name}, {LONG:g} times as long", first.world0, longer),
+        Neighbours(f"{first.name}, along one axis", first.world0, first.world1, axes=1),
+    ]
+
+
+#: Length, in clip norms, of an update that clipping has to shorten.
+LONG = 1000.0
 
 
 def audit_mechanism(
@@ -62,31 +144,40 @@ def audit_mechanism(
     seed: int,
     name: str = "",
     one_coordinate: bool = False,
+    own: int | None = None,
+    scopes: int = 1,
 ) -> AuditedScope:
-    """Audits ``participations`` releases of one client over all its worst-case pairs and keeps the largest bound.
+    """Audits ``participations`` releases of one client over all `planned_looks` and keeps the largest bound.
 
-    The error probability is divided among the pairs, so that the kept bound still has the stated confidence.
+    The error probability is divided among the looks, and among ``scopes`` such audits, so that all bounds hold together
+    with the stated confidence. own: the run's dimension.
     """
-    pairs = client.worst_case_pairs(participations)
-    split = 1 - (1 - confidence) / len(pairs)
-    found: list[tuple[Audit, str]] = []
-    dimension = 1 if one_coordinate else DIMENSION
-    for index, pair in enumerate(pairs):
-        doing(f"{participations} releases, {pair.name}")
-        one = audit(
-            _summarised(_sampler(client, pair, dimension), dimension, seed * 1000 + index),
-            delta=delta,
-            trials=trials,
-            confidence=split,
-            seed=seed * 1000 + index,
-            structural=client.exact_leak(),
-            chunk=max(PILOT, CHUNK_NUMBERS // (DIMENSION * max(1, participations))),
-        )
-        found.append((one, pair.name))
-    best, pair_name = max(found, key=lambda item: (item[0].epsilon_lower, item[0].epsilon_sampled))
-    best = replace(best, confidence=confidence)
+    looks = planned_looks(client, participations, trials, None if one_coordinate else own, scopes)
+    if one_coordinate:
+        looks = [replace(look, dimension=1) for look in looks]
+    found: list[tuple[Audit, Look]] = []
+    with recorded_path(client) as path:
+        for index, look in enumerate(looks):
+            doing(f"{participations} releases of {look.dimension:,} numbers, {look.pair.name}")
+            chosen = seed * 1000 + index
+            sample, chunk = _sample_of(client, look, chosen)
+            one = audit(
+                sample,
+                delta=delta,
+                trials=look.trials,
+                confidence=confidence,
+                seed=chosen,
+                structural=client.exact_leak(),
+                chunk=chunk,
+                looks=len(looks) * scopes,
+            )
+            found.append((one, look))
+    best, look = max(found, key=lambda item: (item[0].epsilon_lower, item[0].epsilon_sampled))
+    largest, _ = max(found, key=lambda item: item[0].trials)
     planned = client.planned_events(participations)
-    verified = compose_events(map(single_coordinate, planned) if one_coordinate else planned, delta).epsilon
+    events = [single_coordinate(event) for event in planned] if one_coordinate else planned
+    verified = compose_events(events, delta).epsilon
+    expected = expected_bound(verified_curve(events, delta), largest.measured, delta, confidence, largest.looks)
     claim = client.claim(participations, delta)
     claimed = claim.epsilon if claim else None
     # A claim about the run covers several releases; one release matches every scope except a claim about single
@@ -94,21 +185,96 @@ def audit_mechanism(
     of_coordinates = claim is not None and claim.scope == "coordinate"
     same_scope = claim is not None and (participations == 1 or claim.scope == "run") and claim.delta <= delta
     same_scope &= one_coordinate or not of_coordinates
-    words = "nothing is claimed" if claimed is None else verdict(best, claimed, same_scope)
-    return AuditedScope(name or f"{participations} releases", participations, pair_name, best, claimed, verified, words)
+    attainable = largest.attainable
+    words = verdict(best, claimed, same_scope, verified=verified, expected=expected, attainable=attainable)
+    return AuditedScope(
+        name or f"{participations} releases",
+        participations,
+        look.pair.name,
+        look.dimension,
+        path(),
+        best,
+        claimed,
+        verified,
+        expected,
+        attainable,
+        words,
+    )
 
 
-def _sampler(client: Client, pair: Neighbours, dimension: int) -> Any:
-    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code:
-    ``dimension`` coordinates, and every number sent with them.
+@contextmanager
+def recorded_path(client: Client) -> Iterator[Callable[[], str]]:
+    """Gives the code that was run, in words: whether the method's ``audit_release`` went through its ``release``."""
+    real, called = client.release, []
+
+    def release(*arguments: Any) -> Release:
+        called.append(True)
+        return real(*arguments)
+
+    client.release = release  # type: ignore[assignment,method-assign]
+    try:
+        yield lambda: "release()" if called else f"{type(client).__name__}.audit_release()"
+    finally:
+        del client.release
+
+
+def _releases(client: Client, look: Look, world: bool, trials: int, noise: NoiseSource) -> Iterator[Release]:
+    """What a client releases, one participation after the other, in ``trials`` trials at once."""
+    state, client.audit_axes = None, look.pair.axes
+    for length in look.pair.world1 if world else look.pair.world0:
+        release = client.audit_release(length, state, (trials, look.dimension), noise)
+        state = release.state
+        yield release
+
+
+def _sample_of(client: Client, look: Look, seed: int) -> tuple[Any, int]:
+    """(sample(world, n, seed) of `audit`, how many trials it may be asked for at a time)."""
+    if look.dimension <= DIMENSION:
+        sample = _summarised(_sampler(client, look), look.dimension, seed)
+        return sample, max(PILOT, CHUNK_NUMBERS // (DIMENSION * max(1, look.participations)))
+    places = _learned_places(client, look, seed)
+    block = max(1, BLOCK_NUMBERS // look.dimension)
+
+    def long(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
+        blocks = []
+        for start in range(0, trials, block):
+            noise, seen = SeededNoise(seed, int(world), "audit", look.pair.name, start), Seen()
+            for place, release in zip(
+                places, _releases(client, look, world, min(block, trials - start), noise), strict=True
+            ):
+                seen.add(release.value.float(), place)
+                seen.beside.extend(number.float() for number in release.statistics.values())
+            blocks.append(seen.features())
+        features: NDArray[np.float32] = torch.cat(blocks).numpy()
+        return features
+
+    return long, max(PILOT, CHUNK_NUMBERS // (2 * look.participations + MOST_FEATURES))
+
+
+def _learned_places(client: Client, look: Look, seed: int) -> list[Place]:
+    """Where to look in every release, from trials with the same noise in both worlds."""
+    numbers = look.dimension * max(1, look.participations)
+    pilot = min(PILOT, max(LEAST_PILOT, look.trials // 4), max(LEAST_PILOT, int(ALL_NUMBERS / 50 / numbers)))
+    block = max(1, BLOCK_NUMBERS // look.dimension)
+    worlds = [[Sums() for _ in look.pair.world0] for _ in range(2)]
+    for start in range(0, pilot, block):
+        for world, sums in enumerate(worlds):
+            noise = SeededNoise(seed, "audit pilot", look.pair.name, start)
+            for one, release in zip(
+                sums, _releases(client, look, bool(world), min(block, pilot - start), noise), strict=True
+            ):
+                one.add(release.value.float())
+    return [Place.learned(both) for both in zip(*worlds, strict=True)]
+
+
+def _sampler(client: Client, look: Look) -> Any:
+    """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code, all numbers
+    of them and beside them.
     """
 
     def sample(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
-        noise = SeededNoise(seed, int(world), "audit", pair.name)
-        state, seen = None, []
-        for length in pair.world1 if world else pair.world0:
-            release = client.audit_release(length, state, (trials, dimension), noise)
-            state = release.state
+        seen = []
+        for release in _releases(client, look, world, trials, SeededNoise(seed, int(world), "audit", look.pair.name)):
             seen.append(release.value)
             seen.extend(number.float().unsqueeze(1) for number in release.statistics.values())
         features: NDArray[np.float32] = torch.cat(seen, dim=1).numpy()
@@ -174,13 +340,21 @@ def audit_config(
     client = make_client(config)
     most = participations or released or client.observed_rounds(most_participations(config))
     delta = config.privacy.delta
-    common: dict[str, Any] = {"delta": delta, "trials": trials, "confidence": confidence, "seed": seed}
     names = {most: "whole run" if participations is None else f"{most} releases", 1: "one release"}
-    scopes = [audit_mechanism(client, n, **common, name=names[n]) for n in sorted(names, reverse=True)]
     claim = client.claim(1, delta)
-    if claim is not None and claim.scope == "coordinate":
+    by_coordinate = claim is not None and claim.scope == "coordinate"
+    common: dict[str, Any] = {"delta": delta, "trials": trials, "confidence": confidence, "seed": seed}
+    common |= {"scopes": len(names) + by_coordinate, "own": release_size(config, client)}
+    scopes = [audit_mechanism(client, n, **common, name=names[n]) for n in sorted(names, reverse=True)]
+    if by_coordinate:
         scopes.append(audit_mechanism(client, 1, **common, name="one coordinate", one_coordinate=True))
     return scopes
+
+
+def release_size(config: Config, client: Client) -> int:
+    """How many numbers of a model are up for release in a round: the dimension of the run's own mechanism."""
+    up = client.exchange(Worker(config).model.layout, 1).up
+    return up.stop - up.start
 
 
 def most_releases(folder: RunFolder) -> int | None:

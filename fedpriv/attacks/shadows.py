@@ -20,10 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedpriv.attacks.subject import Trained
-from fedpriv.attacks.targets import Rows, TooFewExamples
+from fedpriv.attacks.targets import Rows
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import write_atomic
-from fedpriv.common.seeds import generator
 from fedpriv.common.vectors import FloatVector, pack_vector
 from fedpriv.common.versions import code_digest
 from fedpriv.config.schema import Config, IidPartition
@@ -33,9 +32,6 @@ from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent, Round
-
-#: Largest share of the spare rows in one shadow model, so that shadow models differ from each other.
-SHARE = 0.5
 
 #: Niceness of shadow training, so that other processes on the machine go first.
 NICE = 10
@@ -65,7 +61,7 @@ class Job:
 
 def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int, snapshots: Sequence[int]) -> Job:
     """A model trained like ``config``'s, which was trained on ``trained_on`` rows, but on other rows and from another
-    seed. spare: source of public pictures, for a method that needs some.
+    seed. spare: tested on, and source of public pictures for a method that needs some.
 
     With fewer rows there are proportionally fewer clients, each with the same work as before.
     """
@@ -125,14 +121,6 @@ def _plain() -> Config:
 
 #: Learning rate of the positive control (momentum 0.9, batches of 20).
 CONTROL_LR = 0.02
-
-
-def draw_rows(spare: Rows, wanted: int, *key: int | str) -> Rows:
-    """Rows of one shadow model (ascending): as many as wanted, at most `SHARE` of the spare ones."""
-    size = min(wanted, int(SHARE * len(spare)))
-    if size < 2:
-        raise TooFewExamples(f"{len(spare)} pictures are left for shadow models: dataset.train_examples leaves more")
-    return np.sort(generator(*key).permutation(spare)[:size])
 
 
 # --- training --------------------------------------------------------------------------------------------

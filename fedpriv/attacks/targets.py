@@ -1,11 +1,22 @@
-"""Evaluated examples, examples known to the attacker, and examples left for shadow models.
+"""Pairs of a member and a non-member of the same class: evaluated, known to the attacker, and the rest.
 
 Rows are those of the pool: all pictures of the data set, its training pictures first.
+
+**Coins.** `dataset.train_examples` draws the run's rows S from its training pictures, every S of this size being
+equally likely. Rows of S are put into uniformly random order and dealt out to clients by their labels alone
+(`fedpriv/data/partition.py`); clients take part by seeds alone. Exchange a member for a picture of the same class
+outside S (or that no client got), in its place: the new S, the deal and every draw of `choose` are exactly as likely.
+So, given the pairs of `choose` and which of them are in which client, each of the 2^m ways to say who is the member in
+each pair is equally likely: m independent fair coins, and turning one replaces one example of one client. For
+this `choose` treats members and non-members alike: it pairs them uniformly within a class, and a picture with a copy
+is left out wherever the copy is. Where others are non-members (a test set, a split of the user's own) nothing of this
+holds.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,11 +28,8 @@ from fedpriv.common.errors import FedprivError
 
 Rows = NDArray[np.int64]
 
-#: Fewest examples of each class for which an attack is reported.
+#: Fewest pairs for which an attack is reported.
 FEWEST = 20
-
-#: Shares of the pictures outside training: evaluated, known to the attacker; the rest is for shadow models.
-EVALUATED, KNOWN = 0.35, 0.15
 
 
 class OverlapError(FedprivError):
@@ -34,43 +42,62 @@ class TooFewExamples(FedprivError):
 
 @dataclass(frozen=True)
 class Sides:
-    """Members and non-members, equally many, with the same number of each class."""
+    """Members and non-members, the i-th of each a pair of one class."""
 
     members: Rows
     others: Rows
 
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def of(self, which: slice | NDArray[np.bool_]) -> Sides:
+        return Sides(self.members[which], self.others[which])
+
     def first(self, count: int) -> Sides:
-        return Sides(self.members[:count], self.others[:count])
+        return self.of(slice(count))
+
+    def turned(self, coins: NDArray[np.bool_]) -> Sides:
+        """Members and non-members exchanged in the pairs whose coin (bool [pairs]) says so."""
+        return Sides(np.where(coins, self.others, self.members), np.where(coins, self.members, self.others))
 
     @property
     def rows(self) -> Rows:
         return np.concatenate([self.members, self.others])
 
 
+NONE = Sides(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 @dataclass(frozen=True)
 class Targets:
-    """evaluated: membership to be inferred; known: membership known to the attacker; spare: rows for shadow models.
+    """evaluated: membership to be inferred; known: membership known to the attacker; rest: all other pairs.
 
-    Raises `OverlapError` where a row is in two of them.
+    by_coin: whether fair coins chose the member of each pair (see above). Raises `OverlapError` where a row is given
+    twice.
     """
 
     evaluated: Sides
     known: Sides
-    spare: Rows
+    rest: Sides = NONE
+    by_coin: bool = False
 
     def __post_init__(self) -> None:
         parts = {
-            "evaluated members": self.evaluated.members,
-            "evaluated non-members": self.evaluated.others,
-            "known members": self.known.members,
-            "known non-members": self.known.others,
-            "rows of shadow models": self.spare,
+            f"{words} {side}members": rows
+            for words, sides in (("evaluated", self.evaluated), ("known", self.known), ("other", self.rest))
+            for side, rows in (("", sides.members), ("non-", sides.others))
         }
         for (one, rows), (other, more) in combinations(parts.items(), 2):
             refuse_overlap(one, rows, other, more)
         for name, rows in parts.items():
             if len(np.unique(rows)) < len(rows):
                 raise OverlapError(f"{name}: a row is given twice")
+
+    @property
+    def pairs(self) -> Sides:
+        """All pairs."""
+        parts = (self.evaluated, self.known, self.rest)
+        return Sides(*(np.concatenate([getattr(part, side) for part in parts]) for side in ("members", "others")))
 
 
 def refuse_overlap(one: str, rows: Rows, other: str, more: Rows) -> None:
@@ -84,6 +111,7 @@ def choose(
     outsiders: Rows,
     labels: NDArray[np.int64],
     *,
+    by_coin: bool,
     most: int,
     known_share: float,
     rng: np.random.Generator,
@@ -91,23 +119,22 @@ def choose(
     """Targets of a run from the training rows of each client that took part and the rows outside training.
 
     The attacker is one client, or as many as ``known_share`` makes; with one client in all, it knows that share of its
-    pictures. Raises `TooFewExamples`.
+    pictures. At most ``most`` pairs are evaluated, and as many known. Raises `TooFewExamples`.
     """
     known, candidates = _divide(clients, known_share, rng)
-    outsiders = rng.permutation(outsiders)
-    size = min(most, int(EVALUATED * len(outsiders)))
-    evaluated = _matched(rng.permutation(candidates), outsiders, labels, size)
-    left = outsiders[~np.isin(outsiders, evaluated.others)]
-    learnt = _matched(rng.permutation(known), left, labels, min(most, int(KNOWN * len(outsiders))))
-    spare = np.sort(left[~np.isin(left, learnt.others)])
-    for words, sides in (("evaluated", evaluated), ("known to the attacker", learnt)):
-        if len(sides.members) < FEWEST:
+    members = rng.permutation(np.concatenate([known, candidates]))
+    pairs = _matched(members, rng.permutation(outsiders), labels)
+    mine = np.isin(pairs.members, known)
+    learnt, hidden = pairs.of(mine), pairs.of(~mine)
+    for words, sides in (("evaluated", hidden), ("known to the attacker", learnt)):
+        if len(sides) < FEWEST:
             raise TooFewExamples(
-                f"{len(sides.members)} members and as many non-members of the same classes could be {words}, at least "
+                f"{len(sides)} members and as many non-members of the same classes could be {words}, at least "
                 f"{FEWEST} are needed: {len(candidates)} pictures of other clients, {len(known)} of the attacker, "
                 f"{len(outsiders)} outside training. A smaller dataset.train_examples leaves more"
             )
-    return Targets(evaluated, learnt, spare)
+    rest = Targets(hidden.of(slice(most, None)), learnt.of(slice(most, None))).pairs
+    return Targets(hidden.first(most), learnt.first(most), rest, by_coin)
 
 
 def _divide(clients: Sequence[Rows], share: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
@@ -123,34 +150,25 @@ def _divide(clients: Sequence[Rows], share: float, rng: np.random.Generator) -> 
     return np.concatenate(order[:cut]), np.concatenate(order[cut:])
 
 
-def _matched(members: Rows, others: Rows, labels: NDArray[np.int64], most: int) -> Sides:
-    """At most ``most`` pairs of a member and a non-member of the same class, so that an attack that only separates
-    classes fails. Both are assumed to be in random order.
+def _matched(members: Rows, others: Rows, labels: NDArray[np.int64]) -> Sides:
+    """Pairs of a member and a non-member of the same class, as many as possible, in the order of ``members``; so an
+    attack that only separates classes fails. Both are assumed to be in random order.
     """
-    pairs = []
+    partner = np.full(len(members), -1, np.int64)
     for label in np.unique(labels[members]):
-        of_class = members[labels[members] == label], others[labels[others] == label]
-        fewer = min(map(len, of_class))
-        pairs.append(np.stack([rows[:fewer] for rows in of_class], axis=1))
-    stacked = np.concatenate(pairs) if pairs else np.zeros((0, 2), dtype=np.int64)
-    place = {int(row): index for index, row in enumerate(members)}
-    order = np.array([place[int(row)] for row in stacked[:, 0]], dtype=np.int64).argsort()
-    chosen = stacked[order][:most]
-    return Sides(chosen[:, 0], chosen[:, 1])
+        places, of_class = np.flatnonzero(labels[members] == label), others[labels[others] == label]
+        fewer = min(len(places), len(of_class))
+        partner[places[:fewer]] = of_class[:fewer]
+    return Sides(members[partner >= 0], partner[partner >= 0])
 
 
-def without_copies(images: NDArray[np.uint8], first: Rows, rows: Rows) -> Rows:
-    """Those of ``rows`` whose picture is neither in ``first`` nor in an earlier row: a copy of a
-    member is not a non-member. images: the pool, uint8 [n, c, h, w].
+def singles(images: NDArray[np.uint8], rows: Rows) -> Rows:
+    """Those of ``rows`` whose picture no other of them has: a copy of a member is not a non-member, and who
+    has a copy among the members must not decide who is evaluated. images: the pool, uint8 [n, c, h, w].
     """
-    seen = {_fingerprint(images[row]) for row in first}
-    kept = []
-    for row in rows:
-        mark = _fingerprint(images[row])
-        if mark not in seen:
-            seen.add(mark)
-            kept.append(row)
-    return np.array(kept, dtype=np.int64)
+    marks = [_fingerprint(images[row]) for row in rows]
+    times = Counter(marks)
+    return rows[[times[mark] == 1 for mark in marks]]
 
 
 def _fingerprint(image: NDArray[np.uint8]) -> bytes:

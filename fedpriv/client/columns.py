@@ -127,6 +127,8 @@ class Cohort:
         for places in alike.values():
             members = tuple(clients[place] for place in places)
             method = self.make(members)
+            if (reason := why_one_by_one(method)) is not None:  # what a class gives its objects may differ
+                raise OneByOne(reason)
             try:
                 method.prepare(request)
                 method.opened(received)
@@ -218,13 +220,33 @@ class Cohort:
         return found
 
 
+#: The steps of a participation that `Cohort` takes in its own way, as `Client` takes them.
+OWN_STEPS = {
+    name: vars(Client)[name]
+    for name in (
+        *("answer", "work", "train_locally", "still_waiting", "batches"),
+        *("_start", "_exchange", "_kept", "_entries", "_check_budget", "_outgoing"),
+    )
+}
+
+
 def why_one_by_one(method: Client) -> str | None:
-    """Why clients of this method never take part at once, in words; None where they can."""
+    """Why clients of this method never take part at once, in words; None where they can.
+
+    Where a step that `Cohort` takes itself is another than `Client`'s, by whatever way it came there, the cohort would
+    leave it out, and with it, for instance, clipping and noise inside local training.
+    """
     kind = type(method)
-    if not kind.__dict__.get("in_columns", False):
+    if vars(kind).get("in_columns") is not True:
         return f"{kind.__name__} is not written for several clients at once (in_columns)"
     if method.exchanges != (TRAIN,):
         return f"{kind.__name__} has several exchanges in a round"
+    if method.traits.keeps_layers:
+        return f"{kind.__name__} keeps layers of its own"
+    for name, own in OWN_STEPS.items():
+        found = getattr(method, name)
+        if getattr(found, "__func__", found) is not own:
+            return f"{kind.__name__} has its own `{name}`, which clients that take part at once do without"
     return method.one_by_one
 
 

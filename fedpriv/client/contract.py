@@ -99,11 +99,14 @@ class Trained:
 class Neighbours:
     """Two sequences of updates that one client's data could cause, one number per participation: the length along a
     fixed direction, in units of the clip norm, in world 0 and in world 1.
+
+    axes: among how many of the first axes that direction is spread evenly; None: all.
     """
 
     name: str
     world0: tuple[float, ...]
     world1: tuple[float, ...]
+    axes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ class Site:
     guard: Callable[[Sequence[Charge]], None] | None = None  # the node's policy; raises where these may not leave
     options_digest: bytes = bytes(32)  # of the run's options that decide a release: members of a sum have the same
     fewest_survivors: int = 1  # of a secure sum, by the node's policy
+    most_members: int = 0  # of a secure sum: clients that the run asks in a round
+    population: int = 0  # of the run: in a simulation, all of them are known
     together: tuple[int, ...] = ()  # the clients of the leading dimension, where several take part at once
 
     @property

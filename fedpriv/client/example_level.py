@@ -252,7 +252,7 @@ class ExampleLevelClient(Client):
         seen, shares = [], []
         for _ in range(self.local_steps):
             sigma = self.smallest_sigma(1 + state.steps // self.local_steps)
-            gradient = on_all_axes(length * self.clip_norm, shape)
+            gradient = on_all_axes(length * self.clip_norm, shape, self.audit_axes)
             drawn = (noise.uniform(trials) < self.sampling_rate) & (length != 0)
             norms = l2_norm(gradient)
             factors = clip_factors(norms, state.clip_norm) if length else torch.zeros(trials)

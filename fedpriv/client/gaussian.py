@@ -65,10 +65,6 @@ class GaussianClient(Client):
     def statistic_names(self) -> tuple[str, ...]:
         return self.statistic.names
 
-    @property
-    def keeps_budget(self) -> bool:
-        return self.statistic.exact_leak() is None
-
     # --- the round's C -----------------------------------------------------------------------------------
 
     def prepare(self, request: Request) -> None:

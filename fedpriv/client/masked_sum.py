@@ -1,16 +1,16 @@
 """A client's part in a secure sum that runs (`strategy.secure_sum=protocol`): messages in, `Member`'s answers out.
 
-What the server may choose is the cohort and the moment; modulus, threshold, neighbours and length are those of the
-run's options, and the survivor set is at least the floor that this client's guarantee counts on. Its state of the sum
-waits in the client's memory between the exchanges, written before every answer.
+What the server may choose is the cohort, among the peers that this machine knows, and the moment; modulus, graph,
+threshold and length follow from the run's options, and the survivor set is at least the floor that this client's
+guarantee counts on. Its state of the sum waits in the client's memory between the exchanges, written before every
+answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -39,12 +39,13 @@ from fedpriv.common.messages import (
     place,
 )
 from fedpriv.common.records import shown
+from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularClientOptions
 from fedpriv.mechanisms.noise_sources import encode_key
 from fedpriv.mechanisms.residues import Residues
 from fedpriv.secure_sum import rules
 from fedpriv.secure_sum.member import Member, join
-from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, graph_of
+from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession
 
 _STATE = "sum"  # where the memory holds it, among what waits
 
@@ -80,7 +81,7 @@ class MaskedSum:
         """Before training in TRAIN: the model is the one that was signed, and nothing has left in this sum."""
         member, group = self._member(request, read_memory(self.site.store))
         theta = np.ascontiguousarray(received).data.cast("B")
-        sealed = self._by_peer(request, SEALED, group)
+        sealed = _by_client(request, SEALED, group.peers(self.site.client))
         rules.same_model(member.session, theta)
         rules.one_upload(member.uploaded)
         self._upload = member, {client: blob for client, blob in sealed.items() if blob}, theta
@@ -110,30 +111,29 @@ class MaskedSum:
             if self.site.rng == "seeded":
                 seed = encode_key("secure sum", self.site.seed, self.site.client, *asked)
             member = join(session, self.site.client, seed)
-        return member, (member.announce(self._identity(session)),)
+        rules.unanswered(member.answer)
+        return member, (member.announce(self._identity),)
 
     def _shares(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
         member = self._state(request, memory)
-        roster = _numbers(request, ROSTER)
-        group = Group(member.session, tuple(roster), {})
-        rules.roster(member.session, self.site.client, roster)
-        announced = self._by_peer(request, PUBLIC_KEYS, group)
-        identity = self._identity(member.session)
-        after, sealed = member.share_out(roster, announced, identity, self.options.colluders)
+        roster, own = _numbers(request, ROSTER), self.site.client
+        announced = _by_client(request, PUBLIC_KEYS, [client for client in roster if client != own])
+        after, sealed = member.share_out(roster, announced, self._identity)
         return after, tuple(sealed.values())
 
     def _confirm(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
         member, _ = self._member(request, memory)
-        after, signature = member.confirm(_numbers(request, SURVIVORS), self._identity(member.session), self.floor)
+        after, signature = member.confirm(_numbers(request, SURVIVORS), self._identity, self.floor)
         return after, (signature,)
 
     def _unmask(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
-        member, _ = self._member(request, memory)
+        member = self._state(request, memory)
         signers, signatures = _numbers(request, SIGNERS), _blobs(request, SIGNATURES)
         if len(signers) != len(signatures):
             raise SumRefused("the server relays another number of signatures than of signers")
         told = dict(zip(signers, signatures, strict=True))
-        return member, tuple(member.unmask(told, self._identity(member.session)).values())
+        after, shares = member.unmask(told, self._identity, self.floor)
+        return after, tuple(shares.values())
 
     # --- what a request says ---------------------------------------------------------------------------------
 
@@ -144,10 +144,11 @@ class MaskedSum:
         model = request.options.get(MODEL_DIGEST)
         if len(members) < 2:
             raise SumRefused(f"the server names {len(members)} members; a sum of one hides nothing")
-        k, t = graph_of(len(members), options.threshold, options.neighbours)
+        rules.members(members, {*self._identity.peers, site.client}, site.most_members)  # before their graph is sought
+        k, t = graph_of(len(members), options.threshold, options.colluders)
         run = str(request.options.get(RUN, ""))
         digest = model if isinstance(model, bytes) else b""
-        context = (tuple(members), t, k, bits, numbers, site.options_digest, digest)
+        context = (tuple(members), t, k, options.colluders, bits, numbers, site.options_digest, digest)
         return SumSession(run, request.round, attempt, *context)
 
     def _state(self, request: Request, memory: ClientMemory) -> Member:
@@ -165,21 +166,15 @@ class MaskedSum:
             raise SumRefused("the sum has no roster yet")
         return member, member.group
 
-    def _by_peer(self, request: Request, name: str, group: Group) -> dict[int, bytes]:
-        """Byte strings of a request, one for each neighbour of this client, in their order."""
-        found, peers = _blobs(request, name), group.peers(self.site.client)
-        if len(found) != len(peers):
-            raise SumRefused(f"the server relays {len(found)} byte strings to a client with {len(peers)} neighbours")
-        return dict(zip(peers, found, strict=True))
-
-    def _identity(self, session: SumSession) -> Identity:
+    @cached_property
+    def _identity(self) -> Identity:
         """The machine's own; in a simulation one made from the seed: signatures are checked there too."""
         if self.site.identity is not None:
             return self.site.identity
         if self.site.guard is not None:
             raise SumRefused("this machine has no identity-key and peer-keys")
         seed = self.site.seed
-        return Identity(_simulated(seed, self.site.client)[0], _Simulated(seed, session.members))
+        return Identity(_simulated(seed, self.site.client)[0], _Simulated(seed, self.site.population))
 
 
 @lru_cache(maxsize=4096)
@@ -190,17 +185,27 @@ def _simulated(seed: int, client: int) -> tuple[bytes, bytes]:
 class _Simulated(Mapping[int, bytes]):
     """Everybody's public key in a simulation, each made when it is needed."""
 
-    def __init__(self, seed: int, members: tuple[int, ...]) -> None:
-        self.seed, self.members = seed, members
+    def __init__(self, seed: int, population: int) -> None:
+        self.seed, self.clients = seed, range(population)
 
     def __getitem__(self, client: int) -> bytes:
+        if client not in self.clients:
+            raise KeyError(client)
         return _simulated(self.seed, client)[1]
 
-    def __iter__(self) -> Any:
-        return iter(self.members)
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients)
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.clients)
+
+
+def _by_client(request: Request, name: str, clients: Sequence[int]) -> dict[int, bytes]:
+    """Byte strings of a request, one for each of these clients, in their order."""
+    found = _blobs(request, name)
+    if len(found) != len(clients):
+        raise SumRefused(f"the server relays {len(found)} byte strings of {len(clients)} clients")
+    return dict(zip(clients, found, strict=True))
 
 
 def _waiting(member: Member) -> Waiting:

@@ -65,6 +65,10 @@ class Method:
     #: as clients, each with its own noise, and give each the bits that it would have alone. A class says so for itself,
     #: not for those derived from it; tests/contract holds it to that.
     in_columns: ClassVar[bool] = False
+    #: Whether a release of few coordinates is the same mechanism as one of many, so that an audit of it counts.
+    alike_at_any_dimension: ClassVar[bool] = True
+    #: Of the audited updates: `Neighbours.axes`.
+    audit_axes: int | None = None
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         self.options, self.run, self.variant = options, run, run.variant
@@ -243,7 +247,8 @@ class Method:
         """The release code on trials ``shape`` = [trials, d] of one side of a pair of neighbours: here an update of
         ``length`` clip norms.
         """
-        return self.release(on_all_axes(length * getattr(self, "clip_norm", 1.0), shape), state, noise)
+        update = on_all_axes(length * getattr(self, "clip_norm", 1.0), shape, self.audit_axes)
+        return self.release(update, state, noise)
 
     def as_update(self, sent: Tensor, lr: float) -> Tensor:
         """The update [d] of local training at this rate whose release, before clipping and noise, is ``sent`` [d]."""

@@ -99,6 +99,6 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
 
     def sampled(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> tuple[Tensor, Tensor]:
         """(what the sum holds of this client [trials, d], whether it was drawn [trials, 1])."""
-        gradient = on_all_axes(length * self.clip_norm, shape)
+        gradient = on_all_axes(length * self.clip_norm, shape, self.audit_axes)
         drawn = (noise.uniform(shape[0]) < self.sampling_rate).float().unsqueeze(1)
         return self.release(gradient, state, noise).value * drawn, drawn

@@ -174,9 +174,10 @@ class SelectingClient(GradientClient):
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
         """What is sent, zero where nothing is, and which coordinates were: [trials, 2 d]."""
         gradient = torch.zeros(shape)
-        if abs(length) <= 1:
+        if length not in (FIRST_AXIS, SECOND_AXIS):
             self.round = self.fullest_round()
-            gradient = on_all_axes(length * self.clip_norm, shape, self.count(shape[1], self.round))
+            axes = self.audit_axes or self.count(shape[1], self.round)
+            gradient = on_all_axes(length * self.clip_norm, shape, axes)
         else:
             self.round = self.emptiest_round()
             gradient[:, int(length == SECOND_AXIS)] = self.clip_norm

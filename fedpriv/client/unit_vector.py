@@ -141,11 +141,15 @@ class UnitVectorClient(SummedGaussians, Client):
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 
+    #: PrivUnit computes otherwise in few dimensions, and projections need more of them than they keep.
+    alike_at_any_dimension: ClassVar[bool] = False
+
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """<estimate, u> [trials, 1] for the direction u or -u: the worst event is that u's cap, or its symbol, came
-        out, and no other number of a release tells u from -u.
+        """What is sent [trials, numbers], and <estimate, u> [trials] for the direction u: the worst event is that u's
+        cap, or its symbol, came out.
         """
         mechanism = self.mechanism_for(shape[1])
-        sent = mechanism.release(on_all_axes(length, shape), _AUDIT, noise)
-        along = mechanism.decode(sent, _AUDIT).double() @ direction(on_all_axes(1.0, (1, shape[1])))[0]
-        return Release(along.float().unsqueeze(1), state)
+        sent = mechanism.release(on_all_axes(length, shape, self.audit_axes), _AUDIT, noise)
+        unit = direction(on_all_axes(1.0, (1, shape[1]), self.audit_axes))[0]
+        along = mechanism.decode(sent, _AUDIT).double() @ unit
+        return Release(sent.float(), state, statistics={"along": along.float()})

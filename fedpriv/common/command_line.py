@@ -120,7 +120,9 @@ def path_of(text: str) -> str:
 
 
 def check_place(option: str, value: str) -> None:
-    """Raises `OptionError` where no folder can be made or written."""
+    """Raises `OptionError` where no folder can be made or written, or none is named."""
+    if not value.strip():
+        raise OptionError(option, value, "is empty; it must be a folder's name")
     place = Path(value)
     if "${" in value or (place.is_dir() and os.access(place, os.W_OK)):
         return

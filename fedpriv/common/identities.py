@@ -13,6 +13,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -89,10 +90,18 @@ class Identity:
         peer = self.peers.get(client)
         if peer is None:
             raise KeyRefused(f"client {client} is not on the list of peers")
-        try:
-            Ed25519PublicKey.from_public_bytes(peer).verify(signature, text)
-        except (InvalidSignature, ValueError):
-            raise KeyRefused(f"the {what} of client {client} is not signed by its identity") from None
+        if not verified(peer, text, signature):
+            raise KeyRefused(f"the {what} of client {client} is not signed by its identity")
+
+
+@lru_cache(maxsize=2**15)
+def verified(public: bytes, text: bytes, signature: bytes) -> bool:
+    """Whether the owner of a key signed a text. Kept, since all clients of a simulation ask it of the same texts."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def new_identity(seed: bytes | None = None) -> tuple[bytes, bytes]:
@@ -122,6 +131,8 @@ def read_identity(key_file: Path, peers_file: Path) -> Identity:
         found = {int(client): bytes.fromhex(key) for client, key in json.loads(read_regular(peers_file)).items()}
         for key in found.values():
             Ed25519PublicKey.from_public_bytes(key)
+        if len(set(found.values())) < len(found):
+            raise ValueError("two ids with one key would count twice")
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise OptionError("node-config peer-keys", str(peers_file), f"must map ids to public keys ({error})") from None
     return Identity(private, found)

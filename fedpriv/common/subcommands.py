@@ -95,7 +95,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
 #: Of `fedpriv deploy`.
 DEPLOYMENT: dict[str, Subcommand] = {
     "credentials": Subcommand(
-        "fedpriv.credentials:main", "FOLDER", "certificates and keys of a deployment", "host= nodes= days="
+        "fedpriv.credentials:main", "[server] FOLDER", "certificates and keys of a deployment", "host= nodes= days="
     ),
     "superlink": Subcommand(
         "fedpriv.superlink:main",

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.sum_graph import MOST_MEMBERS, graph_of
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import COMPLETE
 
 OPTION = "strategy.secure_sum"
 
@@ -29,44 +29,80 @@ def check_secure_sum(config: Config) -> None:
             raise OptionError(f"strategy.{half}.secure_sum", options["secure_sum"], f"must be {OPTION}={chosen}")
     if client["bits"] != server["bits"]:
         raise OptionError("strategy.client.bits", client["bits"], f"must be strategy.server.bits={server['bits']}")
-    for name in ("threshold", "neighbours"):
-        given = server[name]
-        if client[name] != given:
-            raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={given}")
-        if given is not None and given > config.clients_per_round:
-            words = f"at most clients_per_round={config.clients_per_round} is allowed"
-            raise OptionError(f"strategy.server.{name}", given, words)
+    if client["threshold"] != server["threshold"]:
+        words = f"must be strategy.server.threshold={server['threshold']}"
+        raise OptionError("strategy.client.threshold", client["threshold"], words)
+    if server["threshold"] is not None and server["threshold"] > config.clients_per_round:
+        words = f"at most clients_per_round={config.clients_per_round} is allowed"
+        raise OptionError("strategy.server.threshold", server["threshold"], words)
     if chosen == "protocol":
         _check_protocol(config, server["threshold"], client["colluders"])
 
 
 def _check_protocol(config: Config, threshold: int | None, colluders: int) -> None:
-    """As every client checks it again: above half, so that no two sets of survivors open."""
+    """As every client checks it again: no two sets of survivors open, and the graph withstands the colluders."""
     clients = config.clients_asked
     if clients < 2:
         raise OptionError(OPTION, "protocol", "needs rounds of two clients at least: a sum of one hides nothing")
-    if clients > COMPLETE:
-        return  # a sparse graph, whose threshold counts neighbours
-    least, chosen = (clients + colluders) // 2 + 1, max(2, 2 * clients // 3 + 1)
+    if clients > MOST_MEMBERS:  # before a node computes anything that grows with a number that a server names
+        words = f"{OPTION}=protocol asks at most {MOST_MEMBERS} clients in a round, with over_selection {clients}"
+        raise OptionError("clients_per_round", config.clients_per_round, words)
+    k, chosen = graph_of(clients, threshold, colluders)
+    if k:
+        return
+    least = (clients + colluders) // 2 + 1
     if threshold is not None and threshold < least:
         words = f"at least {least} is allowed, above half of {clients} clients and {colluders} colluders together"
         raise OptionError("strategy.server.threshold", threshold, words)
-    if threshold is None and chosen < least:
+    if chosen < least:
         words = f"fewer than a third of the {clients} clients may collude, or name strategy.server.threshold"
         raise OptionError("strategy.client.colluders", colluders, words)
-    if (threshold or chosen) > config.clients_per_round:
-        words = f"the round closes at {config.clients_per_round} replies, and {threshold or chosen} clients open a sum"
+    if chosen > config.clients_per_round:
+        words = f"the round closes at {config.clients_per_round} replies, and {chosen} clients open a sum"
         raise OptionError("over_selection", config.over_selection, f"{words}: name strategy.server.threshold")
+
+
+#: What of a run's options members of a sum need not agree on, by the beginning of its name, with the reason. All others
+#: fix noise, grid, modulus, width, threshold, graph, clip norm, cohort, rounds, data or training: members sign them.
+UNSIGNED: dict[str, str] = {
+    "run_dir": "where this machine writes",
+    "dataset.root": "where this machine's pictures lie",
+    "dataset.test_root": "where the server's test pictures lie",
+    "dataset.cache": "where this machine keeps what it has decoded",
+    "dataset.download": "how this machine comes by a public data set",
+    "model.name": "the server resolves auto; theta and its length are signed, and any update is clipped",
+    "privacy.rng": "a node draws from its operating system whatever a run says",
+    "engine.name": "how messages travel",
+    "engine.workers": "processes of a simulation",
+    "engine.threads_per_client": "threads of this machine",
+    "engine.trainer": "how many clients of a simulation are computed at once, with the same bits",
+    "engine.address": "where messages travel",
+    "engine.device": "what this machine computes on",
+    "engine.gpus_per_worker": "what this machine computes on",
+    "engine.round_timeout": "how long the server waits",
+    "engine.client_memory_mib": "what a simulation reserves",
+    "engine.faults": "of simulations alone; a fault is what the rules are there for",
+    "evaluate": "what the server measures of its own model",
+    "checkpoint": "what the server keeps of the run",
+    "attack": "what is tried after the run",
+    "operations": "how this process reports and stops",
+    "tracking": "where the server writes figures",
+}
 
 
 def release_digest(config: Config) -> bytes:
     """SHA-256 (32 bytes) of what decides a client's release and is the same on every machine of a run: the members of a
-    sum sign it. Without what only the server resolves (``model=auto``): theta is signed for itself.
+    sum sign it. All options but those of `UNSIGNED`.
     """
-    content = config.to_dict()
-    kept: dict[str, Any] = {name: content[name] for name in ("strategy", "local", "num_rounds")}
-    kept |= {name: content["privacy"][name] for name in ("variant", "delta")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).digest()
+    return hashlib.sha256(json.dumps(_signed(config.to_dict()), sort_keys=True).encode()).digest()
+
+
+def _signed(content: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found = {}
+    for name, value in content.items():
+        if (path := before + name) not in UNSIGNED:
+            found[name] = _signed(value, f"{path}.") if isinstance(value, dict) else value
+    return found
 
 
 def in_the_open(config: Config) -> Config:

@@ -12,9 +12,6 @@ from fedpriv.config.options import Options, ServerOptions
 #: Who adds up: nobody (an observer of sums is assumed), the server in the open, or the clients' masks.
 SecureSum = Literal["assumed", "ideal", "protocol"]
 
-#: Up to so many clients every two of them share a mask.
-COMPLETE = 200
-
 
 class SumOptions(Options):
     """Options of clients whose noises add up in a secure sum."""
@@ -35,10 +32,7 @@ class ModularServerOptions(ServerOptions):
         ge=FEWEST_BITS, le=MOST_BITS, description="whole numbers are added modulo 2^bits; null: the method's own choice"
     )
     threshold: int | None = Field(
-        ge=2, description="protocol: t, clients that open a sum; null: two thirds of the round's"
-    )
-    neighbours: int | None = Field(
-        ge=2, description="protocol: clients that one client shares masks with; null: all, up to 200"
+        ge=2, description="protocol: t, clients that open a sum in which all share masks; null: two thirds of them"
     )
     weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
 
@@ -49,11 +43,10 @@ class ModularClientOptions(SumOptions):
     secure_sum: Any = Field(description="as strategy.secure_sum")
     bits: Any = Field(description="as strategy.server.bits")
     threshold: Any = Field(description="as strategy.server.threshold")
-    neighbours: Any = Field(description="as strategy.server.neighbours")
 
 
 #: Options of `ModularServerOptions` and `ModularClientOptions` that are younger than committed results.
-_YOUNGER = ("secure_sum", "bits", "threshold", "neighbours")
+_YOUNGER = ("secure_sum", "bits", "threshold")
 
 
 def without_sums(strategy: dict[str, Any]) -> None:

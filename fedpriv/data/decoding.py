@@ -82,29 +82,51 @@ def _cut(pictures: list[Encoded], length: int) -> Iterator[list[Encoded]]:
 
 
 def _read(encoded: Encoded, config: DatasetConfig) -> np.ndarray | str:
-    """One picture, uint8 [c, h, w]; or the reason, in words, why it cannot be read."""
+    side = config.size
+    return read_picture(encoded, config.channels, None if side is None else (side, side))
+
+
+def read_picture(encoded: Encoded, channels: int, size: tuple[int, int] | None) -> np.ndarray | str:
+    """One picture, uint8 [c, h, w]; or the reason, in words, why it cannot be read. The only decoder: what a model is
+    trained on, what a node reads, and what `predict` is given are equal bit for bit. Of an animation, the first frame.
+
+    size: (height, width) that the picture is scaled to, and cropped to around its middle; None: it stays as it is.
+    """
     if encoded.content is None:
         return "there is no picture"
+    if channels not in (1, 3):
+        return f"a file is read with 1 or 3 channels, not {channels}"
     try:
         content = encoded.content
         with (
             open_regular(content) if isinstance(content, str) else io.BytesIO(content) as file,
             Image.open(file) as opened,
         ):
-            picture = ImageOps.exif_transpose(opened)
-            if picture.mode.startswith("I;16"):
-                # Pillow's own conversion would turn everything above 255 of 65,535 into white.
-                picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-            picture = picture.convert("L" if config.channels == 1 else "RGB")
-            if config.size is not None:
-                # Cropped to a centred square, so that nothing is stretched.
-                picture = ImageOps.fit(picture, (config.size, config.size), Image.Resampling.BILINEAR)
+            picture = _in_eight_bits(ImageOps.exif_transpose(opened), opened.format)
+            picture = picture.convert("L" if channels == 1 else "RGB")
+            if size is not None:
+                # Cropped, so that nothing is stretched.
+                picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.asarray(picture)
     except UnidentifiedImageError:
         return "not a picture"
     except Exception as error:  # decoders raise anything on a damaged file; the user is told which file it is
         return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return pixels.reshape(*pixels.shape[:2], config.channels).transpose(2, 0, 1)
+    return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
+
+
+def _in_eight_bits(picture: Image.Image, form: str | None) -> Image.Image:
+    """Pillow's own conversion would turn everything above 255 of 65,535 into white. Raises `ValueError` for larger
+    numbers of a kind that does not say what is white."""
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and form == "PPM"):  # Pillow scales PPM to 65,535
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        numbers = np.asarray(picture)
+        least, most = float(numbers.min()), float(numbers.max())
+        shares = picture.mode == "F" and 0 < most <= 1  # of white, or of 255: nobody says
+        if not (least >= 0 and most <= 255) or shares:  # not a number: neither
+            raise ValueError(f"its pixels go from {least:g} to {most:g}; what is white is known of 8 and 16 bits alone")
+    return picture
 
 
 def _broken_pictures(broken: list[tuple[str, str]], what: str) -> DataError:

@@ -1,6 +1,6 @@
 """Public features: fixed functions of one picture, between pictures and model.
 
-They are built from formulas and public seeds alone. No picture of any data set has part in them, not even a mean: a
+They are built from formulas, public seeds and a few constants of a kind of picture (docs/features.md names them): a
 picture's features depend on that picture and on nobody else's, so they cost no privacy and need no account. For the
 same reason pixels are only divided by 255 here; not even the data set's public mean and deviation are used.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,15 +36,12 @@ class _File:
 
 def image_folder(config: DatasetConfig, seed: int) -> Source:
     """Lists the pictures. Raises `DataError` where the folder does not have this layout."""
-    root = Path(config.root or "").expanduser().resolve()
+    root = Path(os.path.realpath(Path(config.root or "").expanduser()))
     if config.root is None or not root.is_dir():
         words = "a file, not a folder" if root.is_file() else "there is no such folder"
         raise DataError(f"dataset.root={config.root or 'null'}: {words}; it must hold one folder per class")
-    try:
-        divided = {folder.name for folder in _subfolders(root)} == {"train", "test"}
-        train, test = (_files(root / "train"), _files(root / "test")) if divided else (_files(root), [])
-    except OSError as error:  # no permission, or a broken link
-        raise DataError(f"{error.filename}: {error.strerror}") from error
+    divided = {folder.name for folder in _subfolders(root)} == {"train", "test"}
+    train, test = (_files(root / "train"), _files(root / "test")) if divided else (_files(root), [])
     classes = tuple(sorted({file.label for file in train}))
     unknown = sorted({file.label for file in test} - set(classes))
     if unknown:
@@ -111,15 +109,26 @@ def chosen_classes(root: Path, classes: Sequence[str]) -> list[_File]:
 # --- listing ---------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _named() -> Iterator[None]:
+    """A folder or file that cannot be looked at (no permission, a broken link, a loop of links) is a `DataError`."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename}: {error.strerror}") from error
+
+
 def _visible(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
+@_named()
 def _subfolders(folder: Path) -> list[os.DirEntry[str]]:
     return [entry for entry in _visible(folder) if entry.is_dir()]
 
 
+@_named()
 def _files(folder: Path, fewest: int = 2) -> list[_File]:
     """Every file of every class folder in `folder`, in a fixed order. fewest: the least number of classes."""
     classes = _subfolders(folder)

@@ -70,6 +70,11 @@ def _read_custom(path: str) -> PictureStream:
     num_classes = int(labels.max()) + 1
     if num_classes < 2:
         raise OptionError("dataset.path", path, "all labels are 0: at least 2 classes are needed")
+    present = np.unique(labels)
+    if len(present) < num_classes:
+        absent = int(np.flatnonzero(present != np.arange(len(present)))[0])
+        words = f"labels must be 0, 1, 2, ... without a gap up to {num_classes - 1}; there is no picture of {absent}"
+        raise OptionError("dataset.path", path, words)
     return PictureStream(
         classes=tuple(str(label) for label in range(num_classes)),
         labels=labels,

@@ -189,6 +189,11 @@ class FederatedData:
         """Rows of ``dataset.train`` that the client keeps as its local test set, ascending, possibly none."""
         return self.partition.test(client)
 
+    def untrained_classes(self) -> list[str]:
+        """Classes of test pictures that no training picture has: none of these pictures can be recognised."""
+        trained, tested = self.dataset.train.labels[self.partition.used], self.dataset.test.labels[self.test]
+        return [self.dataset.classes[label] for label in np.setdiff1d(tested, trained)]
+
     def num_examples(self, client: int) -> int:
         """Number of pictures that the client trains on."""
         return int(self.partition.num_train[client])

@@ -33,7 +33,8 @@ from typing import Any, TextIO
 
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
-from fedpriv.deployment.policy import Accounting, Booked, Policy, Spent
+from fedpriv.deployment.accounting import Accounting
+from fedpriv.deployment.policy import Booked, Policy, Spent
 from fedpriv.deployment.running_account import Balance, RunningAccount, Tie, booked_to_json, read_booked
 
 log = logging.getLogger("fedpriv")
@@ -69,10 +70,10 @@ class DataLedger:
     def create(cls, data: Path, counter: Path, declared: Declared, accounting: Accounting | None = None) -> DataLedger:
         """A new, empty ledger and its counter. Raises `LedgerRefused` where either exists already.
 
-        accounting: how its releases are composed, permanently; None: fixed by the first policy passed to `settle`.
+        accounting: how its releases are composed; None: fixed by the first policy passed to `settle`.
         """
         ledger = cls(data, counter)
-        if data.resolve() in counter.resolve().parents:
+        if Path(os.path.realpath(data)) in Path(os.path.realpath(counter)).parents:
             raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
         if not counter.exists() and (known := ledger._all(missing_ok=True)) and len(known.rows or ()) == 1:
             ledger._known = known  # an earlier call was killed in the middle
@@ -149,14 +150,14 @@ class DataLedger:
         return Declared(row["examples"], tuple(row["classes"]), row["size"], row["channels"])
 
     def declare(self, declared: Declared) -> None:
-        """Records a new public number of pictures."""
+        """Records what is public from here on. What was spent stays: no cost follows from it."""
         self._append(_declaration(declared))
         self.confirm()
 
     def settle(self, policy: Policy) -> Accounting:
         """How this ledger's releases are composed; what the policy adds to that is recorded first.
 
-        Raises `LedgerRefused` where the policy names another accountant, or another order for a budget.
+        Raises `LedgerRefused` where `Policy.accounting` does.
         """
         before = self._known.balance.accounting
         fixed = policy.accounting(before, self.spent())
@@ -299,7 +300,7 @@ def _declaration(declared: Declared) -> dict[str, Any]:
 
 
 def _fixed(accounting: Accounting) -> dict[str, Any]:
-    return {"accountant": accounting.accountant, "orders": dict(accounting.orders)}
+    return {"accountant": accounting.accountant, "orders": dict(accounting.orders), "share": accounting.share}
 
 
 def _make_private(folder: Path) -> None:

@@ -23,6 +23,7 @@ from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_checks import release_digest
 from fedpriv.data.features import model_input
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
@@ -106,8 +107,9 @@ class Gate:
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
         self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
-        # A run's state is used only with the same options: its noise is in units of their noise multiplier.
-        key = hashlib.sha256(f"{run}/{config.digest()}".encode()).hexdigest()[:32]
+        # A run's state is used only with the same options: its noise is in units of their noise multiplier. Options
+        # that members of a sum do not sign make no second state, which would have a second set of keys.
+        key = hashlib.sha256(run.encode() + b"/" + release_digest(config)).hexdigest()[:32]
         self._path = ledger.folder / "runs" / f"{key}.safetensors"
         self._before = read_memory(self)
         self._client: Client | None = None

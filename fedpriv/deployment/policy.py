@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ from fedpriv.config.methods import CLIP_RANGE, METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
+from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier
 from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
@@ -137,18 +138,29 @@ class Policy(Options):
         return None
 
     def _filter(self, budget: UnitBudget, fixed: Accounting | None = None) -> Budget:
+        delta = budget.delta * (fixed.share if fixed else 1.0)
         if self.accountant == "gaussian":
-            return Budget(budget.max_epsilon, budget.delta, rule="gaussian")
+            return Budget(budget.max_epsilon, delta, rule="gaussian")
         order = fixed.orders.get(budget.name) if fixed else self.order
-        return Budget(budget.max_epsilon, budget.delta, rule="rdp", order=order or "gaussian")
+        return Budget(budget.max_epsilon, delta, rule="rdp", order=order or "gaussian")
+
+    def _orders(self, share: float, known: Mapping[str, float]) -> dict[str, float]:
+        """The Renyi order of each budget, by its name; ``known`` ones stay."""
+        found = dict(known)
+        for budget in self.budgets:
+            order = self.order or Budget(budget.max_epsilon, budget.delta * share, order="gaussian").fixed_order()
+            found.setdefault(budget.name, order)
+        return found
 
     def accounting(self, fixed: Accounting | None, spent: Spent) -> Accounting:
-        """How a ledger's releases are composed under this policy, ``fixed`` before its first release and kept; a new
-        budget gets its order here. Raises `LedgerRefused` where the policy names another accountant or order.
+        """How a ledger's releases are composed under this policy; ``fixed``: how they were so far. A new budget gets
+        its order here.
 
-        fixed=None is a ledger that names none. Without releases the policy's accountant becomes the ledger's. With
-        releases it must be one whose filter admitted all of them, whichever accountant the policy named then: otherwise
-        the accountant would be chosen after seeing outputs.
+        Before the first release any policy may choose. Afterwards raises `LedgerRefused` where the policy names another
+        accountant or order, with one exception: ``gaussian`` may become ``renyi`` (why: `accounting.py`).
+
+        fixed=None is a ledger that names none. With releases its accountant must be one whose filter admitted all of
+        them, whichever accountant the policy named then: otherwise it would be chosen after seeing outputs.
 
         - Gaussians alone: ``gaussian``. It is the larger of the two filters. The Renyi filter of order a admits a sum
           of mu^2 only if a mu^2 / 2 <= R(a), and R(a) is such that this implies (max_epsilon, delta / 2)-DP for every
@@ -156,21 +168,26 @@ class Policy(Options):
           which is all that the exact filter asks.
         - others among them: ``renyi``, since the filter ``gaussian`` has never admitted one.
         """
-        if fixed is None and spent.messages:
+        if not spent.messages:
+            if self.accountant == "gaussian":
+                return Accounting("gaussian", self._orders(RESERVED, {}), 1 - RESERVED)
+            return Accounting("renyi", self._orders(1.0, {}))
+        if fixed is None:
             events = (event for budget in self.budgets for event in spent.totals(budget.threat))
             gaussian = all(gaussian_multiplier(event) is not None for event in events)
             fixed = Accounting("gaussian" if gaussian else "renyi")
-        if fixed is not None and fixed.accountant != self.accountant:
+        if self.accountant == "gaussian" == fixed.accountant:
+            orders = self._orders(RESERVED, fixed.orders) if fixed.share < 1 else fixed.orders
+            return Accounting("gaussian", orders, fixed.share)
+        if self.accountant == "gaussian" or (fixed.accountant == "gaussian" and fixed.share == 1):
             words = f"the ledger adds up by {fixed.accountant}, which was fixed before its first release"
             raise LedgerRefused(f"accountant={self.accountant}: {words}")
-        if self.accountant == "gaussian":
-            return Accounting("gaussian")
-        orders = {budget.name: self.order or self._filter(budget).fixed_order() for budget in self.budgets}
-        for name, order in (fixed.orders if fixed else {}).items():
-            if self.order is not None and name in orders and order != self.order:
+        for name, order in fixed.orders.items():
+            if self.order is not None and order != self.order and name in {budget.name for budget in self.budgets}:
                 words = f"the ledger has fixed {order:g} for the budget {name}; null keeps to it"
                 raise LedgerRefused(f"order={self.order:g}: {words}")
-        return Accounting("renyi", orders | dict(fixed.orders if fixed else {}))
+        share = fixed.share if fixed.accountant == "renyi" else 1 - fixed.share
+        return Accounting("renyi", self._orders(share, fixed.orders), share)
 
     def limit_broken(self, events: Sequence[Event], budget: UnitBudget) -> str | None:
         """The bound on a single round that these events (under the budget's threat) break, in words."""
@@ -191,16 +208,6 @@ class Policy(Options):
         """Epsilon of everything in the ledger, by budget."""
         known = releases if isinstance(releases, Spent) else Spent(releases)
         return {budget.name: compose(known.totals(budget.threat), budget.delta).epsilon for budget in self.budgets}
-
-
-@dataclass(frozen=True)
-class Accounting:
-    """How a ledger's releases are composed, permanently. orders: for ``renyi``, the order of each budget by its
-    name.
-    """
-
-    accountant: Literal["gaussian", "renyi"]
-    orders: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

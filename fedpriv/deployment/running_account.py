@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import LedgerRefused
-from fedpriv.deployment.policy import Accounting, Booked, Spent
+from fedpriv.deployment.accounting import Accounting
+from fedpriv.deployment.policy import Booked, Spent
 from fedpriv.privacy.event_json import entry_from_json, entry_to_json
 from fedpriv.privacy.events import Threat
 
 log = logging.getLogger("fedpriv")
 
-FORMAT = 1
+FORMAT = 2
 TABLES = """
 CREATE TABLE tie (content TEXT NOT NULL);
 CREATE TABLE prices (id INTEGER PRIMARY KEY, price TEXT UNIQUE NOT NULL, times INTEGER NOT NULL);
@@ -76,7 +77,7 @@ class Balance:
         if "examples" in row:
             self.declaration = {name: row[name] for name in ("examples", "classes", "size", "channels")}
         if "accountant" in row:
-            self.accounting = Accounting(row["accountant"], dict(row["orders"]))
+            self.accounting = Accounting(row["accountant"], dict(row["orders"]), float(row.get("share", 1.0)))
         if "entries" in row:
             self.spent.add(read_booked(row))
             self.last = float(row["time"])
@@ -166,7 +167,7 @@ class RunningAccount:
             "tie": _as_json(tie),
             "prices": _digest(database.execute("SELECT price, times FROM prices ORDER BY id").fetchall()),
             "declaration": balance.declaration,
-            "accounting": None if fixed is None else [fixed.accountant, dict(fixed.orders)],
+            "accounting": None if fixed is None else [fixed.accountant, dict(fixed.orders), fixed.share],
             "last": balance.last,
             "entries": balance.entries,
         }

@@ -31,6 +31,8 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMEST
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from h11 import RemoteProtocolError
+from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Paths open to other machines: messages to and from registered nodes, and the health check.
@@ -226,6 +228,19 @@ def _with_body(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
+class Head(ReceiveBuffer):
+    """What h11 has received and not yet understood. Its own bound is checked only while a head is incomplete, and the
+    loop delivers up to 256 KiB at once: here a complete head, or the trailer of a body, is measured too.
+    """
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        waiting = len(self)
+        lines = super().maybe_extract_lines()
+        if waiting - len(self) > HEAD_BYTES:
+            raise RemoteProtocolError("the head is too long", error_status_hint=431)
+        return lines
+
+
 class Connection(H11Protocol):
     """uvicorn's HTTP/1.1 with h11, which unlike httptools bounds a request's head (`HEAD_BYTES`).
 
@@ -238,6 +253,7 @@ class Connection(H11Protocol):
         self, *arguments: Any, control: tuple[str, int], public: set[asyncio.Protocol], most: int, **more: Any
     ) -> None:
         super().__init__(*arguments, **more)
+        self.conn._receive_buffer = Head()
         self._control, self._public, self._most = control, public, most
         self._deadline: asyncio.TimerHandle | None = None
 

@@ -134,6 +134,12 @@ class Worker:
         """Of what all members of a secure sum must agree on."""
         return release_digest(self.config)
 
+    @cached_property
+    def most_members(self) -> int:
+        """How many clients a server may ask in a round."""
+        poisson = self.config.server_options().get("client_sampling") == "poisson"
+        return self.config.num_clients if poisson else self.config.clients_asked
+
     def initial_parameters(self) -> FloatVector:
         """theta^0 (float32): of the layers that the server holds."""
         vector: FloatVector = self.initial_model[self.shared].numpy().copy()
@@ -203,6 +209,8 @@ class Worker:
             guard=guard,
             options_digest=self.options_digest,
             fewest_survivors=fewest_survivors,
+            most_members=self.most_members,
+            population=self.config.num_clients,
             together=together,
         )
         return self.maker.make(site, site.num_examples)

@@ -1,6 +1,7 @@
 """Book-keeping: a layer's per-example gradients from its inputs and the gradients of its outputs.
 
-The formula for each layer and its rounding error are in `fedpriv.mechanisms.per_example`.
+The formula for each layer and its rounding error are in `fedpriv.mechanisms.per_example`, the proof that no example
+meets another in `fedpriv.mechanisms.rowwise`.
 
 Shapes: b examples, d parameters, p positions of a picture, i (times the kernel) and o input and output channels.
 """
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+
 #: Bound on the rounding error of a ghost-clipped example's part of the sum, in units of the clip bound.
 DRIFT = 2.0**-28
 
@@ -28,22 +31,6 @@ def gamma(terms: int) -> float:
 
 
 # --- one forward and backward pass, and what its layers' gradients are ------------------------------------
-
-
-class NotTraceable(Exception):
-    """A layer was used twice, not at all, or with an input of another rank."""
-
-
-def all_supported(module: nn.Module) -> bool:
-    layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
-    shared = len({id(p) for p in module.parameters()}) != sum(1 for layer in layers for _ in layer.parameters(False))
-    return not shared and all(_supported(layer) for layer in layers)
-
-
-def _supported(layer: nn.Module) -> bool:
-    if type(layer) is nn.Conv2d:
-        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return type(layer) in (nn.Linear, nn.GroupNorm)
 
 
 @dataclass
@@ -68,33 +55,30 @@ class _Seen:
 
 
 class Trace:
-    """The layers of one pass over a batch, in the order of the model's parameters."""
+    """The layers of one pass over a batch, in the order of the model's parameters.
 
-    def __init__(self, module: nn.Module, most: int) -> None:
-        self.module, self.most = module, most
-        self.layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
+    steps: the model's, if they are known already. Raises `NotRowwise`.
+    """
+
+    def __init__(self, module: nn.Module, most: int, steps: Rowwise | None = None) -> None:
+        self.steps, self.most = steps or Rowwise(module), most
+        self.layers = self.steps.layers
         self.seen: list[_Seen] = []
 
     def run(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Forward pass, then backward pass to the layers' outputs; losses [b]. Raises `NotTraceable`."""
+        """Forward pass, then backward pass to the layers' outputs; losses [b]."""
         found: dict[int, _Seen] = {}
 
-        def note(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-            if id(layer) in found or inputs[0].ndim != (2 if isinstance(layer, nn.Linear) else 4):
-                raise NotTraceable
-            found[id(layer)] = _Seen(layer, inputs[0].detach(), outputs, self.most)
+        def note(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
+            found[id(layer)] = _Seen(layer, inputs.detach(), outputs, self.most)
 
-        hooks = [layer.register_forward_hook(note) for layer in self.layers]
-        try:
-            losses = functional.cross_entropy(self.module(images), labels, reduction="none")
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if len(found) != len(self.layers):
-            raise NotTraceable
+        losses = functional.cross_entropy(self.steps.run(images, note), labels, reduction="none")
         self.seen = [found[id(layer)] for layer in self.layers]
-        gradients = torch.autograd.grad(losses.sum(), [seen.outputs for seen in self.seen])
+        outputs = [seen.outputs for seen in self.seen]
+        gradients = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
         for seen, gradient in zip(self.seen, gradients, strict=True):
+            if gradient is None:
+                raise NotRowwise("a layer has no part in the logits")
             seen.gradient = gradient
         return losses.detach()
 

@@ -7,7 +7,10 @@ product of its input and its output's gradient, so norms and the weighted sum fo
 - Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large relative
   to the picture, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
 - GroupNorm: two sums over positions.
-Any other layer, a layer that is used twice, or a model that mixes examples: `torch.func` (vmap of grad).
+It is used for models that are proved to treat a batch's examples one by one (`fedpriv.mechanisms.rowwise`). Any other
+model's gradient of one example is frozen as a list of torch's operations (`fedpriv.mechanisms.frozen_gradient`), which
+`torch.func.vmap` computes for several examples, or, where it cannot, one after the other. Models for which neither can
+be done are refused.
 
 Shapes: b examples, d parameters, p positions of a picture, i (times the kernel) and o input and output channels.
 
@@ -44,24 +47,21 @@ block of one row always qualifies. Assumed: a row's bits then depend on nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.mechanisms.bookkeeping import (
-    DRIFT,
-    KINDS,
-    NotTraceable,
-    Trace,
-    add_rows,
-    all_supported,
-    squared_lengths,
-    without,
-)
+from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.bookkeeping import DRIFT, KINDS, Trace, add_rows, squared_lengths, without
+from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, tensors_of
+from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 
 #: Share of the bound reserved for rounding: of norms, of the sum, and of moving the sum onto the noise's grid.
 KEPT_BACK = 2.0**-10
@@ -75,7 +75,7 @@ PHYSICAL_NUMBERS = 2**26
 #: The most examples computed at a time.
 BLOCK = 32
 
-#: How closely book-keeping must agree with batch-size-1 gradients before it is used for a model.
+#: How closely a way must agree with the model's own gradients of single examples before it is used.
 TOLERANCE = 1e-3
 
 
@@ -100,6 +100,10 @@ def excess(examples: int) -> float:
     return 2 * max(0, examples - LARGEST_BATCH) * (DRIFT + 2.0**-33)
 
 
+class _Differs(Exception):
+    """A way of computing gradients that does not give the model's own."""
+
+
 @dataclass(frozen=True)
 class ClippedSum:
     """total: sum over the batch of clipped gradients (float64 [d]); norms before clipping (float64 [b]); mean loss."""
@@ -112,10 +116,11 @@ class ClippedSum:
 class PerExampleGradients:
     """Clipped sums of the per-example gradients of cross-entropy for one model.
 
-    mode: ``bookkeeping``, ``vmap``, or None: book-keeping if the model passes a check against batch-size-1 gradients
-    on random pictures (never on the client's), otherwise vmap. physical: number of examples computed at a time, None:
-    ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, from the expected batch size; never from the batch
-    drawn.
+    mode: ``bookkeeping``, ``vmap``, ``singly``, or None: the first of these that the model admits. That it gives the
+    model's own gradients is looked at on random pictures (never on the client's) at random parameters; that no example
+    moves the sum by more than the bound is proved, and rests on no look. physical: number of
+    examples computed at a time, None: ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, from the
+    expected batch size; never from the batch drawn.
     """
 
     def __init__(
@@ -125,11 +130,16 @@ class PerExampleGradients:
         self._settled = False
         self._parameters = list(module.parameters())
         self._size = sum(parameter.numel() for parameter in self._parameters)
-        self._vmapped: Callable[..., Any] | None = None
+        self._steps: Rowwise | None = None
+        self._many: Callable[..., Any] | None = None  # computes a frozen gradient for several examples
 
-    def settle(self, shape: torch.Size, device: torch.device) -> None:
-        """Chooses the method, at the module's present parameters rather than at ones that the server chose."""
+    def settle(self, shape: Sequence[int], device: torch.device) -> None:
+        """Chooses the method, at the module's present parameters rather than at ones that the server chose.
+
+        Raises `OptionError` for a model whose examples' gradients cannot be told apart for certain.
+        """
         if not self._settled:
+            self.module.train()
             self._settle(shape, device)
             self._settled = True
 
@@ -172,10 +182,10 @@ class PerExampleGradients:
 
     def _squares_by_name(self, images: Tensor, labels: Tensor) -> tuple[list[tuple[str, Tensor]], Tensor]:
         """(a layer's or a parameter's name, squared norms [b]) one by one; losses [b]."""
-        if self.mode == "vmap":
+        if self.mode != "bookkeeping":
             gradients, losses = self._gradients(images, labels)
             return [(name, squared_lengths(gradient)) for name, gradient in gradients.items()], losses
-        trace = Trace(self.module, self.physical or 1)
+        trace = Trace(self.module, self.physical or 1, self._steps)
         losses = trace.run(images, labels)
         names = {id(layer): name for name, layer in self.module.named_modules()}
         return [(names[id(seen.layer)], KINDS[type(seen.layer)][0](seen)) for seen in trace.seen], losses
@@ -186,23 +196,65 @@ class PerExampleGradients:
 
     def _add(self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:
         """Adds the clipped gradients of the first ``real`` examples to ``total``; their (norms, sum of losses)."""
-        way = self._add_by_vmap if self.mode == "vmap" else self._add_by_bookkeeping
+        way = self._add_by_bookkeeping if self.mode == "bookkeeping" else self._add_formed
         return way(images, labels, real, bound, total)
 
     # --- choice of method ---------------------------------------------------------------------------------------
 
-    def _settle(self, shape: torch.Size, device: torch.device) -> None:
+    def _settle(self, shape: Sequence[int], device: torch.device) -> None:
         """Chooses the mode and the physical batch once, from public facts and random pictures."""
         random = torch.Generator().manual_seed(0)
         images = torch.randn(3, *shape, generator=random).to(device)
         labels = torch.zeros(3, dtype=torch.long, device=device)
-        numbers = self._size
-        if self.mode != "vmap":
-            numbers_found = self._agrees_with_single_gradients(images, labels)
-            if numbers_found is None and self.mode is None:
-                self.mode = "vmap"
-            elif numbers_found is not None:
-                self.mode, numbers = "bookkeeping", numbers_found
+        if self.mode in (None, "bookkeeping"):
+            try:
+                return self._settle_bookkeeping(images, labels)
+            except (NotRowwise, _Differs):
+                if self.mode is not None:
+                    raise
+        try:
+            self._settle_frozen(images, labels)
+        except (Unfit, _Differs) as reason:
+            words = f"one picture's gradient cannot be told from another's for certain: {reason}"
+            allowed = "a model that keeps nothing between pictures and takes no step by values read in Python"
+            raise OptionError("model", type(self.module).__name__, f"{words}; allowed: {allowed}") from None
+
+    def _settle_bookkeeping(self, images: Tensor, labels: Tensor) -> None:
+        """Raises `NotRowwise`, or `_Differs` where the steps are not the model's."""
+        steps = Rowwise(self.module)
+        trace = Trace(self.module, len(labels), steps)
+        with self._elsewhere():
+            trace.run(images, labels)
+            norms, total = torch.sqrt(trace.squared_norms()), self._zeros(labels.device)
+            if self.mode is None:
+                trace.add_weighted_sum(torch.ones_like(norms), total)
+                _compare(norms, total, self._single_gradients(images, labels))
+        self._steps, self.mode = steps, "bookkeeping"
+        self._choose_block(images, labels, trace.numbers() // len(labels))
+
+    def _settle_frozen(self, images: Tensor, labels: Tensor) -> None:
+        """Raises `Unfit`, or `_Differs` where the model gives other gradients than it gave when it was frozen."""
+        frozen = FrozenGradient.of(self.module, images[0], labels[0])
+        self._many = singly = partial(_one_after_the_other, frozen.graph)
+        if not frozen.random:
+            with self._elsewhere():
+                rows = [part.flatten(1) for part in self._gradients(images, labels)[0].values()]
+                found = torch.cat(rows, 1).double()
+                _compare(found.norm(dim=1), found.sum(0), self._single_gradients(images, labels))
+        if self.mode != "singly":
+            self._many = torch.func.vmap(frozen.graph, in_dims=(None, None, 0, 0), randomness="different")
+            try:
+                self._gradients(images, labels)
+            except Exception:  # an operation that vmap does not know
+                self._many = singly
+        self.mode = "singly" if self._many is singly else "vmap"
+        if self._many is singly:
+            self.physical = 1
+        else:
+            self._choose_block(images, labels, self._size)
+
+    def _choose_block(self, images: Tensor, labels: Tensor, numbers: int) -> None:
+        """numbers: held for one example."""
         size = self.physical or max(1, min(self.block, PHYSICAL_NUMBERS // max(1, 3 * numbers)))
         while size > 1 and not self._rows_are_alike(images, labels, size):
             size //= 2
@@ -212,10 +264,10 @@ class PerExampleGradients:
         """Whether a block of ``size`` equal pictures gets equal inputs and gradients in every row, to the last bit."""
         for image, label in zip(images, labels, strict=True):
             block = image.expand(size, *image.shape).contiguous(), label.expand(size).contiguous()
-            if self.mode == "vmap":
+            if self.mode != "bookkeeping":
                 found = list(self._gradients(*block)[0].values())
             else:
-                trace = Trace(self.module, size)
+                trace = Trace(self.module, size, self._steps)
                 trace.run(*block)
                 trace.squared_norms()
                 found = [part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept)]
@@ -223,32 +275,40 @@ class PerExampleGradients:
                 return False
         return True
 
-    def _agrees_with_single_gradients(self, images: Tensor, labels: Tensor) -> int | None:
-        """Numbers held per example if book-keeping agrees with batch-size-1 gradients, None if it does not."""
-        if not all_supported(self.module):
-            return None
+    @contextmanager
+    def _elsewhere(self) -> Iterator[None]:
+        """At parameters where nothing hides (behind a layer of zeros) and nothing cancels. Afterwards they are as they
+        were, to the last bit.
+        """
+        before = [parameter.detach().clone() for parameter in self._parameters]
+        random = torch.Generator().manual_seed(1)
         try:
-            trace = Trace(self.module, len(labels))
-            trace.run(images, labels)
-        except NotTraceable:
-            return None
-        singles = [_single_gradient(self.module, self._parameters, images[k], labels[k]) for k in range(len(labels))]
-        expected = torch.stack([single.double().norm() for single in singles])
-        norms = torch.sqrt(trace.squared_norms())
-        total = self._zeros(labels.device)
-        trace.add_weighted_sum(torch.ones_like(norms), total)
-        close = torch.allclose(norms, expected, rtol=TOLERANCE, atol=1e-6)
-        difference = (total - torch.stack(singles).sum(0)).norm()
-        if not close or not difference <= TOLERANCE * (expected.sum() + 1e-6):
-            return None
-        return trace.numbers() // len(labels)
+            for parameter in self._parameters:
+                inputs = parameter[:1].numel() if parameter.ndim else 1
+                drawn = torch.randn(parameter.shape, generator=random) / math.sqrt(max(1, inputs))
+                parameter.data.copy_(drawn)
+            yield
+        finally:
+            for parameter, value in zip(self._parameters, before, strict=True):
+                parameter.data.copy_(value)
+
+    def _single_gradients(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The model's own gradients [b, d] of single examples; zeros of what is not trained."""
+        found = []
+        for image, label in zip(images, labels, strict=True):
+            loss = functional.cross_entropy(self.module(image.unsqueeze(0)), label.unsqueeze(0))
+            trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+            own = dict(zip(map(id, trained), torch.autograd.grad(loss, trained, allow_unused=True), strict=True))
+            parts = [(parameter, own.get(id(parameter))) for parameter in self._parameters]
+            found.append(torch.cat([torch.zeros_like(p).reshape(-1) if g is None else _dense(g) for p, g in parts]))
+        return torch.stack(found)
 
     # --- book-keeping ------------------------------------------------------------------------------------
 
     def _add_by_bookkeeping(
         self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor
     ) -> tuple[Tensor, float]:
-        trace = Trace(self.module, self.physical or 1)
+        trace = Trace(self.module, self.physical or 1, self._steps)
         losses = trace.run(images, labels)
         norms = torch.sqrt(trace.squared_norms())
         broken = ~torch.isfinite(norms)
@@ -258,24 +318,16 @@ class PerExampleGradients:
         trace.add_weighted_sum(_of_real(clip_factors(norms, bound), real), total)
         return norms[:real], float(losses[:real].sum())
 
-    # --- torch.func --------------------------------------------------------------------------------------
+    # --- gradients that are formed -----------------------------------------------------------------------
 
     def _gradients(self, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Parameter -> gradients of the examples [b, ...], in the model's order; losses [b]."""
-        if self._vmapped is None:
+        assert self._many is not None, "`settle` came first"
+        gradients, losses = self._many(*tensors_of(self.module), images, labels)
+        zeros = {n: p.new_zeros(len(images), *p.shape) for n, p in self.module.named_parameters() if n not in gradients}
+        return {name: (gradients | zeros)[name] for name, _ in self.module.named_parameters()}, losses
 
-            def loss_of(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-                logits = torch.func.functional_call(self.module, parameters, (image.unsqueeze(0),))
-                loss = functional.cross_entropy(logits, label.unsqueeze(0))
-                return loss, loss.detach()
-
-            gradient = torch.func.grad(loss_of, has_aux=True)
-            self._vmapped = torch.func.vmap(gradient, in_dims=(None, 0, 0), randomness="different")
-        parameters = {name: value.detach() for name, value in self.module.named_parameters()}
-        gradients, losses = self._vmapped(parameters, images, labels)
-        return {name: gradients[name] for name in parameters}, losses
-
-    def _add_by_vmap(
+    def _add_formed(
         self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor
     ) -> tuple[Tensor, float]:
         gradients, losses = self._gradients(images, labels)
@@ -302,8 +354,25 @@ def _of_real(factors: Tensor, real: int) -> Tensor:
     return factors
 
 
-def _single_gradient(module: nn.Module, parameters: Sequence[Tensor], image: Tensor, label: Tensor) -> Tensor:
-    loss = functional.cross_entropy(module(image.unsqueeze(0)), label.unsqueeze(0))
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    pairs = zip(parameters, gradients, strict=True)
-    return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in pairs])
+def _dense(gradient: Tensor) -> Tensor:
+    """As one vector."""
+    return (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
+
+
+def _one_after_the_other(
+    graph: Callable[..., Any], trained: dict[str, Tensor], others: dict[str, Tensor], images: Tensor, labels: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """A frozen gradient for pictures [b, ...] and labels [b]: (name -> gradients [b, ...], losses [b])."""
+    found = [graph(trained, others, image, label) for image, label in zip(images, labels, strict=True)]
+    gradients = {
+        name: torch.stack([_dense(own[name]).view(value.shape) for own, _ in found]) for name, value in trained.items()
+    }
+    return gradients, torch.stack([loss for _, loss in found])
+
+
+def _compare(norms: Tensor, total: Tensor, expected: Tensor) -> None:
+    """Raises `_Differs` where norms [b] or the sum [d] of per-example gradients are not those ``expected`` [b, d]."""
+    lengths, apart = expected.double().norm(dim=1), (total - expected.double().sum(0)).norm()
+    close = torch.allclose(norms, lengths, rtol=TOLERANCE, atol=1e-6, equal_nan=True)
+    if not close or apart > TOLERANCE * (lengths.sum() + 1e-6):
+        raise _Differs("its gradients are other ones when it is asked again")

@@ -26,7 +26,8 @@ is added (`noise.grid_step`): release = (onto_grid(V) + N)/m, as float32. The le
   With exact Gaussians the laws are then (t, D)-close: P(S) <= e^t P0(S) + D and back, t = mu (z + mu/2),
   D = Phi(-z) [Balle and Wang 2018, Theorem 8].
 - Together: s0-close, s0 = t + 3 d 2^-28 + 2^-40, but for D and what the words lose, both below
-  1e-13 e^-(eps + 1) (1 - p) by the choice of z and of the number of words. Then for every pair of inputs and t >= 0
+  1e-13 e^-(eps + 1) (1 - p) by the choice of z and of the number of words (where 1 - p < 1e-6: `_words`). Then for
+  every pair of inputs and t >= 0
       sup_S P(S) - e^t P'(S) <= p' (1 - e^(t - eps')) + D',   eps' = eps + 2 s0,
       p' = e^s0 (p + (1 - p) (1 - e^(-2 s0))/(1 - e^-eps')),  D' = (1 + e^eps') D.
   (In the cap: e^s0 p (1 - e^(t - eps')). Where the ratio is 1: e^s0 (1 - p)(1 - e^(t - 2 s0)) for t < 2 s0, whose
@@ -59,6 +60,10 @@ DELTA = 1e-12
 #: Standard deviations beyond which a Gaussian is drawn again (`with_exact_tails`).
 FAR = 7.0
 _LOG_FAR_TAIL = -27.384307498811076  # ln P(N > 7)
+#: 1 - p' below which only epsilon and delta are charged: its digits would be lost in p'.
+_LEAST_OUTSIDE = 1e-6
+#: Norms within these bounds come from squares that float64 holds with all their digits.
+_SMALL, _LARGE = 2.0**-480, 2.0**500
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def charged(cap: Cap, epsilon: float) -> CapLaw:
     s = (epsilon - cap.epsilon) / 2
     added = cap.outside * -math.expm1(-2 * s) / -math.expm1(-epsilon)
     outside = 1.0 - math.exp(s) * (cap.inside + added)
-    if outside < cap.outside / 2 or outside < 1e-6:
+    if outside < cap.outside / 2 or outside < _LEAST_OUTSIDE:
         return CapLaw(epsilon, 1.0 / (1.0 + math.exp(-epsilon)), DELTA)
     return CapLaw(epsilon, 1.0 - outside, DELTA)
 
@@ -126,9 +131,14 @@ def _closeness(dimension: int, epsilon: float, outside: float) -> float:
 
 
 def _words(dimension: int, epsilon: float, outside: float) -> int:
-    """Random words of 32 bits in a uniform number: what they cannot resolve has probability 2^-(32 words)."""
-    bits = (epsilon + 2 + math.log(1e13) - math.log(outside) + math.log(4 * dimension + 4)) / math.log(2)
-    return min(31, math.ceil(bits / 32))  # 31 words are all that float64 can hold
+    """Random words of 32 bits in a uniform number: what they cannot resolve has probability 2^-(32 words), at most
+    1e-13 e^-(epsilon + 2) max(1 - p, 1e-6) for all uniforms of a release together. Below 1 - p = 1e-6 `charged` takes
+    the law of every (epsilon, D')-private mechanism, for which D need not be less than 1 - p.
+
+    At most 26 words for the largest epsilon and 2^32 coordinates; 31 are all that float64 can hold.
+    """
+    bits = (epsilon + 2 + math.log(1e13 / max(outside, _LEAST_OUTSIDE)) + math.log(4 * dimension + 4)) / math.log(2)
+    return math.ceil(bits / 32)
 
 
 # --- the release -----------------------------------------------------------------------------------------------
@@ -138,6 +148,11 @@ def direction(vectors: Tensor) -> Tensor:
     """x/|x| (float64 [..., d]). The zero vector becomes the first axis, as does what is not finite."""
     finite = finite_or_zero(vectors)
     norm = l2_norm(finite).unsqueeze(-1)
+    extreme = (norm < _SMALL) | (norm > _LARGE)
+    if bool(extreme.any()):  # squares vanish or overflow: divided by the largest entry first
+        largest = finite.abs().amax(-1, keepdim=True).double()
+        finite = torch.where(extreme & (largest > 0), finite / largest, finite.double())
+        norm = torch.where(extreme, l2_norm(finite).unsqueeze(-1), norm)
     units = finite / norm
     zero = (norm == 0).squeeze(-1)
     if bool(zero.any()):

@@ -136,8 +136,8 @@ def _replaced(epsilon: float, bits: int) -> float:
 
 
 def _words(epsilon: float, bits: int) -> int:
-    """So many that the probability of a replacement is exact to 2^-60 of itself."""
-    return min(31, math.ceil((60 - math.log2(_replaced(epsilon, bits))) / 32))
+    """So many that the probability of a replacement is exact to 2^-60 of itself; 25 for the largest epsilon."""
+    return math.ceil((60 - math.log2(_replaced(epsilon, bits))) / 32)
 
 
 def best_bits(epsilon: float, most: int = MOST_BITS) -> int:

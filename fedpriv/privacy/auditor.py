@@ -29,6 +29,7 @@ Sample = Callable[[bool, int, int], np.ndarray]
 BINS = 256  # candidate thresholds per score, and bins per feature of the histogram score
 ATOM = 1e-3  # a value that makes up this share of a feature's draws gets its own bin
 CAUTION = 100  # thresholds are compared by bounds with this many times less error, so that luck rarely decides
+MOST_SINGLE = 12  # with no more features than this, each is tried alone as well
 RIDGE = 1e-12  # share of a feature's variance that is assumed for a direction without any noise
 
 
@@ -37,7 +38,8 @@ class Audit:
     """A lower bound on epsilon at `delta`, true with probability `confidence` over the audit's draws.
 
     `trials` are the draws per world, half of which were used to learn the `rule`. `structural` gives the reason where
-    the bound is infinite by the mechanism's structure; `epsilon_sampled` is the bound from sampling alone.
+    the bound is infinite by the mechanism's structure; `epsilon_sampled` is the bound from sampling alone. `looks`:
+    bounds of which this may be the largest; the error 1 - `confidence` is divided among them, so that all of them hold.
     """
 
     epsilon_lower: float
@@ -49,14 +51,20 @@ class Audit:
     rule: str
     epsilon_sampled: float
     structural: str | None = None
+    looks: int = 1
+
+    @property
+    def measured(self) -> int:
+        """Draws per world on which the rule was counted."""
+        return self.trials - self.trials // 2
 
     @property
     def attainable(self) -> float:
         """The bound of a rule without a single error: the largest that this many trials can show."""
         if self.structural is not None:
             return math.inf
-        measured = self.trials - self.trials // 2
-        return float(epsilon_bound(0, measured, measured, self.delta, self.confidence)[0])
+        sure = 1 - (1 - self.confidence) / self.looks
+        return float(epsilon_bound(0, self.measured, self.measured, self.delta, sure)[0])
 
     def __str__(self) -> str:
         said = f"epsilon >= {self.epsilon_sampled:.3g} at delta {self.delta:g} "
@@ -73,6 +81,7 @@ def audit(
     seed: int,
     structural: str | None = None,
     chunk: int = 2**20,
+    looks: int = 1,
 ) -> Audit:
     """Audit a mechanism from `trials` releases in each of two neighbouring worlds.
 
@@ -85,21 +94,23 @@ def audit(
         structural: why epsilon is infinite whatever the trials show. Pass it only where the ledger's own event
             records a coordinate without noise or a deterministic function of the data, with that event's reason.
         chunk: trials held in memory at a time.
+        looks: audits, fixed beforehand, of which the largest bound will be kept (Bonferroni).
 
     Raises:
         ValueError: an argument is out of range, or `sample` returns the wrong shape or something not finite.
     """
-    if not (0 <= delta < 1 and 0 < confidence < 1 and trials >= 4 and chunk >= 2):
-        raise ValueError("audit needs 0 <= delta < 1, 0 < confidence < 1, trials >= 4, chunk >= 2")
+    if not (0 <= delta < 1 and 0 < confidence < 1 and trials >= 4 and chunk >= 2 and looks >= 1):
+        raise ValueError("audit needs 0 <= delta < 1, 0 < confidence < 1, trials >= 4, chunk >= 2, looks >= 1")
+    sure = 1 - (1 - confidence) / looks
     half = trials // 2
     learning = [_draws(sample, world, half, chunk, (seed, 0)) for world in (False, True)]
-    rule = _learn_rule(learning, half, delta, confidence)
+    rule = _learn_rule(learning, half, delta, sure)
     measured = trials - half
     false_positives, true_positives = (
         sum(int(np.count_nonzero(rule.score(features) > rule.threshold)) for features in draws)
         for draws in (_draws(sample, world, measured, chunk, (seed, 1)) for world in (False, True))
     )
-    bound, fpr_upper, tpr_lower = epsilon_bound(false_positives, true_positives, measured, delta, confidence)
+    bound, fpr_upper, tpr_lower = epsilon_bound(false_positives, true_positives, measured, delta, sure)
     found = Audit(
         epsilon_lower=float(bound),
         confidence=confidence,
@@ -109,21 +120,48 @@ def audit(
         tpr_lower=float(tpr_lower),
         rule=f"{rule.name} score above {rule.threshold:.4g}",
         epsilon_sampled=float(bound),
+        looks=looks,
     )
     return found if structural is None else replace(found, epsilon_lower=math.inf, structural=structural)
 
 
-def verdict(found: Audit, claimed_epsilon: float, same_scope: bool) -> str:
-    """What an audit says about a claim, in words.
+#: Relative difference between a claim and a verified epsilon that comes of the accountants' arithmetic alone.
+ROUNDING = 1e-3
 
-    Only an audit at the claim's own scope, unit, adjacency and observer (`same_scope`) and at its delta may refute it,
-    and only one with enough trials to refute it may be called consistent with it.
+#: What an audit says of a claim.
+REFUTED, CONSISTENT, UNDECIDED = "refutes the claim", "consistent with the claim", "cannot tell"
+#: What it says of the code: more leaves than is booked.
+BROKEN, NOTHING_CLAIMED = "contradicts the verified epsilon", "nothing is claimed"
+
+
+def verdict(
+    found: Audit,
+    claimed_epsilon: float | None,
+    same_scope: bool,
+    *,
+    verified: float,
+    expected: float,
+    attainable: float | None = None,
+) -> str:
+    """What an audit says, in words: of the code where it shows more than is ``verified``, else of the claim.
+
+    Only an audit at the claim's own scope, unit, adjacency and observer (`same_scope`) and at its delta may refute it.
+    It is consistent with it only if it could have refuted it, and if the claim would have been refuted were the
+    mechanism as bad as its verified epsilon allows: that epsilon is no larger than the claim, or such a mechanism would
+    have shown more than the claim (``expected``, of `fedpriv.privacy.audit_power.expected_bound`). attainable: of the
+    largest of several looks; None: of ``found``.
     """
+    if found.epsilon_sampled > verified:
+        return BROKEN
+    if claimed_epsilon is None:
+        return NOTHING_CLAIMED
     if not same_scope:
-        return "cannot tell"
+        return UNDECIDED
     if found.epsilon_lower > claimed_epsilon:
-        return "refutes the claim"
-    return "consistent with the claim" if found.attainable >= claimed_epsilon else "cannot tell"
+        return REFUTED
+    proved = verified <= claimed_epsilon * (1 + ROUNDING)
+    could_refute = (found.attainable if attainable is None else attainable) >= claimed_epsilon
+    return CONSISTENT if could_refute and (proved or expected > claimed_epsilon) else UNDECIDED
 
 
 def epsilon_bound(
@@ -154,10 +192,19 @@ class _Rule:
 
 
 def _learn_rule(learning: list[Iterator[Array]], trials: int, delta: float, confidence: float) -> _Rule:
-    """The rule with the best bound on the learning draws; scores are fitted to each world's first chunk."""
-    pilot = [next(draws) for draws in learning]
+    """The rule with the best bound on the learning draws. Scores are fitted to half of each world's first chunk, and
+    compared on the others: a score with many parts would flatter itself.
+    """
+    first = [next(draws) for draws in learning]
+    fitted = len(first[0]) // 2
+    pilot, first = [part[:fitted] for part in first], [part[fitted:] for part in first]
     scores: dict[str, Score] = {name: fit(*pilot) for name, fit in SCORES.items()}
-    ordered = {name: [np.sort(score(part)) for part in pilot] for name, score in scores.items()}
+    if 1 < pilot[0].shape[1] <= MOST_SINGLE:
+        for index in range(pilot[0].shape[1]):
+            alone = [part[:, [index]] for part in pilot]
+            scores[f"linear {index}"] = _only(index, _linear(*alone))
+            scores[f"histogram {index}"] = _only(index, _histogram(*alone))
+    ordered = {name: [np.sort(score(part)) for part in first] for name, score in scores.items()}
     thresholds = {name: _candidates(_merged(*ordered[name])) for name in scores}
     positives = {name: np.zeros((2, len(thresholds[name])), np.int64) for name in scores}
     for world, draws in enumerate(learning):
@@ -167,7 +214,7 @@ def _learn_rule(learning: list[Iterator[Array]], trials: int, delta: float, conf
             for name, score in scores.items():
                 positives[name][world] += _above(np.sort(score(features)), thresholds[name])
     confidence = 1 - (1 - confidence) / CAUTION
-    best = {name: epsilon_bound(fp, tp, trials, delta, confidence)[0] for name, (fp, tp) in positives.items()}
+    best = {name: epsilon_bound(fp, tp, trials - fitted, delta, confidence)[0] for name, (fp, tp) in positives.items()}
     name = max(best, key=lambda name: best[name].max())
     return _Rule(name, scores[name], float(thresholds[name][best[name].argmax()]))
 
@@ -227,6 +274,11 @@ def _histogram(world0: Array, world1: Array) -> Score:
         return np.sum([table[np.searchsorted(edges, feature, "right")] for feature, (edges, table) in pairs], axis=0)
 
     return score
+
+
+def _only(index: int, score: Score) -> Score:
+    """The score of one feature alone: others that tell the same would be counted twice, or blur it."""
+    return lambda features: score(features[:, [index]])
 
 
 SCORES: dict[str, Callable[[Array, Array], Score]] = {

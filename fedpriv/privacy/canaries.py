@@ -18,6 +18,7 @@ update is zero-out; an update or its negative is replace-one. Shapes: m canaries
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,11 @@ from fedpriv.mechanisms.noise import NoiseSource
 
 @dataclass(frozen=True)
 class CanaryAudit:
-    """A lower bound on epsilon at `delta` from one run: `correct` of `guesses` were right, for `canaries` in all."""
+    """A lower bound on epsilon at `delta` from one run: `correct` of `guesses` were right, for `canaries` in all.
+
+    attainable: the bound had every guess been right, the largest that so many coins can show. runs: of which each coin
+    is in one.
+    """
 
     epsilon_lower: float
     confidence: float
@@ -40,12 +45,22 @@ class CanaryAudit:
     canaries: int
     guesses: int
     correct: int
+    attainable: float
+    runs: int = 1
 
     def __str__(self) -> str:
+        runs = "one run" if self.runs == 1 else f"{self.runs} runs"
         return (
             f"epsilon >= {self.epsilon_lower:.3g} at delta {self.delta:g} ({100 * self.confidence:g}% confidence, "
-            f"one run, {self.correct} of {self.guesses} guesses right, {self.canaries} canaries)"
+            f"{runs}, {self.correct} of {self.guesses} guesses right, {self.canaries} coins; a perfect attack would "
+            f"have shown {self.attainable:.3g})"
         )
+
+    def verdict(self, epsilon: float) -> str:
+        """What the audit says of the statement that the run is (epsilon, `delta`)-private for what a coin turns."""
+        if self.epsilon_lower > epsilon:
+            return "contradicts"
+        return "consistent" if self.attainable >= epsilon else "cannot tell"
 
 
 def coin_flips(canaries: int, noise: NoiseSource) -> torch.Tensor:
@@ -64,9 +79,15 @@ def mislabel(labels: torch.Tensor, num_classes: int, noise: NoiseSource) -> torc
 
 
 def audit_canaries(
-    took_part: np.ndarray, scores: np.ndarray, *, delta: float, confidence: float, guesses: Sequence[int]
+    took_part: np.ndarray,
+    scores: np.ndarray,
+    *,
+    delta: float,
+    confidence: float,
+    guesses: Sequence[int],
+    present: Sequence[float] | None = None,
 ) -> CanaryAudit:
-    """The best bound among several numbers of guesses: half "in" for the highest scores, half "out" for the lowest.
+    """The best bound among several numbers of guesses: "in" for the highest scores, "out" for the lowest.
 
     Args:
         took_part: the coins (bool [m]), fair, independent, and unknown to the code that computes the scores.
@@ -74,6 +95,8 @@ def audit_canaries(
         delta: at which epsilon is bounded.
         confidence: probability that the bound holds, for all of `guesses` together (Bonferroni).
         guesses: how many canaries to guess for (each from 1 to m), fixed before the scores are seen.
+        present: for each number, the share of its guesses that are "in" (None: half): who may be in any of many batches
+            can be seen to be in, hardly to be out.
 
     Raises:
         ValueError: shapes differ, a score is not finite, or a number of guesses is out of range.
@@ -85,15 +108,44 @@ def audit_canaries(
     if not guesses or not all(0 < number <= canaries for number in guesses):
         raise ValueError(f"guesses must lie between 1 and the {canaries} canaries, got {list(guesses)}")
     lowest_first = np.argsort(scores, kind="stable")
-    error = (1 - confidence) / len(guesses)
 
-    def bound(number: int) -> CanaryAudit:
-        guessed_in, guessed_out = lowest_first[canaries - number // 2 :], lowest_first[: number - number // 2]
-        correct = int(took_part[guessed_in].sum() + (~took_part[guessed_out]).sum())
-        epsilon = one_run_epsilon(canaries, number, correct, delta, error)
-        return CanaryAudit(epsilon, confidence, delta, canaries, number, correct)
+    def correct(number: int, share: float) -> int:
+        ins = math.floor(share * number)
+        guessed_in, guessed_out = lowest_first[canaries - ins :], lowest_first[: number - ins]
+        return int(took_part[guessed_in].sum() + (~took_part[guessed_out]).sum())
 
-    return max((bound(number) for number in guesses), key=lambda found: found.epsilon_lower)
+    shares = [0.5] * len(guesses) if present is None else present
+    tries = [(number, correct(number, share)) for number, share in zip(guesses, shares, strict=True)]
+    return _best(canaries, tries, delta, confidence)
+
+
+def audit_pairs(right: np.ndarray, other: np.ndarray, *, delta: float, confidence: float) -> CanaryAudit:
+    """The best bound from m pairs, of each of which a fair coin put one into the data: guesses are "the one with the
+    higher score", for those pairs whose scores differ most.
+
+    Turning a coin replaces one example by another, so the bound is for replace-one. right, other: scores [m] of those
+    that are in the data and of their partners, computed without the coins; equal scores count as a wrong guess.
+    """
+    lead = np.asarray(right, float) - np.asarray(other, float)
+    order = np.argsort(-np.abs(lead), kind="stable")
+    counts = sorted({max(1, len(lead) // part) for part in PARTS})
+    return _best(len(lead), [(number, int((lead[order[:number]] > 0).sum())) for number in counts], delta, confidence)
+
+
+#: Shares of the coins that are guessed: all of them, half, ...
+PARTS = (1, 2, 4, 8, 16)
+
+
+def _best(coins: int, tries: Sequence[tuple[int, int]], delta: float, confidence: float) -> CanaryAudit:
+    """The largest bound of several tries, each a number of guesses and how many of them were right (Bonferroni)."""
+    error = (1 - confidence) / len(tries)
+    most = max(one_run_epsilon(coins, number, number, delta, error) for number, _ in tries)
+
+    def bound(number: int, correct: int) -> CanaryAudit:
+        epsilon = one_run_epsilon(coins, number, correct, delta, error)
+        return CanaryAudit(epsilon, confidence, delta, coins, number, correct, most)
+
+    return max((bound(*one) for one in tries), key=lambda found: found.epsilon_lower)
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:

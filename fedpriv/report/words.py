@@ -261,12 +261,18 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
     return Figure("audited", figure(value), SCOPES.get(scope, scope), detail, _at_best(value))
 
 
+def _said(audited: Mapping[str, Any]) -> str:
+    """An audit's verdict; empty for a record without it."""
+    return f". Verdict: {audited['verdict']}" if audited.get("verdict") else ""
+
+
 def at_most(audited: Mapping[str, Any]) -> str:
-    """The most that an audit's trials could have shown; empty for a record without it."""
-    most = number(audited.get("audited_at_most"))
+    """What an audit would have shown at the verified epsilon, and at most; empty for a record without these."""
+    most, expected = number(audited.get("audited_at_most")), number(audited.get("audited_expected"))
     if most is None or math.isinf(most):
         return ""
-    return f". A perfect attack would have shown {figure(most)} at most: silence above that says nothing"
+    seen = f". At the verified epsilon the audit would have shown {figure(expected)}" if expected else ""
+    return f"{seen}. A perfect attack would have shown {figure(most)} at most: silence above that says nothing"
 
 
 def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
@@ -294,7 +300,7 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
                 SCOPES["run"],
                 f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "
                 f"guesses right, {canaries.get('canaries')} canaries; verified for the same run "
-                f"{figure(number(canaries.get('verified_epsilon')))}",
+                f"{figure(number(canaries.get('verified_epsilon')))}{_said(canaries)}{at_most(canaries)}",
                 _at_best(number(canaries.get("audited_epsilon"))),
             )
         )
@@ -302,7 +308,7 @@ def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
     if isinstance(fits, Mapping):
         words = (
             f"the {fits.get('audited_on')}, with its own keys, batches and clipping, on data chosen to be told apart: "
-            f"verified for the same {figure(number(fits.get('verified_epsilon')))}{at_most(fits)}"
+            f"verified for the same {figure(number(fits.get('verified_epsilon')))}{_said(fits)}{at_most(fits)}"
         )
         value = number(fits.get("audited_epsilon"))
         figures.append(Figure("audited", figure(value), str(fits.get("scope")), words, _at_best(value)))

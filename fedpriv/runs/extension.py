@@ -27,6 +27,7 @@ from fedpriv.config.schema import Config
 from fedpriv.runs.changed import ONLOOKERS, with_options
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations, planned_events, target_price
+from fedpriv.runs.preparation import check_budget
 
 #: What an extension may change: whoever looks on, how often is looked, how far it goes, and what it may cost.
 ALLOWED = ("num_rounds", "privacy.max_epsilon", "privacy.target_epsilon", "evaluate.every", "checkpoint", *ONLOOKERS)
@@ -69,6 +70,7 @@ def extended(before: Config, overrides: Sequence[str]) -> Config:
     if after.num_rounds <= before.num_rounds:
         words = f"the run has {before.num_rounds} rounds already; allowed: more than that"
         raise OptionError("num_rounds", after.num_rounds, words)
+    check_budget(after)
     _check_method(before, after)
     _check_target(before, after)
     return after
@@ -78,8 +80,6 @@ def _check_method(before: Config, after: Config) -> None:
     """Refuses a method whose past releases were made for a run of another length."""
     client, name = make_client(before), before.strategy.name
     reason = client.bound_to_rounds()
-    if reason is None and before.features.name != "none" and before.features.dims == "auto":
-        reason = "features.dims=auto follows the number of messages, and the model has that many parameters"
     if reason is None:  # a method of the user's own may not have thought of it
         times, longer = most_participations(before), make_client(after)
         if planned_events(client, times) != planned_events(longer, times):

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpriv.client.build import client_class, exchanges_of, make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Request
 from fedpriv.config.halves import half_options, locate
 from fedpriv.config.methods import DistillationServerOptions
 from fedpriv.config.schema import Config, FaultPlan
@@ -44,6 +45,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     engine = config.engine.model_copy(update={"trainer": choice.trainer})
     config = config.model_copy(update={"engine": engine})
     worker = Worker(config)
+    check_model(config, worker)
     doing("planning: what the run will cost")
     plan = make_plan(config, worker)
     gain = choice.gain if choice.trainer == "vectorised" else 1
@@ -93,6 +95,7 @@ def make_strategy(
         run,
         len(worker.data.dataset.classes),
         worker.options_digest,
+        config.client_options().get("colluders", 0),
     )
     kind = server_class(config)
     options = half_options(config, "server", kind)
@@ -131,11 +134,24 @@ def check_faults(config: Config) -> None:
 
 
 def check_budget(config: Config) -> None:
-    """A budget is refused where no release has a finite price."""
-    client = make_client(config)
-    if config.privacy.max_epsilon is not None and not client.keeps_budget:
-        reasons = [why for event in client.planned_events(1) if (why := why_unbounded(event))] or ["no noise"]
-        raise OptionError("privacy.max_epsilon", config.privacy.max_epsilon, f"no budget can be kept: {reasons[0]}")
+    """A budget is refused where no release has a finite price: nobody would ever release anything."""
+    limit, client = config.privacy.max_epsilon, make_client(config)
+    if limit is None:
+        return
+    first = [charge.realised or charge.event for charge in client.price(None, Request(1, 0))]
+    own = [event for event in first if event.threat == client.threat] or client.planned_events(1)
+    reasons = [why for event in own if (why := why_unbounded(event))]
+    if reasons or not client.keeps_budget:
+        words = f"no budget can be kept: {reasons[0] if reasons else 'no noise'}; allowed: null, or a method with noise"
+        raise OptionError("privacy.max_epsilon", limit, words)
+
+
+def check_model(config: Config, worker: Worker) -> None:
+    """Raises `OptionError` for a model of one's own whose examples' gradients cannot be told apart for certain, where
+    they are clipped one by one.
+    """
+    if config.model.name == "custom" and client_class(config).traits.clips_examples:
+        worker.trainer.per_example(worker.data.dataset.shape)
 
 
 def check_precision(config: Config) -> None:

@@ -20,6 +20,7 @@ from fedpriv.common.files import locked
 from fedpriv.common.stopping import Stopped, end_with_parent, stop
 from fedpriv.common.versions import commit
 from fedpriv.config.compose import read_config
+from fedpriv.config.doubts import doubts
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched
@@ -53,8 +54,17 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
     remark = None
     if chosen_here and config.engine.name == "ray":
         config, remark = _with_ray_or_without(config)
-    folder.begin(config, remark)
+    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _untrained(worker)))) or None)
     return Session(config, folder, worker, plan, began, monitor)
+
+
+def _untrained(worker: Worker) -> str | None:
+    """What the accuracy is to be read with. Of nodes nobody knows which classes they have."""
+    missing = [] if worker.config.dataset.name == "on_nodes" else worker.data.untrained_classes()
+    if not missing:
+        return None
+    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return f"the test pictures of {names} count as errors: no training picture is of that class"
 
 
 def _with_ray_or_without(config: Config) -> tuple[Config, str | None]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
 from hydra.experimental.callback import Callback
 
 from fedpriv.common.command_line import DONE, FAILED, shown
-from fedpriv.common.errors import FedprivError
+from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.verbosity import is_quiet
+from fedpriv.config.compose import parse
 
 
 class SweepOutcome(Callback):
     """Hydra's callback: which jobs failed, whichever process they ran in, and what to do with the others."""
+
+    def on_multirun_start(self, config: Any, **_: Any) -> None:
+        """Failures of an earlier sweep are not those of this one; runs of one are not here (`refuse_used`)."""
+        for path in Path(config.hydra.sweep.dir).glob(f"*/{FAILURE_FILE}"):
+            path.unlink()
 
     def on_multirun_end(self, config: Any, **_: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
@@ -44,6 +53,49 @@ def _compared(folder: Path) -> str:
 
 #: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
 FAILURE_FILE = "failed.txt"
+
+
+def refuse_used(folder: str) -> None:
+    """Raises `OptionError` where hydra.sweep.dir holds runs: they would be counted and compared with the new ones."""
+    used = sorted(path.parent.name for path in Path(folder).glob("*/config.yaml")) if "${" not in folder else []
+    if used:
+        words = f"holds runs already ({used[0]}); allowed: a folder without runs"
+        raise OptionError("hydra.sweep.dir", folder, words)
+
+
+class Different:
+    """Refuses a job of a sweep that has been there before: it would count as one more seed, and narrow an interval."""
+
+    def __init__(self, swept: Sequence[Override]) -> None:
+        self.swept = swept
+        self._values: dict[str, tuple[str, str]] = {}
+        self._seen: dict[str, list[str]] = {}
+
+    def check(self, job: list[str]) -> None:
+        sign = json.dumps(sorted(map(self._value, job)))
+        if sign in self._seen:
+            self._refuse(self._seen[sign], job)
+        self._seen[sign] = job
+
+    def _value(self, text: str) -> tuple[str, str]:
+        """(option, its value in one form): 1, 1.0 and 1.00 are one number."""
+        if text not in self._values:
+            (override,) = parse([text])
+            value = override.value()
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                value = float(value) if abs(value) < 2**53 else value
+            self._values[text] = (override.key_or_group, json.dumps(value, default=str))
+        return self._values[text]
+
+    def _refuse(self, before: list[str], job: list[str]) -> None:
+        twice = [text for one, text in zip(before, job, strict=True) if one != text]
+        for override in self.swept:
+            values = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+            repeated = [text for place, text in enumerate(values) if text in values[:place]]
+            named = [text for text in twice or repeated if text.partition("=")[0] == override.key_or_group]
+            if named:
+                words = f"names the same run twice ({named[0]}); allowed: each value once"
+                raise OptionError(override.key_or_group, override.get_value_string(), words)
 
 
 _jobs_of_sweep: list[int] = []  # how many there are, where this process has counted them

@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, RunFolderError
-from fedpriv.common.files import open_regular
 from fedpriv.config.compose import read_config
 from fedpriv.data.cache import cache_folder
+from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
 from fedpriv.data.load import normalise
 from fedpriv.training.models import build_model
@@ -51,19 +50,14 @@ class TrainedModel:
         return result
 
     def read_picture(self, path: str | Path) -> NDArray[np.uint8]:
-        """A picture file in the model's size and colours, uint8 [channels, height, width]."""
+        """A picture file in the model's size and colours, uint8 [channels, height, width]: the bytes that training
+        would have read of it. Raises `DataError`.
+        """
         channels, height, width = self.shape
-        try:
-            with open_regular(path) as content, Image.open(content) as file:
-                picture = file.convert("L" if channels == 1 else "RGB").resize(
-                    (width, height), Image.Resampling.BILINEAR
-                )
-        except (OSError, UnidentifiedImageError, ValueError) as error:
-            if isinstance(error, OSError) and error.strerror:
-                raise DataError(f"{path}: {error.strerror}") from None
-            raise DataError(f"{path}: not a picture that can be read ({type(error).__name__})") from None
-        pixels = np.asarray(picture, dtype=np.uint8)
-        return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        found = read_picture(Encoded(str(path), str(path)), channels, (height, width))
+        if isinstance(found, str):
+            raise DataError(f"{path}: {'not a picture that can be read' if found == 'not a picture' else found}")
+        return np.ascontiguousarray(found)
 
 
 def load_model(folder: str | Path) -> TrainedModel:

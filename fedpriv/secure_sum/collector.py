@@ -27,7 +27,7 @@ from fedpriv.secure_sum.member import (
     pair_key,
     point_of,
 )
-from fedpriv.secure_sum.sum_session import Group, SumSession
+from fedpriv.secure_sum.sum_session import Group, SumSession, group_of
 
 #: Further sets of shares that are tried where the first do not open what was committed to.
 MOST_TRIES = 20
@@ -50,7 +50,7 @@ class Collector:
     """
 
     def __init__(self, session: SumSession, floor: int = 1) -> None:
-        self.session, self.floor = session, max(floor, session.threshold if not session.neighbours else 1)
+        self.session, self.floor = session, max(floor, session.threshold)
         self._announced: dict[int, bytes] = {}
         self._keys: set[bytes] = set()
         self._sealed: dict[int, dict[int, bytes]] = {}  # sender -> receiver -> sealed shares
@@ -74,13 +74,12 @@ class Collector:
     @cached_property
     def group(self) -> Group:
         """Of all who have announced keys; it is settled when it is first asked for."""
-        roster = tuple(sorted(self._announced))
-        self._require(len(roster), "have announced keys")
-        return Group(self.session, roster, {client: blob[:KEYS_BYTES] for client, blob in self._announced.items()})
+        self._require(len(self._announced), "have announced keys")
+        return group_of(self.session, {client: blob[:KEYS_BYTES] for client, blob in self._announced.items()})
 
     def announced_to(self, client: int) -> list[bytes]:
-        """What the client's neighbours announced, in their order."""
-        return [self._announced[peer] for peer in self.group.peers(client)]
+        """What all others on the roster announced, in their order."""
+        return [self._announced[other] for other in self.group.roster if other != client]
 
     # --- SHARES ----------------------------------------------------------------------------------------------
 
@@ -143,14 +142,13 @@ class Collector:
     @cached_property
     def signers(self) -> tuple[int, ...]:
         """U4: who has signed the survivor set; it is settled when it is first asked for. Raises `SumFailed`."""
-        self._require(len(self._signatures), "have signed the survivor set", floor=False)
+        self._require(len(self._signatures), "have signed the survivor set", self.group.signers(self.floor))
         return tuple(sorted(self._signatures))
 
     def signatures_for(self, client: int) -> dict[int, bytes]:
-        """As many signatures of the client's neighbours as it needs beside its own, or all that came."""
-        known = self._signatures.keys()
-        found = [peer for peer in self.group.peers(client) if peer in known][: max(1, self.session.threshold - 1)]
-        return {peer: self._signatures[peer] for peer in found}
+        """As many signatures of other survivors as it needs beside its own, or all that came."""
+        found = [other for other in self.signers if other != client][: max(1, self.group.signers(self.floor) - 1)]
+        return {other: self._signatures[other] for other in found}
 
     def holdings(self, client: int) -> tuple[int, ...]:
         """The clients of whose secrets this one can have shares, sorted: the order of its answer."""
@@ -181,7 +179,7 @@ class Collector:
         Raises `SumFailed` where too few shares came, or do not fit: the total is then as it was.
         """
         group, standing = self.group, set(self.survivors)
-        self._require(len(self._answered), "have opened their shares", floor=False)
+        self._require(len(self._answered), "have opened their shares", self.session.threshold)
         plus, minus = list[bytes](), list[bytes]()  # what is in the total, by sign
         for client in self.senders:
             keys = self._announced[client][:KEYS_BYTES]
@@ -222,10 +220,8 @@ class Collector:
                 return found
         raise SumFailed(f"the shares of client {client}'s secret do not fit what it announced")
 
-    def _require(self, count: int, words: str, floor: bool = True) -> None:
-        least = max(self.floor, 1) if floor else 1
-        if not self.session.neighbours:
-            least = max(least, self.session.threshold)
+    def _require(self, count: int, words: str, least: int | None = None) -> None:
+        least = self.floor if least is None else least
         if count < least:
             words = f"{count} of {len(self.session.members)} clients {words}, {least} are needed"
             raise SumFailed(words, count, least)

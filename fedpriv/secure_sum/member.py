@@ -6,10 +6,12 @@ to disk before the answer leaves.
 | exchange | comes | leaves |
 |---|---|---|
 | KEYS | the session | an announcement: two public keys, a commitment to b, a signature |
-| SHARES | the roster U1, neighbours' announcements | for each neighbour, sealed: a share of its private key, one of b |
+| SHARES | the announcements of the roster U1 | for each neighbour, sealed: a share of its private key, one of b |
 | TRAIN | the shares that neighbours sealed for it | its vector, masked |
 | CONFIRM | the survivors U3 | its signature of them |
-| UNMASK | t signatures of the same survivors | for each neighbour a share: of b if it is in U3, of its key if not |
+| UNMASK | signatures of the same survivors | for each neighbour a share: of b if it is in U3, of its key if not |
+
+After UNMASK it keeps its answer alone: whoever takes its disk later learns nothing that the server was not told.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from fedpriv.common.identities import KEY_BYTES, SIGNATURE_BYTES, Identity, KeyPair, KeyRefused, derive
+from fedpriv.mechanisms.noise_sources import encode_key
 from fedpriv.secure_sum import rules, shamir
 from fedpriv.secure_sum.masks import add_masks, word_type
-from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession
+from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, group_of
 
 #: An announcement: the public key of masks, that of sealing, the commitment to b; then the signature of the three.
 KEYS_BYTES = 2 * KEY_BYTES + 32
@@ -44,7 +47,8 @@ _NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 @dataclass(frozen=True)
 class Member:
     """What a client keeps of one sum. secret: 32 bytes, from which all others of this sum are derived; it never leaves.
-    shares: by neighbour whose sealed shares came, the two shares; empty bytes where they could not be opened.
+    shares: by neighbour whose sealed shares came, the two shares; empty bytes where they could not be opened. answer:
+    what left in UNMASK, in the place of all secrets.
     """
 
     session: SumSession
@@ -54,6 +58,7 @@ class Member:
     shares: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     uploaded: bool = False
     survivors: tuple[int, ...] = ()
+    answer: Mapping[int, bytes] | None = field(default=None, repr=False)
 
     # --- secrets ---------------------------------------------------------------------------------------------
 
@@ -104,26 +109,25 @@ class Member:
         )
 
     def share_out(
-        self, roster: Sequence[int], announced: Mapping[int, bytes], identity: Identity | None, colluders: int = 0
+        self, roster: Sequence[int], announced: Mapping[int, bytes], identity: Identity | None
     ) -> tuple[Member, dict[int, bytes]]:
-        """SHARES: what is sealed for each neighbour. announced: their announcements. colluders: of the holders, clients
-        that may sign and tell anything; in the sparse graph, where nothing is claimed against a server that lies, 0.
-        """
+        """SHARES: what is sealed for each neighbour. announced: what all others on the roster announced."""
+        rules.unanswered(self.answer)
         rules.roster(self.session, self.own, roster)
+        rules.peers([client for client in roster if client != self.own], announced.keys())
         known = {client: _exactly(blob, ANNOUNCEMENT_BYTES, "announcement") for client, blob in announced.items()}
         keys = {client: blob[:KEYS_BYTES] for client, blob in known.items()}
         keys[self.own] = self.announce(None)[:KEYS_BYTES]
-        group = Group(self.session, tuple(roster), keys)
+        group = group_of(self.session, keys)
         peers = group.peers(self.own)
-        rules.peers(peers, known.keys())
-        rules.threshold(self.session, len(peers) + 1, colluders if group.complete else 0)
+        rules.threshold(group, len(peers) + 1)
         if self.group is not None:
             rules.same_roster(self.group, group)
         rules.distinct(blob[start : start + KEY_BYTES] for blob in keys.values() for start in (0, KEY_BYTES))
         for client, blob in known.items():
             text = announced_text(self.session, client, blob[:KEYS_BYTES])
             rules.signed(identity, client, text, blob[KEYS_BYTES:])
-        after = replace(self, group=group)
+        after = replace(self, group=replace(group, announced={client: keys[client] for client in (*peers, self.own)}))
         sealed = {}
         for client in peers:
             key = after._seal_key(client, of=self.own)
@@ -147,6 +151,7 @@ class Member:
         """TRAIN: the vector (whole numbers below 2^bits [size]) under all masks. sealed: by neighbour what it sealed
         for this client. theta: the bytes of the model that came down.
         """
+        rules.unanswered(self.answer)
         group, session = self._known_group(), self.session
         rules.same_model(session, theta)
         rules.one_upload(self.uploaded)
@@ -182,6 +187,7 @@ class Member:
         """CONFIRM: the signature of the survivor set; the state holds the set. floor: fewest survivors that the
         client's guarantee and its machine's policy allow.
         """
+        rules.unanswered(self.answer)
         group = self._known_group()
         if not self.uploaded:
             raise SumRefused("this client has uploaded nothing in this sum")
@@ -190,17 +196,22 @@ class Member:
         text = survivors_text(group, survivors)
         return replace(self, survivors=tuple(survivors)), _NO_SIGNATURE if identity is None else identity.sign(text)
 
-    def unmask(self, signatures: Mapping[int, bytes], identity: Identity | None) -> dict[int, bytes]:
+    def unmask(
+        self, signatures: Mapping[int, bytes], identity: Identity | None, floor: int
+    ) -> tuple[Member, Mapping[int, bytes]]:
         """UNMASK: by client whose shares it has, itself included, the share of b of a survivor, of the key of another;
-        empty where it has none. The survivors are those of its own state, whatever the server says.
+        empty where it has none. The survivors are those of its own state, whatever the server says. floor: as in
+        `confirm`. The new state holds the answer, which is given again to whoever asks again, and no secret.
         """
+        if self.answer is not None:
+            return self, self.answer
         group = self._known_group()
         if not self.survivors:
             raise SumRefused("this client has signed no survivor set")
         text, standing = survivors_text(group, self.survivors), set(self.survivors)
-        signers = {self.own}
-        for client in set(group.peers(self.own)) & standing & set(signatures):
-            if len(signers) >= self.session.threshold:
+        least, signers = group.signers(floor), {self.own}
+        for client in standing & signatures.keys():
+            if len(signers) >= least:
                 break
             try:
                 if identity is not None:
@@ -208,12 +219,12 @@ class Member:
             except KeyRefused:
                 continue
             signers.add(client)
-        rules.confirmed(self.session, len(signers))
+        rules.confirmed(least, len(signers))
         found = {}
         for client in sorted({*self.shares, self.own}):
             both = self._split[self.own] if client == self.own else self.shares[client]
             found[client] = both[shamir.SHARE_BYTES :] if client in standing else both[: shamir.SHARE_BYTES]
-        return found
+        return Member(self.session, self.own, b"", uploaded=True, answer=found), found
 
     # --- on disk ---------------------------------------------------------------------------------------------
 
@@ -229,10 +240,12 @@ class Member:
             "own": self.own,
             "secret": self.secret.hex(),
             "roster": None if group is None else group.roster,
+            "group": None if group is None else group.digest.hex(),
             "announced": {} if group is None else {client: blob.hex() for client, blob in group.announced.items()},
             "shares": {client: blob.hex() for client, blob in self.shares.items()},
             "uploaded": self.uploaded,
             "survivors": self.survivors,
+            "answer": None if self.answer is None else {client: blob.hex() for client, blob in self.answer.items()},
         }
         return json.dumps(state, separators=(",", ":")).encode()
 
@@ -244,10 +257,13 @@ class Member:
         group = None
         if state["roster"] is not None:
             announced = {int(client): bytes.fromhex(blob) for client, blob in state["announced"].items()}
-            group = Group(session, tuple(state["roster"]), announced)
+            group = Group(session, tuple(state["roster"]), announced, bytes.fromhex(state["group"]))
         shares = {int(client): bytes.fromhex(blob) for client, blob in state["shares"].items()}
-        survivors = tuple(state["survivors"])
-        return cls(session, state["own"], bytes.fromhex(state["secret"]), group, shares, state["uploaded"], survivors)
+        survivors, answer = tuple(state["survivors"]), state["answer"]
+        if answer is not None:
+            answer = {int(client): bytes.fromhex(blob) for client, blob in answer.items()}
+        secret = bytes.fromhex(state["secret"])
+        return cls(session, state["own"], secret, group, shares, state["uploaded"], survivors, answer)
 
 
 def join(session: SumSession, own: int, seed: bytes | None = None) -> Member:
@@ -275,7 +291,8 @@ def announced_text(session: SumSession, client: int, keys: bytes) -> bytes:
 
 
 def survivors_text(group: Group, survivors: Sequence[int]) -> bytes:
-    return group.info("survivors", len(survivors), *survivors)
+    named = hashlib.sha256(encode_key(*survivors)).digest()
+    return group.info("survivors", len(survivors)) + named
 
 
 def mask_of(group: Group, client: int, b: bytes) -> bytes:

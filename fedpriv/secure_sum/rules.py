@@ -1,12 +1,33 @@
 """What a client never does in a secure sum, whatever a server asks: one function for each rule, all raise `SumRefused`.
 
-Why they suffice against a server that lies, in the complete graph and with signatures ([Bonawitz et al. 2017, 6.2],
-whose argument this is): a client's vector stays hidden while its own mask b, or the mask that it shares with one honest
-client whose vector counts, stays hidden. b opens by t shares from clients that hold one survivor set with it, the
-private key of its masks by t shares from clients that hold one without it. An honest client signs one survivor set
-(`one_survivor_set`) and answers for that set alone, when t have signed it (`confirmed`); so both open only where two
-sets have t signers each, 2t <= n + m for m colluders among n holders, which `threshold` forbids. What is in a set is
-`survivors`'s business: at least ``floor`` clients, so no smaller sum opens.
+Why they suffice against a server that lies and is helped by m of the members. Honest members sign one survivor set
+(`one_survivor_set`) in one group (`same_roster`), whose digest binds everybody's keys, and answer UNMASK for that set
+alone, once enough have signed it (`confirmed`): with s signatures needed of n clients on the roster, 2s > n + m, so all
+honest answers of a group are for one set U3.
+
+*Complete graph* ([Bonawitz et al. 2017, 6.2]). s is the threshold t. The seed b of a client's own mask opens by t
+shares from clients whose set names it, its private key by t shares from those whose set does not: one of the two, since
+2t > n + m (`threshold`). The keys of honest clients in U3 stay closed, so of the vectors only sums over all honest
+clients of U3 that uploaded are left; whom U3 names without an upload has masks with all others in it (`survivors`: its
+shares came), which then never come off.
+
+*Sparse graph.* Members lie on a ring in the order of hashes of the group, which nobody knows before all keys are
+announced, and each shares masks with those among the h = k/2 next ones on either side. Let no h places in a row hold
+more than w = t - h - 2 of the m (`sum_graph.sparse_graph` says how likely that is for colluders who were chosen before
+the keys). Let H be the honest clients of U3 that uploaded, and A those of H that signed U3: nobody else answers for it.
+
+1. A key of a client of H never opens: honest clients give no share of it, and of its k neighbours at most 2w < t lie.
+2. A client of A masks with every neighbour in U3 (`survivors`). Two others of H mask with each other only where the
+   server relayed the shares of both; a mask that one of two put on stays on, and hides whatever it is added to. So of
+   the vectors the server learns at most sums over components K of the graph of masks that both put on, on H, with every
+   b of K open and every client of A that is a neighbour of one in K in K.
+3. Every such K holds all of A, so there is one. The t shares of b_v, v in K, come from v, from A, and from colluders;
+   the h places on one side give at most h and v gives one, so of the h places on the other side at least
+   t - 1 - h = w + 1 answer, and one of them at least is in A: it is in K. From there on in the same way around the
+   ring, to the next of A each time, which leaves none of A out.
+4. K is large enough: of the signers, at least the floor of survivors, all but m are in A: they sign after uploading.
+
+Whoever is counted (members, roster, survivors, signers) is a peer that this client's own machine knows (`members`).
 """
 
 from __future__ import annotations
@@ -24,6 +45,20 @@ def member(session: SumSession, own: int) -> None:
         raise SumRefused(f"client {own} is not among the members that the server names")
 
 
+def members(named: Sequence[int], known: Collection[int], most: int) -> None:
+    """Whoever is to be counted is a peer that this client's machine knows, and no more take part than the run asks."""
+    if len(named) > most:
+        raise SumRefused(f"the server names {len(named)} members; the run asks {most} clients in a round")
+    if strangers := [client for client in named if client not in known]:
+        raise SumRefused(f"client {strangers[0]} is not among the peers that this machine knows")
+
+
+def unanswered(answer: Mapping[int, bytes] | None) -> None:
+    """Once its shares have left, a client does nothing more in a sum but repeat them."""
+    if answer is not None:
+        raise SumRefused("this client has opened its shares of this sum already")
+
+
 def same_session(known: SumSession, asked: SumSession) -> None:
     """One context for each (run, round, attempt): its keys are of that one."""
     if known != asked:
@@ -36,17 +71,21 @@ def roster(session: SumSession, own: int, named: Sequence[int]) -> None:
         raise SumRefused("the server names a roster that is not of this sum")
 
 
-def threshold(session: SumSession, holders: int, colluders: int) -> None:
-    """Two survivor sets cannot both have t signers among the holders, ``colluders`` of which sign anything."""
-    if not holders + colluders < 2 * session.threshold or session.threshold > holders:
-        words = f"threshold {session.threshold} of {holders} holders of shares, of whom {colluders} may collude"
+def threshold(group: Group, holders: int) -> None:
+    """t is in reach of the ``holders`` of a client's shares; in a complete graph, where t signatures of a survivor set
+    are enough, two sets cannot both have them among the roster, of whom the colluders sign anything.
+    """
+    session = group.session
+    two_sets = group.complete and 2 * session.threshold <= len(group.roster) + session.colluders
+    if two_sets or session.threshold > holders:
+        words = f"threshold {session.threshold} of {holders} holders of shares, of whom {session.colluders} may collude"
         raise SumRefused(f"{words}: it must be above half of both together, and in reach")
 
 
 def peers(expected: Collection[int], found: Collection[int]) -> None:
-    """The server relays the keys of exactly those with whom masks are shared."""
+    """The server relays the keys of everybody on the roster."""
     if set(expected) != set(found):
-        raise SumRefused("the server relays keys of others than the client's neighbours")
+        raise SumRefused("the server relays keys of others than the roster names")
 
 
 def distinct(keys: Iterable[bytes]) -> None:
@@ -70,7 +109,7 @@ def signed(identity: Identity | None, client: int, text: bytes, signature: bytes
 
 def same_roster(known: Group, asked: Group) -> None:
     """One roster for each sum: shares of a secret go out once."""
-    if (known.roster, dict(known.announced)) != (asked.roster, dict(asked.announced)):
+    if known.digest != asked.digest:
         raise SumRefused("the server relays a second roster in the same sum")
 
 
@@ -113,7 +152,7 @@ def one_survivor_set(known: Sequence[int], named: Sequence[int]) -> None:
         raise SumRefused("the server names a second survivor set in the same sum")
 
 
-def confirmed(session: SumSession, signers: int) -> None:
-    """Shares leave when t holders, this client among them, have signed the survivor set."""
-    if signers < session.threshold:
-        raise SumRefused(f"{signers} clients have signed the survivor set, {session.threshold} are needed")
+def confirmed(least: int, signers: int) -> None:
+    """Shares leave when so many survivors, this client among them, have signed the survivor set."""
+    if signers < least:
+        raise SumRefused(f"{signers} clients have signed the survivor set, {least} are needed")

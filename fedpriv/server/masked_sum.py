@@ -33,11 +33,12 @@ from fedpriv.common.messages import (
     Options,
     read_blobs,
 )
+from fedpriv.common.sum_graph import graph_of
 from fedpriv.common.vectors import unpack_vector
 from fedpriv.config.sum_methods import ModularServerOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.masks import word_type
-from fedpriv.secure_sum.sum_session import SumSession, graph_of
+from fedpriv.secure_sum.sum_session import SumSession
 from fedpriv.server.exchange import Exchange
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import Population, Round
@@ -60,9 +61,9 @@ class MaskedSums:
         members = tuple(sorted(current.cohort))
         if len(members) < 2:
             self.exchange.give_up(current, len(members), 2, "a secure sum")
-        k, t = graph_of(len(members), self.options.threshold, self.options.neighbours)
+        k, t = graph_of(len(members), self.options.threshold, population.colluders)
         model = hashlib.sha256(unpack_vector(arrays).data).digest()
-        context = (members, t, k, bits, numbers, population.options_digest, model)
+        context = (members, t, k, population.colluders, bits, numbers, population.options_digest, model)
         session = SumSession(population.run, current.number, population.attempt, *context)
         collector = self._collector = Collector(session, self.min_replies)
         told: Options = {KEY_ATTEMPT: session.attempt}

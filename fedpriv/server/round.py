@@ -76,6 +76,7 @@ class Population:
     run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
     classes: int = 0  # of the model; 0: not known
     options_digest: bytes = bytes(32)  # of the run's options that decide a release
+    colluders: int = 0  # of a secure sum
 
     @property
     def over_selects(self) -> bool:

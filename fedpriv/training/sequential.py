@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,14 +122,22 @@ class SequentialTrainer:
 
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
-        device = self.model.theta.device
-        if self._per_example is None:
-            self._per_example = PerExampleGradients(self.model.module, block=block_for(self.config.batch_size))
-            self._per_example.settle(data.images.shape[1:], device)
+        device, per_example = self.model.theta.device, self.per_example(data.images.shape[1:])
         self.model.load(theta.to(device))
         self.model.module.train()
-        found = self._per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen)
+        found = per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen)
         return replace(found, total=found.total.cpu())
+
+    def per_example(self, shape: Sequence[int]) -> PerExampleGradients:
+        """Of the model on pictures of this shape, settled once, before any data or parameters of a server are seen.
+
+        Raises `OptionError` for a model whose examples' gradients cannot be told apart for certain.
+        """
+        if self._per_example is None:
+            found = PerExampleGradients(self.model.module, block=block_for(self.config.batch_size))
+            found.settle(shape, self.model.theta.device)
+            self._per_example = found
+        return self._per_example
 
     def accuracy(self, theta: Tensor, data: LocalData, batch_size: int) -> float:
         """Share of the pictures (at least one) that the model ``theta`` [d] gets right."""

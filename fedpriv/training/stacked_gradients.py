@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.mechanisms.per_example import clip_factors
+from fedpriv.mechanisms.rowwise import hooked
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
@@ -58,8 +59,11 @@ class Chain:
         """None for any other model."""
         flat = list(_leaves(module))
         linear = [layer for layer in flat if isinstance(layer, nn.Linear)]
-        # Hooks and shared weights are handled only by the module itself.
-        if any(_hooked(part) for part in module.modules()) or len(set(linear)) < len(linear):
+        # Hooks, shared weights and weights that are not trained are handled only by the module itself.
+        weights = [weight for layer in linear for weight in layer.parameters()]
+        if any(hooked(part) for part in module.modules()) or len(set(map(id, weights))) < len(weights):
+            return None
+        if not all(weight.requires_grad and not weight._backward_hooks for weight in weights):
             return None
         if not flat or type(flat[0]) is not nn.Flatten or (flat[0].start_dim, flat[0].end_dim) != (1, -1):
             return None
@@ -174,12 +178,6 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
             yield from _leaves(child)
     else:
         yield module
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether a hook sees or changes what passes through a module."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name) for name in hooks)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

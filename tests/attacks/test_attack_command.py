@@ -121,23 +121,30 @@ def test_processes_train_the_same_shadow_models(attacked: Path, tmp_path: Path) 
 
 
 def test_members_are_what_clients_train_on_and_non_members_are_not(finished: Path) -> None:
-    """Against the run's own partition, read anew; shadow models stay away from all of it."""
+    """Against the run's own partition, read anew. Shadow models have one of every pair, by coins of their own."""
     work = Experiment(RunFolder(finished), read_config(finished))
     data = work.worker.data
     trained = np.concatenate([data.train_indices(client) for client in range(4)])
     assert len(trained) == 400
     targets = work.targets
+    assert targets.by_coin and len(targets.pairs) == 400
     for sides in (targets.evaluated, targets.known):
         assert np.isin(sides.members, trained).all() and not np.isin(sides.others, trained).any()
-    assert not np.isin(targets.spare, trained).any()
+        assert sides.others.max() < 1437  # no test picture
     for row in targets.evaluated.members[:5]:  # a row means the same picture on both sides
         assert (work.pool.train.images[row] == data.dataset.train.images[row]).all()
-    jobs = [*work.shadow_jobs("lira"), work.negative_job()]
+    jobs = [*work.shadow_jobs("lira")[:4], work.negative_job()]
     assert len({job.config.seed for job in jobs} | {work.config.seed}) == len(jobs) + 1  # noise is never the run's own
-    assert all(np.isin(job.rows, targets.spare).all() and len(job.rows) == 400 for job in jobs)
-    models, beside = work.control_jobs("lira", work.control_targets())
-    assert all(np.isin(job.rows, trained).all() for job in models)
-    assert all(np.isin(job.rows, targets.spare).all() for job in beside)
+    pairs = np.stack([targets.pairs.members, targets.pairs.others])
+    inside = np.stack([np.isin(pairs, job.rows) for job in jobs])  # [jobs, side, pairs]
+    assert (inside.sum(1) == 1).all() and all(len(job.rows) == 400 for job in jobs)
+    assert (inside[0] != inside[1]).all() and (inside[2] != inside[3]).all()  # every picture is in half of them
+    shares = inside[[0, 2, 4], 0].mean(1)
+    assert (np.abs(shares - 0.5) < 0.1).all()  # members and non-members alike
+    assert not any(np.isin(job.tested, trained).any() or job.tested.min() < 1437 for job in jobs)
+    parts, models, beside = work.control_jobs("lira")
+    assert all(np.isin(part.pairs.members, job.rows).all() for part, job in zip(parts, models, strict=True))
+    assert len({job.rows.tobytes() for job in [*models, *beside]}) == len(models) + len(beside)
 
 
 def test_clients_that_never_took_part_have_no_members(run: Run) -> None:
@@ -152,13 +159,14 @@ def test_clients_that_never_took_part_have_no_members(run: Run) -> None:
 
 
 def test_shadow_models_of_a_small_pool_are_smaller_and_stay_alike(run: Run) -> None:
-    """All training pictures in use: only test pictures are left, so shadows have fewer clients, not fewer pictures."""
+    """All training pictures in use: test pictures are partners, so shadows have fewer clients, not fewer pictures."""
     folder = run("strategy=dpsgd", "num_clients=20", "clients_per_round=10", "num_rounds=1", "local.batch_size=30")
     work = Experiment(RunFolder(folder), read_config(folder))
     job = work.shadow_jobs("ml_leaks")[0]
     size = len(job.rows) / job.config.num_clients
-    assert len(job.rows) < 100 and job.config.num_clients == 1 and 0.5 < size / 72 < 2
-    assert job.config.local.batch_size == 30 and job.config.clients_per_round == 1
+    assert not work.targets.by_coin and not np.isin(job.tested, job.rows).any()
+    assert 300 < len(job.rows) <= 360 and job.config.num_clients == 5 and 0.5 < size / 72 < 2
+    assert job.config.local.batch_size == 30 and job.config.clients_per_round in (2, 3)
     assert job.config.client_options()["noise_multiplier"] == work.config.client_options()["noise_multiplier"]
 
 
@@ -171,8 +179,8 @@ def test_where_the_positive_control_fails_nothing_is_shown(
     """A LiRA whose sign is wrong: worse than chance on a model that gives everything away."""
     folder = tmp_path / "run"
     shutil.copytree(attacked, folder)
-    real = lira.tail
-    monkeypatch.setattr(lira, "tail", lambda confidence, without: -real(confidence, without))
+    real = lira.likelihood_ratio
+    monkeypatch.setattr(lira, "likelihood_ratio", lambda *given: -real(*given))
     assert main([f"run={folder}", "attack=lira", *CHEAP]) == 1
     said = capsys.readouterr()
     assert "lira is not shown: positive control failed: balanced accuracy 0." in said.err
@@ -195,24 +203,6 @@ def test_where_the_negative_control_fails_nothing_is_shown(
     monkeypatch.setitem(experiment_module.ATTACKS, "white_box", cheat)
     assert main([f"run={folder}", "attack=white_box", *CHEAP]) == 1
     assert "white_box is not shown: negative control failed: balanced accuracy 1.000" in capsys.readouterr().err
-
-
-def test_a_result_above_the_bound_contradicts_the_guarantee(attacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedpriv.attacks.attack_records import Guarantee, verdict
-    from fedpriv.report.attacks import attack_section, contradictions
-
-    scores = np.random.default_rng(0).normal(size=2000)
-    work = Experiment(RunFolder(attacked), read_config(attacked))
-    promised = Guarantee(0.1, 1e-5, "client", "replace-one", "server")
-    good = experiment_module.Result("lira", Scored(scores + 3, scores, 1.5), (), 0, 0)
-    words = verdict(good, promised)
-    assert words.startswith("contradicts the guarantee") and "0.1" in words
-    assert verdict(experiment_module.Result("lira", Scored(scores, scores, 0), (), 0, 0), promised).startswith("within")
-    summary = {"attacks": {"lira": {"attack": "lira", "shown": True, "verdict": words}}}
-    assert contradictions(summary) == [f"lira {words}"]
-    section = attack_section(summary)
-    assert section is not None and section["verdicts"] == [f"lira: {words}"]
-    assert work.model.series[-1].size == 650
 
 
 # --- errors ----------------------------------------------------------------------------------------------

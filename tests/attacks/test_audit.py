@@ -23,7 +23,7 @@ from clients.dpsgd import DPSGDClient
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.attacks.client_canaries import CanaryTrainer, audit_training
-from fedpriv.attacks.release_audit import audit_mechanism
+from fedpriv.attacks.release_audit import ALL_NUMBERS, DIMENSION, audit_mechanism, planned_looks
 from fedpriv.audit import main, parse_options
 from fedpriv.cli import both_schemas
 from fedpriv.client.base import Client
@@ -112,7 +112,8 @@ def test_claims_of_local_noise_are_refuted_under_replace_one() -> None:
     found = audit_mechanism(client, 1, delta=DELTA, trials=400_000, confidence=0.999, seed=1)
     assert found.claimed is not None and found.claimed < 1.1
     assert found.verdict == "refutes the claim"
-    assert verdict(found.audit, found.claimed, same_scope=False) == "cannot tell"
+    elsewhere = verdict(found.audit, found.claimed, same_scope=False, verified=found.verified, expected=found.expected)
+    assert elsewhere == "cannot tell"
 
 
 def test_release_without_noise_is_an_infinite_lower_bound() -> None:
@@ -383,10 +384,12 @@ def test_command_writes_into_the_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     folder = tmp_path / "run"
     start_run(compose(["strategy=fedcad", *TINY, "strategy.client.noise_multiplier=4", "engine=inprocess"]), folder)
     assert json.loads((folder / "summary.json").read_text())["privacy"]["audited_epsilon"] is None
-    assert main([f"run={folder}", "trials=20000"]) == 0
+    assert main([f"run={folder}", "trials=4000"]) == 0
     privacy = json.loads((folder / "summary.json").read_text())["privacy"]
     assert 0 < privacy["audited_epsilon"] <= privacy["verified_epsilon"]
-    assert (privacy["audited_trials"], privacy["audited_confidence"]) == (20000, 0.95)
+    assert 2000 < privacy["audited_trials"] <= 4000 and privacy["audited_confidence"] == 0.95
+    assert privacy["audited_dimension"] in (650, 8) and privacy["audited_code"] == "release()"
+    assert {row["audited_dimension"] for row in privacy["audits"]} & {650}
     assert [row["scope"] for row in privacy["audits"]] == ["whole run", "one release"]
     report = (folder / "report.html").read_text()
     assert (folder / "audit.png").stat().st_size > 0 and "not audited" not in report
@@ -420,7 +423,29 @@ def test_audit_of_a_run_whose_clients_stopped_counts_what_was_released(tmp_path:
     folder = tmp_path / "run"
     budget = ["strategy.client.noise_multiplier=2", "privacy.max_epsilon=5", "num_clients=4", "clients_per_round=4"]
     start_run(compose(["strategy=fedldp", *budget, "num_rounds=10", "engine=inprocess"]), folder)
-    assert main([f"run={folder}", "trials=20000"]) == 0
+    assert main([f"run={folder}", "trials=4000"]) == 0
     privacy = json.loads((folder / "summary.json").read_text())["privacy"]
     assert privacy["audits"][0]["participations"] == 1
     assert privacy["audited_epsilon"] <= privacy["verified_epsilon"] <= 5
+
+
+@pytest.mark.parametrize("mechanism", ["privunit", "projunit", "hadamard", "sketch"])
+def test_directions_are_audited_at_the_runs_own_dimension(mechanism: str) -> None:
+    """A release without any noise above 64 coordinates: of few it is the real mechanism."""
+    client = make_client(compose(["strategy=privunit", f"strategy.client.mechanism={mechanism}"]))
+    settings: Any = {"delta": DELTA, "trials": 1500, "confidence": 0.95, "seed": 2, "own": 650}
+    found = audit_mechanism(client, 1, **settings)
+    assert found.dimension == 650 and found.audit.epsilon_lower <= min(found.verified, found.attainable)
+    assert found.audit.looks == 4  # three pairs beside the method's own
+
+
+def test_long_releases_get_the_trials_that_there_is_time_for_and_many_of_a_short_one() -> None:
+    client = make_client(compose(["strategy=fedldp"]))
+    looks = planned_looks(client, 10, 200_000, 100_000)
+    own = [look for look in looks if look.dimension == 100_000]
+    assert [look.trials for look in looks if look.dimension == DIMENSION] == [200_000]
+    assert not own  # 400 trials of ten such releases are too many
+    looks = planned_looks(client, 1, 200_000, 100_000)
+    assert sum(2 * look.trials * look.dimension for look in looks if look.dimension > DIMENSION) <= ALL_NUMBERS
+    one = planned_looks(make_client(compose(["strategy=privunit"])), 1, 200_000, 650)
+    assert {look.dimension for look in one} == {650} and one[0].trials == 200_000

@@ -128,3 +128,16 @@ def test_secure_batches_come_from_a_cipher_and_no_seed() -> None:
     assert drawn[0].random(4).tolist() != drawn[1].random(4).tolist()
     assert {type(each.bit_generator).__name__ for each in drawn} == {"ChaCha"}
     assert sorted(drawn[0].permutation(50).tolist()) == list(range(50))
+
+
+def test_the_key_of_secure_batches_has_256_bits() -> None:
+    """Every bit of the cipher's key is 0 in one of 64 keys and 1 in another: a key of 16 bits is found in a second."""
+    client = at_site(making.client(FedLDPClient, noise_multiplier=1.0, clip_norm=1.0))
+    assert client.site is not None
+    client.site = replace(client.site, rng="secure")
+    states = [client._batch_generator(1, 0).bit_generator.state["state"] for _ in range(64)]
+    keys = [int.from_bytes(np.asarray(state["keysetup"], "<u4").tobytes(), "little") for state in states]
+    ever, always = 0, 2**256 - 1
+    for key in keys:
+        ever, always = ever | key, always & key
+    assert (ever, always) == (2**256 - 1, 0) and {state["rounds"] for state in states} == {20}

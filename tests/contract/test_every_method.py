@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from unittest.mock import patch
 import pytest
 from conftest import Run, ledger_of, result_of, rows_of
 
+from clients.fedldp import FedLDPClient
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, compose, group_choices
 from fedpriv.config.methods import NOISE_OPTIONS
@@ -27,6 +29,7 @@ from fedpriv.privacy.event_json import entry_from_json
 from fedpriv.privacy.events import Event
 from fedpriv.runs.extension import extend_run
 from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.runs.preparation import resolve
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.strategy import FederatedStrategy
@@ -166,6 +169,49 @@ def test_a_budget_is_never_exceeded(case: Case, run: Run) -> None:
     assert rounds < 4 or decays  # their plan is at the least noise, which a run need not reach
     sampled = decays or case[0] in ("strategy=agn", "strategy=dpsgd")  # a filter may admit nothing of these
     assert privacy["spent_so_far"] > 0 or sampled
+
+
+#: Beside a release without noise: what its own noise cannot make up for.
+FURTHER_NOISELESS = (
+    ("strategy=fedldp", "strategy.server.clipping=quantile", "strategy.client.count_noise=3"),
+    ("strategy=fedldp", "strategy.server.clipping=adp", "strategy.client.norm_noise=3"),
+    ("strategy=fedldp", "strategy.secure_sum=assumed"),
+    ("strategy=fedcad", "strategy.client.obsolete_factor=0.5", "strategy.client.sigma_diff=3"),
+    ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
+    ("strategy=scaffold", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
+    ("strategy=agn", "strategy.client.clipping=adaptive"),
+)
+
+
+@pytest.mark.parametrize("case", [*CASES, *FURTHER_NOISELESS], ids=" ".join)
+def test_a_budget_without_noise_is_refused_at_the_start(case: Case) -> None:
+    """A filter that admits nothing gives no round, and nothing released would read as "verified 0"."""
+    halves = compose([*SIZE, *case]).strategy
+    for name in [name for name in NOISE_OPTIONS if name in halves.client] or [None]:
+        noise = [f"strategy.{half}.{name}=0" for half in ("client", "server") if name in getattr(halves, half)]
+        with pytest.raises(OptionError) as refused:
+            resolve(compose([*SIZE, *case, *noise, "privacy.max_epsilon=8"]), None)
+        assert re.match(rf"(privacy\.max_epsilon=8|strategy\.\w+\.{name}=0).*: .*(allowed|must be)", str(refused.value))
+
+
+class SaysItKeepsTo(FedLDPClient):
+    """A method of one's own that is wrong about its own price."""
+
+    keeps_budget = True
+
+
+def test_a_method_of_ones_own_is_not_taken_at_its_word() -> None:
+    own = ("strategy=fedldp", "strategy.client._target_=test_every_method.SaysItKeepsTo")
+    resolve(compose([*SIZE, *own, "privacy.max_epsilon=8"]), None)
+    for little in (0, 1e-200):
+        with pytest.raises(OptionError, match=r"privacy\.max_epsilon=8"):
+            resolve(compose([*SIZE, *own, f"strategy.client.noise_multiplier={little}", "privacy.max_epsilon=8"]), None)
+
+
+def test_a_run_without_noise_is_not_extended_under_a_budget(run: Run) -> None:
+    folder = run("strategy=fedldp", "strategy.client.noise_multiplier=0", "num_rounds=1")
+    with pytest.raises(OptionError, match=r"privacy\.max_epsilon=8"):
+        extend_run(folder, ["num_rounds=2", "privacy.max_epsilon=8"])
 
 
 @every_case

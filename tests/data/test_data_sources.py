@@ -12,13 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import NO_REPORT
 from picture_sets import idx, write_mnist
 from PIL import Image
 
+import fedpriv
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.schema import KNOWN_SETS, DatasetConfig
 from fedpriv.data import Dataset
 from fedpriv.data.load import load_dataset, normalise
+from fedpriv.data.on_nodes import count_pictures
 
 
 def dataset_config(name: str, **options) -> DatasetConfig:
@@ -311,6 +314,39 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path):
         load("image_folder", tmp_path)
 
 
+@pytest.mark.parametrize("what", ["a loop", "a circle", "a broken link", "a loop of folders", "a long name"])
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_file_that_cannot_be_looked_at_is_named(what: str, divided: bool, tmp_path: Path) -> None:
+    """In a simulation's folder, and in a node's (`count_pictures`)."""
+    root = tmp_path / "train" if divided else tmp_path
+    for name in ("ape", "bee"):
+        for number in range(2):
+            save(root / name / f"{number}.png", 0)
+            save((tmp_path / "test" if divided else tmp_path) / name / f"{number}.png", 0)
+    wrong = root / "bee" / "2.png"
+    if what == "a loop":
+        wrong.symlink_to(wrong)
+    elif what == "a circle":
+        wrong.symlink_to(root / "bee" / "3.png")
+        (root / "bee" / "3.png").symlink_to(wrong)
+    elif what == "a broken link":
+        wrong.symlink_to("nowhere")
+    elif what == "a loop of folders":
+        wrong = root / "cow"
+        wrong.symlink_to(wrong)
+    else:
+        wrong.symlink_to("n" * 4000)
+    for look in (lambda: load("image_folder", tmp_path), lambda: count_pictures(root, ("ape", "bee"))):
+        with pytest.raises(DataError, match=f"{wrong}: (Too many levels|No such file|File name too long)"):
+            look()
+
+
+def test_a_root_that_is_a_loop_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "root").symlink_to(tmp_path / "root")
+    with pytest.raises(DataError, match=r"dataset\.root=.*root: there is no such folder"):
+        load("image_folder", tmp_path / "root")
+
+
 def test_three_splits_are_not_taken_for_three_classes(tmp_path: Path):
     for split in ("train", "val", "test"):
         save(tmp_path / split / "ape" / "0.png", 0)
@@ -448,3 +484,34 @@ def test_real_cifar_as_folders(pictures: Path):
     last = sorted((pictures / "cifar10" / "test" / "truck").iterdir())[-1]
     with Image.open(io.BytesIO(last.read_bytes())) as picture:
         np.testing.assert_array_equal(cifar.test.images[-1], np.asarray(picture.convert("RGB")).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("labels", [[0, 2], [1, 2], [0, 1, 10**12], [0, 3, 1]])
+def test_labels_with_a_gap_are_refused(own_module, labels: list[int]):
+    def function(split: str):
+        return np.zeros((len(labels), 2, 4, 5), np.uint8), np.array(labels)
+
+    own_module(function)
+    with pytest.raises(OptionError, match=r"dataset\.path=own_pictures\.load: labels .* without a gap .*no picture of"):
+        load("custom", path="own_pictures.load")
+
+
+@pytest.mark.parametrize("where", ["function", "split", "few"])
+def test_classes_that_are_tested_and_not_trained_are_in_the_note(own_module, tmp_path: Path, where: str):
+    def function(split: str):
+        labels = np.arange(24) % (3 if split == "test" or where != "function" else 2)
+        return np.zeros((24, 1, 8, 8), np.uint8), labels
+
+    own_module(function)
+    options = ["dataset=custom", "dataset.path=own_pictures.load", "strategy=fedavg", "num_clients=2", "num_rounds=1"]
+    if where == "split":
+        rows = np.arange(24)
+        np.savez(tmp_path / "split.npz", train=rows[rows % 3 != 2], test=rows[rows % 3 == 2])
+        options.append(f"dataset.split={tmp_path / 'split.npz'}")
+    if where == "few":
+        options.append("dataset.train_examples=2")
+    run = fedpriv.run(
+        [*options, "clients_per_round=2", "local.batch_size=1", NO_REPORT], folder=tmp_path / "run", quiet=True
+    )
+    assert "count as errors: no training picture is of" in run.summary["note"]
+    assert where != "function" or "the test pictures of 2 count" in run.summary["note"]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
+from flwr.cli.build import build_fab_from_disk
 
 from fedpriv.app import _config_of
 from fedpriv.common.errors import OptionError
+from fedpriv.node import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("fedpriv", "strategies", "clients", "conf", "tests", "benchmarks")
@@ -65,3 +70,108 @@ def test_app_composes_from_the_runs_own_options() -> None:
 def test_app_refuses_what_a_server_must_not_set(overrides: str) -> None:
     with pytest.raises(OptionError, match="outside the app"):
         _config_of(context(overrides))
+
+
+# --- what `fedpriv deploy node bundle` takes a digest of ---------------------------------------------------
+
+PROJECT = """\
+[project]
+name = "app"
+version = "1"
+[tool.flwr.app]
+publisher = "me"
+[tool.flwr.app.components]
+serverapp = "app:server"
+clientapp = "app:client"
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "app.py").write_text("x = 1\n")
+    for name in ("README.md", "LICENSE"):
+        (folder / name).write_text("x\n")
+    return folder
+
+
+def test_a_folder_and_its_fab_file_have_one_digest(app: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = app.parent / "app.fab"
+    file.write_bytes(build_fab_from_disk(app))
+    assert main(["bundle", str(app)]) == main(["bundle", str(file)]) == 0
+    assert capsys.readouterr().out == f"{hashlib.sha256(file.read_bytes()).hexdigest()}\n" * 2
+
+
+def _zip(*files: tuple[str, str]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files:
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
+def _with(whole: bytes, name: str, content: bytes) -> bytes:
+    """The bundle with another file of this name, and its list of digests as before."""
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+        return _zip(
+            *((one, content.decode() if one == name else archive.read(one).decode()) for one in archive.namelist())
+        )
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda whole: b"no bundle\n", "File is not a zip file"),
+        (lambda whole: b"", "File is not a zip file"),
+        (lambda whole: whole[:-30], "File is not a zip file"),
+        (lambda whole: _with(whole, "app.py", b"x = 2"), "app.py is not the file that was bundled"),
+        (lambda whole: whole.replace(b".info/CONTENT", b".info/content"), ".info/CONTENT"),
+        (lambda whole: _zip(("a.txt", "a")), "pyproject.toml"),
+        (lambda whole: _zip(("pyproject.toml", "[project")), "Invalid TOML"),
+        (lambda whole: _zip(("pyproject.toml", "project = 3")), "where a table belongs"),
+        (lambda whole: _zip(("pyproject.toml", PROJECT)), ".info/CONTENT"),
+    ],
+)
+def test_a_file_that_is_no_bundle_gets_no_digest(
+    damage: Callable[[bytes], bytes], words: str, app: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be copied into a policy, and the run then be refused by every node."""
+    file = app.parent / "app.fab"
+    file.write_bytes(damage(build_fab_from_disk(app)))
+    assert main(["bundle", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"fedpriv: app={file}: ") and said.err.count("\n") == 1
+    assert words in said.err and "allowed: " in said.err
+
+
+def _deep(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "x.py").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda app: (app / "pyproject.toml").unlink(), "pyproject.toml not found"),
+        (lambda app: (app / "pyproject.toml").write_text("[project"), "at the end of a table declaration"),
+        (lambda app: (app / "pyproject.toml").write_bytes(b"\xff"), "utf-8"),
+        (lambda app: (app / "pyproject.toml").write_text("project = 3\n"), "[project]"),
+        (
+            lambda app: (app / "pyproject.toml").write_text("tool = 3\n" + PROJECT.split("[tool")[0]),
+            "where a table belongs",
+        ),
+        (lambda app: (app / "pyproject.toml").write_text(PROJECT.replace("publisher", "x")), "publisher"),
+        (lambda app: (app / ".gitignore").write_text("pyproject.toml\n"), ".gitignore"),
+        (lambda app: _deep(app / "/".join("abcdefghijklmnop")), "maximum directory depth"),
+    ],
+)
+def test_a_folder_that_is_no_app_is_answered_in_one_line(
+    change: Callable[[Path], object], words: str, app: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(app)
+    assert main(["bundle", str(app)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"fedpriv: app={app}: ") and said.err.count("\n") == 1
+    assert words in said.err and "allowed: " in said.err

@@ -6,27 +6,28 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from deployed import Machines
+from deployed import Machines, context
+from forked import TESTS, Forks, forks
 
 from fedpriv.app import _config_of
-from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.memory import Answer, read_memory
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.messages import RUN, Request
 from fedpriv.deployment.data_ledger import DataLedger, Declared
-from fedpriv.deployment.gate import Gate, Node
+from fedpriv.deployment.gate import Node
 from fedpriv.deployment.policy import Booked
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 
 DECLARED = Declared(12, ("a", "b"), 8, 1)
 EVENT = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
+REQUEST = Request(1, 0, {RUN: 32 * "a"})
 KILLS = int(os.environ.get("FEDPRIV_KILLS", "50"))
 
 
@@ -203,21 +204,43 @@ def test_one_process_at_a_time(ledger: DataLedger, monkeypatch: pytest.MonkeyPat
 # --- kill -9 ------------------------------------------------------------------------------------------------
 
 
-def _release_for_ever(gate: Gate, client: Client, sent: int) -> None:
+def release_for_ever(policy: Path, data: Path, overrides: str, pipe: Path) -> None:
     """A client's release path again and again: what `fit` does behind its training; a byte tells what was sent, the
     first that the path begins.
     """
-    os.write(sent, b"b")
-    for server_round in range(1, 10**6):
-        memory = read_memory(gate)
-        release = torch.full((500,), float(memory.account.next_sequence))
-        entry = Entry(server_round, 0, memory.account.next_sequence, 0, EVENT)
-        gate.keep(memory.after({"last": release}, [entry], Answer(server_round, 0, release)))
-        os.write(sent, b"x")
+    node, config = Node(0, policy, data), _config_of(context(0, {}, overrides))
+    client = make_client(node.effective(config), examples=12)
+    with pipe.open("wb", buffering=0) as sent, node.answering(config, REQUEST) as gate:
+        gate.admit(client)
+        sent.write(b"b")
+        for server_round in range(1, 10**6):
+            memory = read_memory(gate)
+            release = torch.full((500,), float(memory.account.next_sequence))
+            entry = Entry(server_round, 0, memory.account.next_sequence, 0, EVENT)
+            gate.keep(memory.after({"last": release}, [entry], Answer(server_round, 0, release)))
+            sent.write(b"x")
+
+
+#: The same in a process that is killed.
+RELEASE = """
+import sys
+from pathlib import Path
+from test_data_ledger import release_for_ever
+
+policy, data, overrides, pipe = sys.argv[1:]
+release_for_ever(Path(policy), Path(data), overrides, Path(pipe))
+"""
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    folder = tmp_path_factory.mktemp("forked")
+    with forks(folder, "test_data_ledger", path=(TESTS, Path(__file__).parent)) as started:
+        yield started
 
 
 @pytest.mark.parametrize("seed", range(max(1, KILLS // 50)))
-def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
+def test_killed_at_any_moment(seed: int, forked: Forks, tmp_path: Path) -> None:
     """`FEDPRIV_KILLS` times, 50 in a ledger: what was sent is booked, at most one line more for every kill, the state
     is whole, and the next start works.
     """
@@ -225,32 +248,24 @@ def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
     policy = network.policy(0).read_text()
     network.policy(0).write_text(policy.replace("100.0", "1.0e+9").replace("50.0", "1.0e+9"))
     node = Node(0, network.policy(0), network.data(0))
-    config = _config_of_run(network)
-    client = make_client(node.effective(config), examples=12)
-    rng, sent, unsent, span = random.Random(seed), 0, 0, 0.05
+    overrides = network.overrides()
+    config = _config_of(context(0, {}, overrides))
+    rng, sent, unsent, span, pipe = random.Random(seed), 0, 0, 0.05, tmp_path / "pipe"
+    os.mkfifo(pipe)
     for kill in range(50):
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                with node.answering(config, Request(1, 0, {RUN: 32 * "a"})) as gate:
-                    gate.admit(client)
-                    _release_for_ever(gate, client, write)
-            finally:
-                os._exit(1)  # an exception is a child that ends without being killed
-        os.close(write)
+        child = forked.start(RELEASE, str(node.policy_file), str(node.data), overrides, str(pipe), folder=tmp_path)
+        read = os.open(pipe, os.O_RDONLY)  # waits until the child opens it
         assert os.read(read, 1) == b"b"
         began, wait = time.monotonic(), rng.random() * 5 * span
         time.sleep(wait)
         os.kill(child, signal.SIGKILL)
         waited = time.monotonic() - began
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), "the release path must not fail"
-        with os.fdopen(read, "rb") as pipe:
-            new = len(pipe.read())
+        assert forked.wait(child) == -signal.SIGKILL, "the release path must not fail"
+        with os.fdopen(read, "rb") as told:
+            new = len(told.read())
         sent += new
         span = 0.7 * span + 0.3 * waited / new if new else span  # of one release, on this machine
-        with node.answering(config, Request(1, 0, {RUN: 32 * "a"})) as gate:
+        with node.answering(config, REQUEST) as gate:
             lines, memory = len(gate.ledger.releases()), read_memory(gate)
         assert sent <= lines <= sent + kill + 1
         assert memory.account.next_sequence <= lines, "the ledger is never behind the state"
@@ -259,9 +274,3 @@ def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
             assert torch.equal(memory.state["last"], memory.answer.release), "state and answer are of one release"
         unsent = lines - sent
     assert sent > 50 and unsent > 0, "kills must hit the middle of the path"
-
-
-def _config_of_run(network: Machines):  # type: ignore[no-untyped-def]
-    from deployed import context
-
-    return _config_of(context(0, {}, network.overrides()))

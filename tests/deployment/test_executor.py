@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec
 from flwr.supercore.superexec.executor.types import LaunchResultStatus
-from flwr.supernode.runtime import run_clientapp as flower
+from forked import Forks as Processes
+from forked import forks
 from processes import children, state, wait_until
 
 from deploy.rehearsal import free_ports
@@ -71,51 +70,66 @@ def test_a_node_ends_with_its_warm_process(node: subprocess.Popen[str]) -> None:
     assert node.returncode != 0
 
 
-def forked(work: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit status of a message's process that does ``work``."""
-    monkeypatch.setattr(flower, "run_clientapp", work)
-    before = set(children(os.getpid()))
-    result = Forks().launch(spec())
-    assert result.status == LaunchResultStatus.ACCEPTED
-    (pid,) = set(children(os.getpid())) - before
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+#: Two messages, one after the other, of a process that has imported an app and drawn random numbers: each prints what
+#: it finds, or fails in the way that is asked for.
+MESSAGES = """
+import json, os, random, signal, sys
+
+import numpy as np
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec
+from flwr.supernode.runtime import run_clientapp as flower
+
+import fedpriv.app
+from fedpriv.deployment.executor import Forks
+
+random.seed(1)
+np.random.seed(1)
+signal.signal(signal.SIGTERM, lambda *given: None)
 
 
-def test_a_message_knows_nothing_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def answer(*given, **named):
+    if error:
+        raise eval(error)
+    seen = {
+        "pid": os.getpid(),
+        "modules": [module for module in sys.modules if module.startswith(("fedpriv", "clients"))],
+        "random": [random.random(), np.random.random()],
+        "handler": str(signal.getsignal(signal.SIGTERM)),
+    }
+    print(json.dumps(seen), flush=True)
+
+
+error = sys.argv[1] if len(sys.argv) > 1 else None
+flower.run_clientapp = answer
+for message in range(2):
+    Forks().launch(ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1))
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+assert sys.modules["fedpriv.app"] is fedpriv.app
+"""
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with forks(tmp_path_factory.mktemp("forked"), "flwr.supernode.runtime.run_clientapp") as started:
+        yield started
+
+
+def test_a_message_knows_nothing_of_the_one_before(forked: Processes, tmp_path: Path) -> None:
     """Neither modules of an app nor what they hold, nor random numbers, nor this process's signal handlers."""
-    import fedpriv.app  # what a bundle brings itself
-
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    signal.signal(signal.SIGTERM, lambda *given: None)
-    try:
-        for name in ("one", "two"):
-
-            def work(*given: object, name: str = name, **named: object) -> None:
-                seen = {
-                    "pid": os.getpid(),
-                    "modules": [module for module in sys.modules if module.startswith(("fedpriv", "clients"))],
-                    "random": [random.random(), np.random.random()],  # noqa: NPY002
-                    "handler": str(signal.getsignal(signal.SIGTERM)),
-                }
-                (tmp_path / name).write_text(json.dumps(seen))
-
-            assert forked(work, monkeypatch) == 0
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one", "two"))
+    code, printed = forked.run(MESSAGES, folder=tmp_path)
+    assert code == 0, printed
+    one, first, two, second = map(json.loads, printed.splitlines())
+    assert first == second == 0
     assert one["pid"] != two["pid"] and one["modules"] == two["modules"] == []
     assert not set(one["random"]) & set(two["random"])
     assert one["handler"] == str(signal.SIG_DFL)
-    assert sys.modules["fedpriv.app"] is fedpriv.app
 
 
-@pytest.mark.parametrize("error", [RuntimeError("of an app"), SystemExit(1), KeyboardInterrupt()], ids=repr)
-def test_a_message_that_fails_ends_its_own_process_alone(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object, **named: object) -> None:
-        raise error
-
-    assert forked(fail, monkeypatch) == 1
+@pytest.mark.parametrize("error", ["RuntimeError('of an app')", "SystemExit(1)", "KeyboardInterrupt()"])
+def test_a_message_that_fails_ends_its_own_process_alone(error: str, forked: Processes, tmp_path: Path) -> None:
+    code, printed = forked.run(MESSAGES, error, folder=tmp_path)
+    assert code == 0 and [line for line in printed.splitlines() if line in "01"] == ["1", "1"], printed
 
 
 def test_a_node_runs_client_apps_alone() -> None:

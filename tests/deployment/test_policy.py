@@ -14,10 +14,11 @@ from deployed import POLICY
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.deployment.policy import Booked, Policy, UnitBudget, objections, read_policy, too_dear
+from fedpriv.deployment.policy import Booked, Policy, Spent, UnitBudget, objections, read_policy, too_dear
 from fedpriv.node import TEMPLATE
 from fedpriv.node import main as node_command
 from fedpriv.privacy.composition import compose as composed
+from fedpriv.privacy.composition import gaussian_epsilon
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     Entry,
@@ -106,6 +107,7 @@ def test_a_bound_for_the_whole_client_is_one_for_each_of_its_examples() -> None:
         (PoissonGaussian(threat=EXAMPLE, multiplier=1.0, sampling_rate=0.1), CLIENT_TO_SERVER),
         (Gaussian(threat=EXAMPLE, multiplier=1.0), Threat("example", "replace-one", "server")),
         (Gaussian(threat=Threat("client", "zero-out", "server"), multiplier=1.0), CLIENT_TO_SERVER),
+        (Gaussian(threat=Threat("example", "replace-one", "server"), multiplier=1.0), CLIENT_TO_SERVER),
         (Gaussian(threat=Threat("client", "replace-one", "secure-sum"), multiplier=9.0), CLIENT_TO_SERVER),
         (Gaussian(threat=Threat("client", "replace-one", "trusted-server"), multiplier=9.0), CLIENT_TO_SERVER),
     ],
@@ -225,6 +227,28 @@ def test_a_sampling_rate_has_a_bound(tmp_path: Path) -> None:
     assert "sampling rate 0.7" in str(policy.refusal([], booked(event)))
 
 
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_a_release_of_many_steps_counts_as_often_as_it_says(count: int, tmp_path: Path) -> None:
+    """A line of 100 steps in the ledger is 100 releases in its total: against the closed form of k Gaussians."""
+    policy = policy_of(tmp_path, limits={"max_round_epsilon": 1e6})
+    one = booked(Gaussian(threat=CLIENT_TO_SERVER, multiplier=9.0, count=count))
+    for messages in (1, 3):
+        (found,) = policy.spent([one] * messages).values()
+        mu = math.sqrt(count * messages) / 9.0
+        assert found == pytest.approx(gaussian_epsilon(mu, 1e-5))
+        budget = {"unit": "client", "delta": 1e-5}
+        for share, admitted in ((1.001, True), (0.999, False)):
+            limited = policy_of(
+                tmp_path, budgets=[budget | {"max_epsilon": share * found}], limits={"max_round_epsilon": 1e6}
+            )
+            assert (limited.refusal([one] * (messages - 1), one) is None) == admitted
+    (total,) = Spent([one, booked(Gaussian(threat=CLIENT_TO_SERVER, multiplier=9.0, count=5))]).totals(CLIENT_TO_SERVER)
+    assert total.count == count + 5
+    several = Spent()
+    several.add(one, times=4)
+    assert [event.count for event in several.totals(CLIENT_TO_SERVER)] == [4 * count] and several.messages == 4
+
+
 # --- a run's options -------------------------------------------------------------------------------------------
 
 
@@ -236,6 +260,17 @@ def test_a_trusted_servers_noise_is_no_clients_promise(tmp_path: Path) -> None:
     ]
 
 
+def test_one_participation_may_be_too_dear(tmp_path: Path) -> None:
+    """What members know together is priced when it is released; everything else before the run."""
+    client = make_client(compose(["strategy=coqfl"]))
+    for observer, found in (("server", 1), ("server+members", 0)):
+        budget = {"unit": "client", "delta": 1e-5, "max_epsilon": 1e6, "observer": observer}
+        said = too_dear(policy_of(tmp_path, accountant="renyi", budgets=[budget]), client)
+        assert len(said) == found and all("max_round_epsilon is 50" in words for words in said)
+    cheap = policy_of(tmp_path, accountant="renyi", limits={"max_round_epsilon": 1e6})
+    assert not too_dear(cheap, client)
+
+
 def test_objections_name_the_option_and_the_bound(tmp_path: Path) -> None:
     config = compose(["strategy=fedldp", "local.batch_size=10", "num_rounds=12", "strategy.client.clip_norm=7"])
     found = objections(policy_of(tmp_path), config, 12)
@@ -245,4 +280,18 @@ def test_objections_name_the_option_and_the_bound(tmp_path: Path) -> None:
         "strategy.client.clip_norm=7: at most 5",
         "local.batch_size=10 of 12: q at most 0.6",
     ]
+    limits = ["strategy=fedldp", "local.batch_size=6", "num_rounds=10", "strategy.client.clip_norm=5"]
+    assert not objections(policy_of(tmp_path), compose(limits), 10)  # all at their limits, 6 of 10 as well
+    for epochs, found in (
+        (3, []),
+        (4, ["batches in a round=12: at most 10"]),
+    ):  # of 13 pictures, 6 at a time: 3 batches
+        config = compose(["strategy=fedldp", "local.batch_size=6", "num_rounds=2", f"local.epochs={epochs}"])
+        assert objections(policy_of(tmp_path), config, 13) == found
+    walked = compose([*limits, "local.sampler=shuffle", "num_rounds=2"])  # each picture once an epoch: no rate
+    assert not objections(policy_of(tmp_path), walked, 7)
+    steps = compose(["strategy=dpfl_agn", "local.batch_size=4", "num_rounds=2", "strategy.client.local_steps=11"])
+    policy = policy_of(tmp_path, strategies=["dpfl_agn"], limits={"max_clip_norm": 1e6})
+    assert objections(policy, steps, 12) == ["batches in a round=11: at most 10"]
+    assert not objections(policy_of(tmp_path, strategies=["dpfl_agn"], limits={"max_local_steps": 11}), steps, 12)
     assert UnitBudget(unit="client", delta=1e-5, max_epsilon=1.0).threat == CLIENT_TO_SERVER

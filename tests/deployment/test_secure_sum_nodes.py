@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from deployed import MACHINES, Machines, codes, refused
+from deployed import MACHINES, Grid, Machines, asker, codes, context, refused
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedpriv.app import server_app
+from fedpriv.client.memory import ClientMemory
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import ATTEMPT, CONFIRM, EXCHANGE, KEYS, ROUND, SHARES, SURVIVORS, TRAIN, UNMASK, Refusal
 from fedpriv.common.vectors import pack_vector, unpack_array, unpack_vector
@@ -134,6 +137,10 @@ def test_a_budget_against_the_server_counts_a_clients_own_noise_alone(machines: 
         (KEYS, {"model-digest": bytes(31)}, Refusal.UNSAFE_SUM),
         (KEYS, {"members": [1, 2, 3]}, Refusal.UNSAFE_SUM),
         (KEYS, {"members": [0]}, Refusal.UNSAFE_SUM),
+        (KEYS, {"members": [0, 1, 2, 7]}, Refusal.UNSAFE_SUM),  # 7 is nobody's peer
+        (KEYS, {"members": [0, 1, 2, 3, *range(4, 205)]}, Refusal.UNSAFE_SUM),  # a sparse graph of strangers
+        (KEYS, {"members": [0, 1, 1, 3]}, Refusal.UNSAFE_SUM),
+        (KEYS, {"members": [0, 1, 2, True]}, Refusal.UNSAFE_SUM),
         (KEYS, {"key-attempt": "0"}, Refusal.UNSAFE_SUM),
         (SHARES, {"roster": [0, 1, 2, 9]}, Refusal.UNSAFE_SUM),
         (SHARES, {"public-keys": [bytes(160)] * 3}, Refusal.UNSAFE_SUM),
@@ -145,6 +152,7 @@ def test_a_budget_against_the_server_counts_a_clients_own_noise_alone(machines: 
         (CONFIRM, {"survivors": [1, 2, 3]}, Refusal.UNSAFE_SUM),
         (UNMASK, {"signatures": [bytes(64)] * 2}, Refusal.UNSAFE_SUM),
         (UNMASK, {"signers": [1]}, Refusal.UNSAFE_SUM),
+        (UNMASK, {"signers": [1, 1]}, Refusal.UNSAFE_SUM),  # counted once
         (UNMASK, {"key-attempt": 1}, Refusal.UNSAFE_SUM),
     ],
 )
@@ -176,6 +184,130 @@ def tampered(message: Message, change: dict[str, Any]) -> Message:
     changed = Message(content, message.metadata.dst_node_id, "train", group_id=message.metadata.group_id)
     stamp(changed, message.metadata.message_id)
     return changed
+
+
+@pytest.mark.parametrize(
+    "told_otherwise",
+    [
+        "clients_per_round=3 over_selection=1.3",  # another grid, with another noise
+        "num_rounds=3",
+        "strategy.client.noise_multiplier=2.0",
+        "strategy.server.clip_norm=0.5 strategy.client.clip_norm=0.5",
+        "strategy.client.colluders=1",
+        "local.lr=0.9",
+        "local.epochs=3",
+        "seed=1",
+        "privacy.delta=1.0e-6",
+        "strategy=skellam strategy.secure_sum=protocol strategy.server.min_replies=3 strategy.server.threshold=3",
+    ],
+)
+def test_whoever_is_told_other_options_is_in_no_sum_with_the_others(told_otherwise: str, network: Machines) -> None:
+    """Node 0 alone: its announcement is signed over other options, so nobody shares with it, nor it with them."""
+    allow(network, strategies=["ddgauss", "skellam"])
+    grid = Grid(network, network.overrides(f"{RUN} num_rounds=1"), None)
+    honest, other = grid.overrides, f"{grid.overrides} {told_otherwise}"
+    codes_of: dict[str, set[str]] = {}
+
+    def send(node: int, deliver: Callable[[], Message]) -> Message:
+        grid.overrides = other if node == 0 else honest
+        reply = deliver()
+        if reply.metadata.message_type == "train":
+            exchange = reply.metadata.group_id.split("/")[-1]
+            codes_of.setdefault(exchange, set()).add(Refusal(reply.error.code).name if reply.has_error() else "sent")
+        return reply
+
+    grid.send = send
+    with pytest.raises(RunFailed, match="0 of 4 clients have sealed their shares"):
+        server_app(grid, context(0, {}, honest))  # type: ignore[arg-type]
+    assert codes_of == {KEYS: {"sent"}, SHARES: {"UNSAFE_SUM"}}
+    assert [network.booked(number) for number in range(NODES)] == [0] * NODES
+
+
+def test_no_option_makes_a_second_set_of_keys(network: Machines) -> None:
+    """What members do not sign does not lead to another state of the same run either."""
+    overrides = network.overrides(f"{RUN} num_rounds=1")
+    asked = {"exchange": KEYS, "members": [0, 1, 2, 3], "model-digest": bytes(32), "key-attempt": 0}
+    said = [
+        bytes(asker(network, f"{overrides} {more}")(1, **asked).content[KEYS]["0"])  # type: ignore[index, call-overload, arg-type]
+        for more in (
+            "",
+            "evaluate.every=7",
+            "engine.round_timeout=5",
+            "operations.log_level=error",
+            "checkpoint.keep=3",
+        )
+    ]
+    assert len(set(said)) == 1
+
+
+def test_no_graph_is_sought_for_members_that_nobody_knows(network: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cost grows with their number, which a server would choose."""
+    sought: list[int] = []
+
+    def seek(clients: int, threshold: int | None, colluders: int) -> tuple[int, int]:
+        sought.append(clients)
+        return 0, 3
+
+    monkeypatch.setattr("fedpriv.client.masked_sum.graph_of", seek)
+    ask = asker(network, network.overrides(f"{RUN} num_rounds=1"))
+    for members in ([0, 1, 2, 8], range(5), range(20_000)):
+        said = {"exchange": KEYS, "members": list(members), "model-digest": bytes(32), "key-attempt": 0}
+        assert ask(1, **said).error.code == Refusal.UNSAFE_SUM
+    assert sought == []
+
+
+def test_two_clients_of_one_key_are_no_two_peers(network: Machines) -> None:
+    peers = json.loads((network.folder / "peers.json").read_text())
+    (network.folder / "peers.json").write_text(json.dumps(peers | {"9": peers["1"]}))
+    assert refused(network, network.overrides(RUN)) == {"FAILED"}
+
+
+def test_a_run_counts_on_as_many_colluders_as_the_policy_does(network: Machines) -> None:
+    limits = yaml.safe_load(network.policy(0).read_text())["limits"]
+    allow(network, limits=limits | {"min_colluders": 1})
+    assert refused(network, network.overrides(RUN)) == {"POLICY"}
+    grid = network.serve(network.overrides(f"{RUN} num_rounds=1 strategy.client.colluders=1", run="second"))
+    assert set(codes(grid)) == {"sent"}
+
+
+def test_after_its_shares_a_node_keeps_its_answer_alone(network: Machines) -> None:
+    """The same request gets the same bytes, every other exchange of the sum a code; no secret is left on the disk."""
+    heard: dict[str, Message] = {}
+    again: list[Message] = []
+
+    def send(node: int, deliver: Callable[[], Message]) -> Message | None:
+        message = deliver.__defaults__[0]  # type: ignore[attr-defined]
+        reply = deliver()
+        if node == 0 and message.metadata.message_type == "train":
+            exchange = told(message)[0]
+            if exchange == CONFIRM:
+                assert secrets_of(network)
+            heard[exchange] = message
+            if exchange == UNMASK:
+                assert not secrets_of(network)
+                again.append(reply)
+                again.extend(deliver(heard[name]) for name in (UNMASK, KEYS, SHARES, CONFIRM))  # type: ignore[call-arg]
+        return reply
+
+    network.serve(network.overrides(f"{RUN} num_rounds=1"), send)
+    first, repeated, *others = again
+    assert not first.has_error() and first.content[UNMASK] == repeated.content[UNMASK]
+    assert [reply.error.code for reply in others] == [Refusal.STALE, Refusal.UNSAFE_SUM, Refusal.UNSAFE_SUM]
+
+
+def allow(network: Machines, **changes: Any) -> None:
+    """From here on all policies have these entries."""
+    for number in range(NODES):
+        network.write_policy(number, yaml.safe_load(network.policy(number).read_text()) | changes)
+
+
+def secrets_of(network: Machines) -> list[str]:
+    """What node 0 keeps of a sum that would open masks."""
+    (path,) = (network.data(0)).glob("**/runs/*.safetensors")
+    memory = ClientMemory.from_bytes(path.read_bytes())
+    assert memory.waiting is not None
+    state = json.loads(memory.waiting.tensors["sum"].numpy().tobytes())
+    return [name for name in ("secret", "announced", "shares", "survivors") if state[name]]
 
 
 def test_a_node_signs_one_survivor_set_and_keeps_it_on_its_disk(network: Machines) -> None:

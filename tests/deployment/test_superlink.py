@@ -7,7 +7,9 @@ import importlib
 import inspect
 import os
 import socket
+import sqlite3
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from fedpriv import credentials
 from fedpriv.credentials import make_credentials
 from fedpriv.deployment import superlink_gate
 from fedpriv.deployment.superlink_gate import SMALL_BODY, Connection, Gate, Limits, user_of
-from fedpriv.superlink import OPTIONS, UNSAFE_VARIABLES, check_certificate, main
+from fedpriv.superlink import OPTIONS, UNSAFE_VARIABLES, check_certificate, main, private_database
 
 #: What anybody could do who reaches it: run a program, register a node's key, read results, act as a ServerApp.
 CONTROL = ("/v1/control/start-run", "/v1/control/register-node", "/v1/control/pull-artifacts", "/v1/control/stop-run")
@@ -113,6 +115,16 @@ def test_of_a_sender_who_proves_nothing_no_byte_is_read() -> None:
         guarded = Guarded()
         status = asyncio.run(guarded.ask("/v1/fleet/push-object", "10.0.0.9", [b"x" * 100], headers=headers))
         assert status in (400, 401) and guarded.read == 0 and not guarded.bodies, proof
+
+
+@pytest.mark.parametrize(
+    ("age", "status"), [(-3600, 401), (-6, 401), (-4, 200), (0, 200), (304, 200), (306, 401), (86_400, 401)]
+)
+def test_a_proof_is_good_for_minutes(monkeypatch: pytest.MonkeyPatch, age: float, status: int) -> None:
+    """Its signature is right at any time: who has heard one request must not be able to repeat its head later on."""
+    headers, later = node_headers(), superlink_gate.now() + timedelta(seconds=age)
+    monkeypatch.setattr(superlink_gate, "now", lambda: later)
+    assert answered("/v1/fleet/pull-messages", "10.0.0.9", headers=headers) == status
 
 
 @pytest.mark.parametrize(
@@ -247,6 +259,8 @@ def test_the_control_listener_keeps_connections_of_its_own_user_alone(
         (["credentials=KEYS", "max_message=2048"], "max_message=2048: must be a whole number from 1 to 2047"),
         (["credentials=KEYS", "max_messages=none"], "max_messages=none: must be a whole number from 1 to 1024"),
         (["credentials=KEYS", "max_connections=0"], "max_connections=0: must be a whole number from 1 to 65535"),
+        (["credentials=KEYS", "database=:memory:"], "database=:memory:: must be the path of a file"),
+        (["credentials=KEYS", "database=sqlite:///tmp/a.db"], "must be the path of a file"),
         (["credentials=KEYS", "host=192.0.2.77"], "port=8000: cannot listen on 192.0.2.77"),
     ],
 )
@@ -296,12 +310,80 @@ def test_a_certificate_that_superexec_would_not_take_is_refused(
     keys = spoiled(what, tmp_path, monkeypatch)
     assert main([f"credentials={keys}"]) == 2
     said = capsys.readouterr().err
-    assert words in said and f"credentials={keys}: " in said and "call `python -m fedpriv.credentials`" in said
+    assert words in said and f"credentials={keys}: " in said and "`python -m fedpriv.credentials server FOLDER`" in said
 
 
 def test_the_certificates_that_are_made_are_taken(tmp_path: Path) -> None:
     make_credentials(tmp_path, ["server.example"], 0, 1)
     check_certificate(tmp_path / "server")
+
+
+def open_to_others(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077]
+
+
+def use(database: Path, leave_open: bool = False) -> sqlite3.Connection:
+    """What Flower does with its database: a write-ahead log."""
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE IF NOT EXISTS token (secret TEXT)")
+    connection.execute("INSERT INTO token VALUES ('secret')")
+    connection.commit()
+    if not leave_open:
+        connection.close()
+    return connection
+
+
+@pytest.mark.parametrize("name", ["made", "mended", "left by a crash", "a link", "in the home folder"])
+def test_the_database_is_its_users_alone(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds logs, options, node keys and tokens; SQLite makes two more files beside it."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    given, file = folder / "superlink.db", folder / "superlink.db"
+    if name in ("mended", "left by a crash"):
+        earlier = use(file, leave_open=name != "mended")
+        for path in folder.iterdir():
+            path.chmod(0o644)
+    elif name == "a link":
+        given = tmp_path / "link.db"
+        given.symlink_to(file)
+    elif name == "in the home folder":
+        given = Path("~/superlink.db")
+    before = os.umask(0o000)
+    try:
+        assert private_database(given) == file
+        assert not open_to_others(folder), "before anything is written"
+        connection = use(file, leave_open=True)
+        assert {path.name for path in folder.iterdir()} == {f"superlink.db{end}" for end in ("", "-wal", "-shm")}
+        assert not open_to_others(folder)
+        connection.close()
+    finally:
+        os.umask(before)
+        if name == "left by a crash":
+            earlier.close()
+
+
+@pytest.mark.parametrize("name", ["a folder", "a pipe", "no folder", "a loop of links", "of another user", "a log"])
+def test_a_database_that_cannot_be_private_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_credentials(tmp_path / "keys", ["localhost"], 0, 1)
+    file = tmp_path / "superlink.db"
+    if name == "a folder":
+        file.mkdir()
+    elif name == "a pipe":
+        os.mkfifo(file)
+    elif name == "no folder":
+        file = tmp_path / "nowhere" / "superlink.db"
+    elif name == "a loop of links":
+        file.symlink_to(file)
+    elif name == "of another user":
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    else:
+        (tmp_path / "superlink.db-wal").symlink_to("/dev/null")
+    assert main([f"credentials={tmp_path / 'keys' / 'server'}", f"database={file}"]) == 2
+    assert f"database={file}: must be a file that only this user may read" in capsys.readouterr().err
 
 
 def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

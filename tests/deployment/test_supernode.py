@@ -1,4 +1,4 @@
-"""The hook in Flower's SuperNode: an app that the policy does not name is not stored, unpacked or run."""
+"""The hooks in Flower's SuperNode: what no policy names is not stored, unpacked or run; a node killed waits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from flwr.app import Message, RecordDict
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
+from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.fab import Fab
+from flwr.supernode import fleet_http_connection
 from flwr.supernode import start_client_internal as flower
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedpriv.common.messages import Refusal
-from fedpriv.deployment.supernode import guard_bundles
+from fedpriv.deployment.supernode import AGAIN, STILL_COUNTED, guard_bundles, wait_to_activate
 from fedpriv.engines.grid import identify_server, stamp
 
 APPROVED = b"the approved app"
@@ -118,6 +123,53 @@ def test_flower_still_calls_the_function_that_is_hooked() -> None:
     assert "_pull_and_store_message(\n" in source and "get_fab=get_fab" in source and "receive=receive" in source
     body = inspect.getsource(flower._pull_and_store_message)
     assert body.count("get_fab(") == 1 and body.index("get_fab(") < body.index("state.store_fab(")
+
+
+def a_superlink(monkeypatch: pytest.MonkeyPatch, *answers: int) -> list[str]:
+    """A SuperLink that gives these Flower error codes, one after another, and then a node's id; the paths asked."""
+    asked: list[str] = []
+
+    def answer(client: FleetHttpClient, *, path: str, **given: Any) -> ActivateNodeResponse:
+        asked.append(path)
+        if len(asked) > len(answers):
+            return ActivateNodeResponse(node_id=7)
+        error = FlowerError(answers[len(asked) - 1], "")
+        response = httpx.Response(412, json=error.to_json(error.message))
+        raise httpx.HTTPStatusError("failed", request=httpx.Request("POST", "https://server" + path), response=response)
+
+    monkeypatch.setattr(FleetHttpClient, "_unary_unary", answer)
+    monkeypatch.setattr(FleetHttpClient, "ActivateNode", FleetHttpClient.ActivateNode)  # taken back afterwards
+    return asked
+
+
+KILLED = ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
+
+
+def test_a_node_that_was_killed_waits_until_it_is_let_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, said, slept = a_superlink(monkeypatch, *[KILLED] * 12), list[str](), list[float]()
+    wait_to_activate(said.append, slept.append)
+    found = FleetHttpClient.ActivateNode(object.__new__(FleetHttpClient), ActivateNodeRequest())
+    assert found.node_id == 7 and len(asked) == 13 and slept == [AGAIN] * 12
+    assert len(said) == 1 and "counts this node as connected" in said[0]
+
+
+def test_a_node_does_not_wait_for_ever_nor_for_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    asked = a_superlink(monkeypatch, *[KILLED] * 1000)
+    wait_to_activate(lambda text: None, slept.append)
+    with pytest.raises(httpx.HTTPStatusError):
+        FleetHttpClient.ActivateNode(object.__new__(FleetHttpClient), ActivateNodeRequest())
+    # A SuperLink forgets a node after two missed heartbeats of 30 s.
+    assert 60 < sum(slept) <= STILL_COUNTED and len(asked) == len(slept) + 1
+    slept.clear()
+    a_superlink(monkeypatch, ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL)
+    with pytest.raises(httpx.HTTPStatusError):
+        FleetHttpClient.ActivateNode(object.__new__(FleetHttpClient), ActivateNodeRequest())
+    assert not slept
+
+
+def test_flower_still_activates_by_the_method_that_is_wrapped() -> None:
+    assert "client.ActivateNode," in inspect.getsource(fleet_http_connection.http_request_response)
 
 
 def test_a_nodes_own_process_needs_no_torch() -> None:

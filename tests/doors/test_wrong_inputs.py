@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from conftest import NO_REPORT, SMALL
 
+import fedpriv
 from fedpriv.__main__ import main
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.doubts import doubts
 from fedpriv.runs.session import Session
 
 
@@ -34,6 +38,16 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("hydra.run.dir=file", "hydra.run.dir=file: is a file; it must be a folder"),
         ("hydra.run.dir=file/x", "file is not a folder (Not a directory)"),
         ("-m|hydra.sweep.dir=file", "hydra.sweep.dir=file: is a file"),
+        ("hydra.run.dir=", "hydra.run.dir: is empty; it must be a folder's name"),
+        ("hydra.run.dir=' '", "is empty; it must be a folder's name"),
+        ("hydra.run.dir=null", "hydra.run.dir=null: not an option of Hydra"),
+        ("-m|hydra.sweep.dir=", "hydra.sweep.dir: is empty; it must be a folder's name"),
+        ("-m|seed=0,0", "seed=0,0: names the same run twice (seed=0)"),
+        ("-m|local.lr=1,1.0|seed=0,1", "local.lr=1,1.0: names the same run twice (local.lr=1.0)"),
+        ("-m|seed=0,1|strategy=fedcad,fedcad", "strategy=fedcad,fedcad: names the same run twice (strategy=fedcad)"),
+        ("deploy|node|bundle|file", "app=file: no app (File is not a zip file)"),
+        ("deploy|node|bundle|empty", "app=empty: no app ("),
+        ("deploy|node|bundle|.", "app=.: no app ("),
         ("resume=/nonexistent", "resume=/nonexistent: there is no such run folder"),
         ("resume=file", "resume=file: a file, not a run folder"),
         ("resume=empty", "empty: not a run folder, it has no config.yaml"),
@@ -101,6 +115,34 @@ def test_a_damaged_run_is_not_resumed(file, change, words, half, tmp_path, capfd
     assert main([f"resume={folder}"]) == 2
     assert words in capfd.readouterr().err
     assert not (folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["privacy.delta=0.5"], "privacy.delta=0.5 is not below 1 / 10 clients: whoever publishes all"),
+        (["privacy.delta=0.1"], "not below 1 / 10 clients"),
+        (["privacy.delta=0.05"], "privacy.delta=0.05 is large"),
+        (["strategy=dpsgd", "privacy.delta=1e-3"], "privacy.delta=0.001 is not below 1 / 1,437 examples"),
+        (["strategy=dpsgd", "dataset.train_examples=200", "privacy.delta=0.006"], "not below 1 / 200 examples"),
+        (["privacy.delta=1e-4"], ""),
+        (["strategy=dpsgd", "privacy.delta=1e-5"], ""),
+    ],
+)
+def test_a_delta_that_promises_nothing_is_warned_of(options: list[str], words: str) -> None:
+    found = doubts(compose([*options, "dataset=digits", "num_clients=10", "clients_per_round=2"]))
+    assert len(found) == bool(words) and words in "".join(found)
+
+
+def test_an_empty_folder_is_not_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("", " "):
+        with pytest.raises(OptionError, match="is empty"):
+            fedpriv.run(SMALL, folder=folder, quiet=True)
+    assert main([f"rerun={half}", "hydra.run.dir="]) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_target_below_delta_is_warned_of(tmp_path, capfd) -> None:

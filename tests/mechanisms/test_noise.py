@@ -6,13 +6,14 @@ import copy
 import hashlib
 import itertools
 import math
-import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from forked import forks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -214,17 +215,24 @@ def test_secure_noise_never_repeats() -> None:
             duplicate(source)
 
 
-def test_a_forked_process_has_a_key_of_its_own() -> None:
-    source = SecureNoise()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writer, source._words(4).numpy().tobytes())
-        os._exit(0)
+#: A source from before the fork draws on both sides.
+BOTH_SIDES = """
+import os
+from fedpriv.mechanisms.secure_noise import SecureNoise
+
+source = SecureNoise()
+child = os.fork()
+print(source._words(4).tolist(), flush=True)
+if child:
     os.waitpid(child, 0)
-    assert os.read(reader, 32) != source._words(4).numpy().tobytes()
-    os.close(reader)
-    os.close(writer)
+"""
+
+
+def test_a_forked_process_has_a_key_of_its_own(tmp_path: Path) -> None:
+    with forks(tmp_path, "fedpriv.mechanisms.secure_noise") as forked:
+        code, printed = forked.run(BOTH_SIDES, folder=tmp_path)
+    one, two = printed.splitlines()
+    assert code == 0 and one != two
 
 
 def test_low_bits_of_a_release_do_not_tell_the_value(fixed_keys: None) -> None:

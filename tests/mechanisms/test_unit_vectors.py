@@ -245,6 +245,18 @@ def test_only_the_direction_counts(scale: float) -> None:
     assert float(found @ direction(vector(32).abs())) == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.parametrize("scale", [5e-324, 3e-320, 1e-170, 1e-162, 1e-155, 1e-145, 1e150, 1e154, 1e200, 1e307])
+def test_a_direction_is_of_length_one_where_squares_are_not_held(scale: float) -> None:
+    """float64: squares below 1e-308 lose their digits or vanish, those above 1e308 are infinite."""
+    small = torch.tensor([3.0, -4.0, 0.0, 12.0], dtype=torch.float64) * scale
+    batch = torch.stack([small, vector(4).double(), torch.zeros(4).double(), small / 13])
+    found = direction(batch)
+    assert torch.allclose(found.norm(dim=-1), torch.ones(4).double(), rtol=0, atol=1e-14)
+    assert found[0].tolist() == pytest.approx([3 / 13, -4 / 13, 0.0, 12 / 13], abs=1e-14)
+    for row, alone in zip(batch, found, strict=True):
+        assert torch.equal(direction(row), alone)
+
+
 @pytest.mark.parametrize("dimension", [2, 3, 5])
 def test_a_cap_narrower_than_its_blur(dimension: int) -> None:
     setting = private_unit(dimension, 40.0)
@@ -294,6 +306,25 @@ def test_words_make_a_uniform_with_all_its_digits() -> None:
     found = uniform_of(one)
     assert found[0] == pytest.approx(0.5) and found[1] == 1.5 * 2.0**-96 and found[2] == 0.5 * 2.0**-96
     assert found.min() > 0 and found.max() <= 1
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 30, 10_000, 2**32])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 8.0, 20.0, 50.0, 200.0, 499.0, 500.0])
+def test_words_lose_no_more_than_is_charged_for(dimension: int, epsilon: float) -> None:
+    """At most 4 d + 4 uniforms, each blind to 2^-(32 words); all of them together D of the proof: (1 + e^epsilon) D is
+    below the delta that is charged, of what is outside the cap where that is charged for. float64 holds the words.
+    """
+    for outside in (0.4, 1e-3, 2e-6, 1e-6, 1e-9, math.exp(-epsilon) / 2):
+        if outside < math.exp(-epsilon) / 2:
+            continue
+        words = privunit._words(dimension, epsilon, outside)
+        lost = (4 * mpmath.mpf(dimension) + 4) * mpmath.mpf(2) ** (-32 * words)
+        charged_for = outside if outside >= 1e-6 else 1.0
+        assert (1 + mpmath.exp(epsilon)) * lost <= 0.1 * privunit.DELTA * charged_for and words <= 31
+        fewer = lost * mpmath.mpf(2) ** 32
+        assert fewer > mpmath.exp(-epsilon - 2) * 1e-13 * max(outside, 1e-6)
+    law = private_unit(100, 500.0).law
+    assert law.delta == privunit.DELTA and law.inside == 1 / (1 + math.exp(-500.0))
 
 
 class Far(SeededNoise):

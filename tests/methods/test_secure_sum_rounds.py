@@ -53,7 +53,7 @@ def dropping(client: int, exchange: str, kind: str = "drop", round: int = 2) -> 
         ("strategy=skellam", *SIZE, *NOISY),
         ("strategy=cpsgd", *SIZE, "strategy.client.epsilon=8", "strategy.server.min_replies=3"),
         (*DDGAUSS, "strategy.server.clipping=quantile"),
-        (*DDGAUSS, "strategy.server.threshold=3", "strategy.server.neighbours=2"),
+        (*DDGAUSS, "strategy.server.threshold=4"),
         (*DDGAUSS, "num_clients=8", "clients_per_round=4", "over_selection=1.5", "strategy.server.threshold=4"),
         (*DDGAUSS, "engine.trainer=vectorised"),
     ],

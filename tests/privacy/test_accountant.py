@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from deployed import POLICY, Machines, asker
 
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.messages import Refusal
+from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.data_ledger import DataLedger, Declared
-from fedpriv.deployment.policy import Accounting, Booked, Policy, Spent, read_policy
+from fedpriv.deployment.policy import Booked, Policy, Spent, read_policy
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, Gaussian, RandomisedResponse
 
@@ -41,28 +43,78 @@ def head(network: Machines) -> dict[str, Any]:
     return found
 
 
+def released(ledger: DataLedger, *events: Event) -> None:
+    for event in events:
+        with ledger.held():
+            ledger.append(booked(event), "run")
+            ledger.confirm()
+
+
 def test_it_is_in_the_ledgers_head(network: Machines, tmp_path: Path) -> None:
-    assert head(network)["accountant"] == "gaussian" and head(network)["orders"] == {}
+    found = head(network)
+    assert found["accountant"] == "gaussian" and found["share"] == 0.9 and found["orders"].keys() == {CLIENT}
     renyi = Machines(tmp_path / "renyi", 1, POLICY | {"accountant": "renyi", "order": 6.0})
-    assert head(renyi)["accountant"] == "renyi" and head(renyi)["orders"] == {CLIENT: 6.0}
+    found = head(renyi)
+    assert (found["accountant"], found["orders"], found["share"]) == ("renyi", {CLIENT: 6.0}, 1.0)
 
 
-def test_another_one_is_refused_after_a_release_and_before_it(network: Machines) -> None:
-    ask = asker(network, network.overrides())
+def test_before_the_first_release_any_may_be_chosen(network: Machines) -> None:
+    for entries in ({"accountant": "renyi"}, {"accountant": "renyi", "order": 6.0}, {}, {"accountant": "renyi"}):
+        policy = changed(network, **entries)
+        with network.ledger(0).held(thorough=True) as ledger:
+            assert ledger.settle(policy) == policy.accounting(None, Spent())
+
+
+def test_gaussian_becomes_renyi_once_for_good(network: Machines, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = asker(network, network.overrides("num_rounds=3"))
     assert not ask(1).has_error()
-    for entries in ({"accountant": "renyi"}, {"accountant": "renyi", "order": 6.0}):
-        changed(network, **entries)
-        assert ask(2).error.code == Refusal.LEDGER
-        assert network.booked(0) == 1
+    changed(network, accountant="renyi", order=6.0)  # another order than the one that was noted at the beginning
+    assert ask(2).error.code == Refusal.LEDGER and network.booked(0) == 1
+    policy = changed(network, accountant="renyi")
+    noted = head(network)["orders"][CLIENT]
+    assert not ask(2).has_error() and network.booked(0) == 2
+    with network.ledger(0).held(thorough=True) as ledger:
+        fixed = ledger.settle(policy)
+        assert (fixed.accountant, dict(fixed.orders)) == ("renyi", {CLIENT: noted})
+        assert fixed.share == pytest.approx(0.1) and fixed.share + head(network)["share"] <= 1
     changed(network)
-    assert not ask(2).has_error()
-
-
-def test_run_refuses_it_at_its_start(network: Machines, capsys: pytest.CaptureFixture[str]) -> None:
-    changed(network, accountant="renyi")
+    assert ask(3).error.code == Refusal.LEDGER and network.booked(0) == 2
     options = ("superlink=127.0.0.1:1", f"credentials={network.folder}", "client=0")
     assert network.command("run", 0, *options) == 2
-    assert "accountant=renyi: the ledger adds up by gaussian" in capsys.readouterr().err
+    assert "accountant=gaussian: the ledger adds up by renyi" in capsys.readouterr().err
+
+
+def test_after_the_change_all_that_ever_left_counts_at_the_noted_order(network: Machines) -> None:
+    """In a tenth of delta: what the filter of Gaussians would still admit need not fit."""
+    policy = changed(network)
+    (budget,) = policy.budgets
+    with network.ledger(0).held() as ledger:
+        fixed = ledger.settle(policy)
+    spent = Spent()
+    while policy.refusal(spent, booked(GAUSSIAN), fixed=fixed) is None:
+        spent.add(booked(GAUSSIAN))
+    events = spent.totals(CLIENT_TO_SERVER)
+    assert spent.messages > 1 and compose(events, 0.9 * budget.delta).epsilon <= budget.max_epsilon
+    assert compose([*events, GAUSSIAN], 0.9 * budget.delta).epsilon > budget.max_epsilon
+    later = changed(network, accountant="renyi", limits=POLICY["limits"] | {"max_round_epsilon": 100.0})
+    after = later.accounting(fixed, spent)
+    assert later.refusal(spent, booked(BITS), fixed=after) is not None
+    few = Spent([booked(GAUSSIAN)])
+    same = Budget(budget.max_epsilon, 0.1 * budget.delta, rule="rdp", order=fixed.orders[CLIENT])
+    for more in (1, 10, 100, 1000):
+        many = booked(replace(BITS, count=more))
+        admitted = bool(same.admits([GAUSSIAN], [replace(BITS, count=more)]))
+        assert (later.refusal(few, many, fixed=later.accounting(fixed, few)) is None) is admitted
+    assert not admitted
+
+
+def test_a_ledger_without_a_reserve_keeps_to_its_accountant(network: Machines) -> None:
+    """Those that were begun before there was one."""
+    old = Accounting("gaussian")
+    policy = changed(network, accountant="renyi")
+    with pytest.raises(LedgerRefused, match="accountant=renyi: the ledger adds up by gaussian"):
+        policy.accounting(old, Spent([booked(GAUSSIAN)]))
+    assert changed(network).accounting(old, Spent([booked(GAUSSIAN)])) == old
 
 
 def test_an_order_is_fixed_with_it(tmp_path: Path) -> None:
@@ -73,6 +125,7 @@ def test_an_order_is_fixed_with_it(tmp_path: Path) -> None:
     first = network.ledger(0)
     with first.held():
         fixed = first.settle(read_policy(network.policy(0)))
+    released(first, BITS)
     raised = changed(network, **large)
     other = raised.accounting(None, Spent()).orders[CLIENT]
     assert other != fixed.orders[CLIENT], "or this test shows nothing"
@@ -88,6 +141,7 @@ def test_a_new_budget_gets_its_order_once(tmp_path: Path) -> None:
     network = Machines(tmp_path, 1, POLICY | {"accountant": "renyi"})
     example = {"unit": "example", "adjacency": "add-or-remove-one", "delta": 1e-6, "max_epsilon": 2.0}
     found = []
+    released(network.ledger(0), BITS)
     for most in (2.0, 300.0):
         policy = changed(network, accountant="renyi", budgets=[*POLICY["budgets"], example | {"max_epsilon": most}])
         with network.ledger(0).held() as ledger:
@@ -101,13 +155,13 @@ def test_a_new_budget_gets_its_order_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("released", "renyi", "kept"),
-    [([], False, "gaussian"), ([], True, "renyi"), ([GAUSSIAN], False, "gaussian"), ([GAUSSIAN, BITS], True, "renyi")],
+    ("left", "renyi", "kept"),
+    [([GAUSSIAN], False, "gaussian"), ([GAUSSIAN, BITS], True, "renyi")],
 )
 def test_a_ledger_without_one_takes_what_admitted_all_its_releases(
-    released: list[Event], renyi: bool, kept: str, tmp_path: Path
+    left: list[Event], renyi: bool, kept: str, tmp_path: Path
 ) -> None:
-    ledger, policies = _nameless(tmp_path, released)
+    ledger, policies = _nameless(tmp_path, left)
     with ledger.held():
         assert ledger.settle(policies[renyi]).accountant == kept
     assert json.loads((ledger.folder / "ledger.jsonl").read_text().splitlines()[-1])["accountant"] == kept
@@ -115,24 +169,19 @@ def test_a_ledger_without_one_takes_what_admitted_all_its_releases(
         ledger.settle(policies[not renyi])
 
 
-@pytest.mark.parametrize(("released", "renyi"), [([GAUSSIAN], True), ([BITS], False), ([GAUSSIAN, BITS], False)])
-def test_a_ledger_without_one_refuses_a_choice_after_outputs(
-    released: list[Event], renyi: bool, tmp_path: Path
-) -> None:
-    ledger, policies = _nameless(tmp_path, released)
+@pytest.mark.parametrize(("left", "renyi"), [([GAUSSIAN], True), ([BITS], False), ([GAUSSIAN, BITS], False)])
+def test_a_ledger_without_one_refuses_a_choice_after_outputs(left: list[Event], renyi: bool, tmp_path: Path) -> None:
+    ledger, policies = _nameless(tmp_path, left)
     before = (ledger.folder / "ledger.jsonl").read_bytes()
     with ledger.held(), pytest.raises(LedgerRefused, match="accountant="):
         ledger.settle(policies[renyi])
     assert (ledger.folder / "ledger.jsonl").read_bytes() == before
 
 
-def _nameless(folder: Path, released: list[Event]) -> tuple[DataLedger, list[Policy]]:
+def _nameless(folder: Path, left: list[Event]) -> tuple[DataLedger, list[Policy]]:
     (folder / "data").mkdir()
     ledger = DataLedger.create(folder / "data", folder / "kept" / "counter.json", Declared(12, ("a", "b"), 8, 1))
-    for event in released:
-        with ledger.held():
-            ledger.append(booked(event), "run")
-            ledger.confirm()
+    released(ledger, *left)
     network = Machines(folder / "machines", 1)
     return ledger, [changed(network), changed(network, accountant="renyi")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,8 @@ def test_lower_bound_never_exceeds_the_truth(epsilon: float) -> None:
 def test_identical_worlds_give_nothing() -> None:
     for seed in range(5):
         found = audit(shifted(0.0), delta=0.0, trials=20_000, confidence=CONFIDENCE, seed=seed)
-        assert found.epsilon_lower == 0 and verdict(found, 0.0, same_scope=True) == "consistent with the claim"
+        assert found.epsilon_lower == 0
+        assert verdict(found, 0.0, same_scope=True, **exact(0.0)) == "consistent with the claim"
 
 
 def test_a_million_trials_come_close() -> None:
@@ -167,16 +169,22 @@ def two_rounds(fault: str | None) -> Callable[[bool, int, int], np.ndarray]:
 def test_a_faultless_release_is_consistent_with_its_claim() -> None:
     found = audit(two_rounds(None), delta=DELTA, trials=400_000, confidence=CONFIDENCE, seed=0)
     assert 1.0 < found.epsilon_lower <= 2.0
-    assert verdict(found, 2.0, same_scope=True) == "consistent with the claim"
+    assert verdict(found, 2.0, same_scope=True, **exact(2.0)) == "consistent with the claim"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
     found = audit(two_rounds(fault), delta=DELTA, trials=400_000, confidence=CONFIDENCE, seed=0)
-    assert verdict(found, 2.0, same_scope=True) == "refutes the claim"
+    assert verdict(found, 2.0, same_scope=True, **exact(math.inf)) == "refutes the claim"
+    assert verdict(found, 2.0, same_scope=True, **exact(2.0)) == "contradicts the verified epsilon"
 
 
 # --- interface -----------------------------------------------------------------------------------------------------
+
+
+def exact(verified: float) -> Any:
+    """Of a mechanism of which no audit is expected to show anything."""
+    return {"verified": verified, "expected": 0.0}
 
 
 def found_with(epsilon: float, **fields: object) -> Audit:
@@ -185,13 +193,21 @@ def found_with(epsilon: float, **fields: object) -> Audit:
 
 
 def test_verdicts() -> None:
-    assert verdict(found_with(3.0), 2.0, same_scope=True) == "refutes the claim"
-    assert verdict(found_with(3.0), 2.0, same_scope=False) == "cannot tell"
-    assert verdict(found_with(3.0), 4.0, same_scope=True) == "consistent with the claim"
-    assert verdict(found_with(3.0), 4.0, same_scope=False) == "cannot tell"
-    assert verdict(found_with(3.0), 50.0, same_scope=True) == "cannot tell"  # 1e6 trials cannot show so much
-    assert verdict(found_with(math.inf, structural="why"), math.inf, same_scope=True) == "consistent with the claim"
-    assert verdict(found_with(3.0), math.inf, same_scope=True) == "cannot tell"
+    three, words = found_with(3.0), verdict
+    assert words(three, 2.0, same_scope=True, **exact(4.0)) == "refutes the claim"
+    assert words(three, 2.0, same_scope=False, **exact(4.0)) == "cannot tell"
+    assert words(three, 4.0, same_scope=True, **exact(4.0)) == "consistent with the claim"
+    assert words(three, 4.0, same_scope=True, **exact(4.001)) == "consistent with the claim"
+    assert words(three, 4.0, same_scope=False, **exact(4.0)) == "cannot tell"
+    assert words(three, 4.0, same_scope=True, verified=6.0, expected=3.9) == "cannot tell"
+    assert words(three, 4.0, same_scope=True, verified=6.0, expected=4.1) == "consistent with the claim"
+    assert words(three, 50.0, same_scope=True, **exact(4.0)) == "cannot tell"  # 1e6 trials cannot show so much
+    assert words(three, 4.0, same_scope=True, **exact(math.inf)) == "cannot tell"  # what is infinite may not be seen
+    assert words(three, 4.0, same_scope=True, **exact(2.9)) == "contradicts the verified epsilon"
+    assert words(three, None, same_scope=False, **exact(math.inf)) == "nothing is claimed"
+    bare = found_with(math.inf, structural="why")
+    assert words(bare, math.inf, same_scope=True, **exact(math.inf)) == "consistent with the claim"
+    assert words(three, math.inf, same_scope=True, **exact(math.inf)) == "cannot tell"
 
 
 def test_only_structure_makes_a_bound_infinite() -> None:
@@ -204,7 +220,7 @@ def test_only_structure_makes_a_bound_infinite() -> None:
     known = audit(naked, **arguments, structural="no noise on 98% of coordinates")  # type: ignore[arg-type]
     assert known.epsilon_lower == math.inf and known.epsilon_sampled == sampled.epsilon_lower
     assert "infinite: no noise on 98% of coordinates" in str(known) and "epsilon >= " in str(sampled)
-    assert verdict(known, 1e9, same_scope=True) == "refutes the claim"
+    assert verdict(known, 1e9, same_scope=True, **exact(math.inf)) == "refutes the claim"
 
 
 def test_chunks_have_seeds_of_their_own_and_memory_is_bounded() -> None:

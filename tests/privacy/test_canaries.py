@@ -67,7 +67,7 @@ def test_the_clearest_canaries_are_guessed() -> None:
     both = audit_canaries(took_part, scores, delta=0, confidence=0.6, guesses=[6, 4])
     assert both.guesses == 4
     assert both.epsilon_lower == one_run_epsilon(6, 4, 4, 0, 0.2)  # the error is shared between the two tries
-    assert "4 of 4 guesses right, 6 canaries" in str(both)
+    assert "4 of 4 guesses right, 6 coins; a perfect attack would have shown 1.18" in str(both)
 
 
 @pytest.mark.parametrize(

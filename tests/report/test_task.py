@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -59,15 +58,10 @@ def test_what_is_quick_or_quiet_or_nested_says_nothing(
 
 
 def test_a_task_ends_with_what_it_holds(capfd: pytest.CaptureFixture[str]) -> None:
-    """No thread is left by an error, nor does a forked child wait for one."""
+    """No thread is left by an error."""
     before = threading.active_count()
     with pytest.raises(KeyError), task("set-up", first=3600.0):
         raise KeyError
-    with task("set-up", first=3600.0):
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
     assert threading.active_count() == before
 
 

@@ -13,6 +13,7 @@ from conftest import Outcome, Run, ledger_of, result_of, rows_of
 
 from fedpriv.common.errors import FedprivError, OptionError, RunFolderError
 from fedpriv.config.compose import compose, read_config
+from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.runs import extension
 from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.extension import extend_run
@@ -158,6 +159,34 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     start_run(compose([*SMALL, "num_rounds=2", "engine=inprocess"]), folder)
     return folder
+
+
+#: As docs/operations.md names the methods that have no more rounds, by their options.
+REFUSED = {
+    "strategy=cpsgd": "cpSGD",
+    "strategy=skellam": "Skellam",
+    "strategy=nbafl": "NbAFL",
+    "strategy=fedags": "DP-FedAGS",
+    "strategy=dpftrl": "DP-FTRL",
+    "strategy=ldpfl strategy.client.shuffle=true": "LDP-FL shuffled",
+    "strategy=anr privacy.variant=published": "published ANR",
+    "strategy=dpfl_agn privacy.variant=published": "DPFL-AGN",
+}
+
+
+def test_the_page_lists_what_is_refused() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (words,) = re.findall(r"Refused are methods (.*?)unless `privacy.target_epsilon=null`", page, re.DOTALL)
+    for options, said in REFUSED.items():
+        assert said in " ".join(words.split())
+        with pytest.raises(OptionError, match="cannot be extended"):
+            extension.extended(compose([*options.split(), "num_rounds=4"]), ["num_rounds=6"])
+    for name in group_choices(CONF / "strategy"):
+        for variant in ("repaired", "published"):
+            alone, both = f"strategy={name}", f"strategy={name} privacy.variant={variant}"
+            if alone not in REFUSED and both not in REFUSED:
+                config = compose([*both.split(), "num_rounds=4"])
+                assert extension.extended(config, ["num_rounds=6"]).num_rounds == 6
 
 
 def test_what_has_no_state_to_go_on_from_is_refused(run: Run, tmp_path: Path) -> None:

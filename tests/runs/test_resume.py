@@ -9,15 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
+from forked import TESTS, Forks, forks
 
-from fedpriv.cli import main
 from fedpriv.client import base as client
 from fedpriv.common import files, versions
 from fedpriv.common.errors import RunFolderError
@@ -54,23 +54,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- kill -9 ---------------------------------------------------------------------------------------------
 
 
-def in_a_child(work: Callable[[], object]) -> int:
-    """Runs ``work`` in a forked process; returns its wait status."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        finally:
-            os._exit(77)  # it should have been killed
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return status
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    pytest.fail("the child hung")
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Starts processes that know this file and have a single thread."""
+    with forks(tmp_path_factory.mktemp("forked"), "test_resume", path=(TESTS, Path(__file__).parent)) as started:
+        yield started
+
+
+#: What such a process does: a phase becomes deadly, and then a run is started or goes on.
+KILLED = """
+import sys
+from pathlib import Path
+from test_resume import OPTIONS, PHASES, compose, resume_run, start_run
+
+phase, what, folder = sys.argv[1:]
+PHASES[phase]()
+resume_run(Path(folder)) if what == "resume" else start_run(compose(OPTIONS), Path(folder))
+"""
 
 
 def die() -> None:
@@ -110,37 +110,28 @@ PHASES = {
     "checkpoint written but not in its place": dies_at(Path, "rename", 2),
     "after the last round, before the model": dies_at(run_folder.RunFolder, "save_model", 1),
     "model written, no summary": dies_at(run_folder.RunFolder, "write_summary", 1),
+    "after two rounds": dies_at(files.JsonLines, "append", 3),
 }
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_run_killed_in_any_phase_ends_bit_identical(phase: str, whole: Path, tmp_path: Path):
+def test_a_run_killed_in_any_phase_ends_bit_identical(phase: str, forked: Forks, whole: Path, tmp_path: Path):
     folder = tmp_path / "run"
-
-    def work() -> None:
-        PHASES[phase]()
-        start_run(compose(OPTIONS), folder)
-
-    status = in_a_child(work)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    code, printed = forked.run(KILLED, phase, "start", str(folder), folder=tmp_path)
+    assert code == -signal.SIGKILL, printed
     assert not (folder / "summary.json").exists()
     resume_run(folder)
     assert result_of(folder) == result_of(whole)
     assert not list(folder.rglob("*.new")) and not (folder / "checkpoints" / ".writing").exists()
 
 
-def test_killed_again_and_again(whole: Path, tmp_path: Path):
-    folder, starts = tmp_path / "run", 0
-
-    def work() -> None:
-        dies_at(files.JsonLines, "append", 3)()  # two rounds and then the end
-        start_run(compose(OPTIONS), folder) if starts == 1 else resume_run(folder)
-
-    while not (folder / "summary.json").exists():
+def test_killed_again_and_again(forked: Forks, whole: Path, tmp_path: Path):
+    folder, starts, code = tmp_path / "run", 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        what = "resume" if starts else "start"
         starts += 1
-        assert starts < 10
-        if os.WIFEXITED(in_a_child(work)):
-            break
+        code, printed = forked.run(KILLED, "after two rounds", what, str(folder), folder=tmp_path)
+    assert code == 0, printed
     assert starts == 4  # 2 + 2 + 2 + 1 rounds
     assert result_of(folder) == result_of(whole)
 
@@ -343,14 +334,8 @@ def test_rerun_of_a_calibrated_run_keeps_its_noise(run: Run, tmp_path: Path):
 @pytest.mark.slow
 def test_ctrl_c_of_the_real_process_is_130_and_a_message(tmp_path: Path):
     command = [sys.executable, "-m", "fedpriv", *SMALL, "hydra.run.dir=run", "num_rounds=5000", "checkpoint.every=3"]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores SIGINT
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=tmp_path, text=True, **pipes)  # type: ignore[call-overload]
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(tmp_path.glob("run/checkpoints/round-*")):
         time.sleep(0.05)
@@ -372,7 +357,7 @@ def wait_for_rows(folder: Path, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_killed_at_random_moments_ends_bit_identical(tmp_path: Path):
+def test_the_command_line_killed_at_random_moments_ends_bit_identical(forked: Forks, tmp_path: Path):
     """kill -9 while rounds run in which clients drop out and replies are refused; then resume, again and again."""
     faults = "engine.faults={rate: 0.2, kinds: [drop_before, drop, slow, corrupt, stale, duplicate]}"
     options = (*OPTIONS, "num_rounds=60", "checkpoint.every=7", "evaluate.every=0", faults)
@@ -380,15 +365,11 @@ def test_the_command_line_killed_at_random_moments_ends_bit_identical(tmp_path: 
     moments = sorted(rng.integers(3, 55, 4).tolist())
     call = [*options, f"hydra.run.dir={folder}"]
     for moment in moments:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                main(call)
-            finally:
-                os._exit(77)  # it should have been killed
+        script = "import sys; from fedpriv.cli import main; main(sys.argv[1:])"
+        child = forked.start(script, *call, folder=tmp_path)
         wait_for_rows(folder, moment)
-        os.kill(pid, signal.SIGKILL)
-        assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        os.kill(child, signal.SIGKILL)
+        assert forked.wait(child) == -signal.SIGKILL
         call = [f"resume={folder}"]
     resume_run(folder)
     start_run(compose(options), tmp_path / "whole")

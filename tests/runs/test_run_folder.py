@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import torch
 import yaml
 from conftest import Run, ledger_of, result_of
+from forked import fork_server
 from omegaconf import OmegaConf
 
 from fedpriv.cli import running
@@ -161,7 +163,7 @@ def _try_to_start(folder: Path, answers: multiprocessing.Queue) -> None:
 
 
 def test_two_runs_at_once_in_one_folder(tmp_path: Path):
-    context = multiprocessing.get_context("fork")
+    context = fork_server()
     answers = context.Queue()
     with locked(tmp_path / "run"):
         other = context.Process(target=_try_to_start, args=(tmp_path / "run", answers))
@@ -174,19 +176,11 @@ def test_two_runs_at_once_in_one_folder(tmp_path: Path):
 
 def test_a_lock_is_given_back_though_a_starting_process_has_its_file(tmp_path: Path) -> None:
     """As one that another thread has just forked, before it becomes another program."""
-    go, told = os.pipe()
     with locked(tmp_path):
-        child = os.fork()
-        if not child:
-            os.close(told)
-            os.read(go, 1)
-            os._exit(0)
-    try:
-        with locked(tmp_path):
-            pass
-    finally:
-        os.close(told)
-        os.waitpid(child, 0)
+        (lock,) = (int(fd.name) for fd in Path("/proc/self/fd").iterdir() if fd.resolve().parent == tmp_path)
+        other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock])
+    with locked(tmp_path):
+        other.communicate()
 
 
 def test_a_refused_run_leaves_no_folder(tmp_path: Path):

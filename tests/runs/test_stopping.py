@@ -73,8 +73,6 @@ def send(*signals: int) -> Callable[[], None]:
 
 @pytest.fixture(autouse=True)
 def _handlers_are_put_back() -> Iterator[None]:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     before = [signal.getsignal(number) for number in SIGNALS]
     yield
     assert [signal.getsignal(number) for number in SIGNALS] == before

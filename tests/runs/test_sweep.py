@@ -130,3 +130,17 @@ def test_optuna_searches_for_the_largest_accuracy(cli: Cli, tmp_path: Path):
     assert "sweep: 3 runs finished, 0 failed" in outcome.out
     wrong = cli("-m", *QUIET, "local.lr=interval(0.001,1)", search[0], "num_rounds=0")
     assert wrong.code == 2 and "num_rounds=0: must be at least 1" in wrong.err
+
+
+def test_a_second_sweep_is_not_mixed_with_the_first(cli: Cli, tmp_path: Path) -> None:
+    """It was: "3 runs finished" after one, and the comparison had all of them."""
+    assert cli("-m", *QUIET, "num_rounds=1", "local.batch_size=12,1000", "hydra.sweep.dir=sweep").code == 2
+    second = cli("-m", *QUIET, "num_rounds=1", "strategy=fedldp", "seed=1,2", "hydra.sweep.dir=sweep")
+    assert second.code == 2 and "hydra.sweep.dir=sweep: holds runs already (0-fedcad-digits)" in second.err
+    assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
+
+
+def test_failures_of_an_earlier_sweep_are_not_counted(cli: Cli, tmp_path: Path) -> None:
+    assert cli("-m", *QUIET, "local.batch_size=1000,2000", "hydra.sweep.dir=sweep").code == 2
+    outcome = cli("-m", *QUIET, "num_rounds=1", "local.batch_size=12", "strategy=fedldp", "hydra.sweep.dir=sweep")
+    assert outcome.code == 0 and "sweep: 1 runs finished, 0 failed" in outcome.out

@@ -37,7 +37,7 @@ def answers(talk: Talk, clients: Iterable[int], named: tuple[int, ...]) -> dict[
     signed = {}
     for client in clients:
         talk.members[client], signed[client] = talk.members[client].confirm(named, KNOWN[client], 1)
-    return {client: talk.members[client].unmask(signed, KNOWN[client]) for client in signed}
+    return {client: dict(talk.members[client].unmask(signed, KNOWN[client], 1)[1]) for client in signed}
 
 
 def opened(talk: Talk, shares: dict[int, dict[int, bytes]], owner: int) -> bytes:
@@ -105,8 +105,7 @@ def swapped_keys() -> Loot:
     private, b = (shamir.combine(shares, session.threshold) for shares in held.values())
     assert private is not None and b is not None
     _, masked = victim.mask(dict.fromkeys(roster[1:], bytes(82)), talk.given[VICTIM], THETA)
-    talk.server.group.__dict__["announced"] = group.announced
-    talk.server.group.__dict__.pop("digest", None)
+    talk.server.__dict__["group"] = group
     return uncovered(talk, masked, private, b), talk.given[VICTIM]
 
 
@@ -153,7 +152,7 @@ def too_small_a_sum() -> Loot:
         server._signatures[client] = talk.server._signatures[client]
     assert server.survivors == some
     for client in some:
-        found = talk.members[client].unmask(server.signatures_for(client), KNOWN[client])
+        _, found = talk.members[client].unmask(server.signatures_for(client), KNOWN[client], 6)
         server.add_unmasking(client, [found.get(held, b"") for held in server.holdings(client)])
     return server.total(), ideal(talk.session, talk.given, some)
 
@@ -166,7 +165,7 @@ def no_signatures() -> Loot:
     found = {}
     for client in talk.session.members[1:]:
         member, _ = talk.members[client].confirm(talk.session.members, KNOWN[client], 1)
-        found[client] = member.unmask({}, KNOWN[client])
+        found[client] = dict(member.unmask({}, KNOWN[client], 1)[1])
     return np.frombuffer(opened(talk, found, VICTIM), np.uint8), np.frombuffer(talk.members[VICTIM]._own_mask, np.uint8)
 
 
@@ -225,7 +224,7 @@ def test_an_attack_is_refused_and_succeeds_once_its_rule_is_gone(
 
 def test_every_rule_has_an_attack_or_a_test_of_its_own() -> None:
     named = {name for name, value in vars(rules).items() if callable(value) and value.__module__ == rules.__name__}
-    alone = {"member", "same_session", "roster", "peers", "senders"}
+    alone = {"member", "members", "same_session", "roster", "peers", "senders", "unanswered"}
     assert named == {rule for _, rule in ATTACKS} | alone
 
 
@@ -265,6 +264,7 @@ def test_one_context_for_each_sum() -> None:
         {"members": (0, 1, 2, 3, 4)},
         {"threshold": 6},
         {"neighbours": 4, "threshold": 4},
+        {"colluders": 1},
         {"bits": 19},
         {"size": 8},
         {"options": hashlib.sha256(b"others").digest()},
@@ -394,14 +394,15 @@ def a_step(rng: random.Random, talk: Talk, member: Member, own: int) -> tuple[Me
         return found, named
     text = member_module.survivors_text(group, named)
     signatures = {peer: KNOWN[peer].sign(text) for peer in named if peer != own}
-    return member, member.unmask(signatures, KNOWN[own])
+    member, shares = member.unmask(signatures, KNOWN[own], 1)
+    return member, dict(shares)
 
 
 def test_strangers_sign_for_nobody() -> None:
-    talk = a_talk().through()
-    member = talk.members[1]
+    talk = a_talk()
+    member = talk.through(talk.confirm).members[1]
     text = member_module.survivors_text(talk.server.group, talk.server.survivors)
     stranger = replace(KNOWN[2], private=new_identity(b"stranger")[0])
     with pytest.raises(SumRefused, match="1 clients have signed"):
-        member.unmask({client: stranger.sign(text) for client in (0, 2, 3, 4, 5)}, KNOWN[1])
+        member.unmask({client: stranger.sign(text) for client in (0, 2, 3, 4, 5)}, KNOWN[1], 1)
     assert isinstance(talk.session, SumSession) and isinstance(talk.server.group, Group)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.modes import ECB
+from project_copy import ROOT
 from scipy import stats
+from sum_talk import a_session
 
 from fedpriv.common.identities import KeyPair, KeyRefused, derive, new_identity
+from fedpriv.common.sum_graph import _tails, default_threshold, graph_of, sparse_graph
 from fedpriv.secure_sum import masks, shamir
 from fedpriv.secure_sum.masks import add_masks, word_type
 from fedpriv.secure_sum.shamir import PRIME, combine, split, weights_at_zero
-from fedpriv.secure_sum.sum_session import _tails, chosen_graph, default_threshold
+from fedpriv.secure_sum.sum_session import group_of
 
 ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
 BOB = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
@@ -174,28 +178,88 @@ def test_hypergeometric_tails_are_scipys() -> None:
             assert found[at_least] == pytest.approx(law.sf(at_least - 1), rel=1e-6, abs=1e-300)
 
 
-@pytest.mark.parametrize(("clients", "colluding", "dropping"), [(201, 0.1, 0.1), (1000, 0.1, 0.1), (1000, 0.2, 0.2)])
-def test_the_chosen_graph_keeps_its_bounds_and_a_smaller_one_does_not(
-    clients: int, colluding: float, dropping: float
-) -> None:
-    k, t = chosen_graph(clients, colluding, dropping)
+@pytest.mark.parametrize(("clients", "colluders"), [(201, 0), (300, 30), (1000, 50), (1000, 300), (3000, 30)])
+def test_a_sparse_graph_keeps_its_bounds_and_a_smaller_one_does_not(clients: int, colluders: int) -> None:
+    """The bounds of the proof in `rules`, by scipy's laws: 2^-40 over 2^64 rings of n windows, 2^-20 of dropouts."""
+    k, t = sparse_graph(clients, colluders)
 
     def kept(k: int, t: int) -> bool:
-        bad = stats.hypergeom(clients - 1, int(np.ceil(colluding * clients)), k)
-        gone = stats.hypergeom(clients - 1, int(np.ceil(dropping * clients)), k)
-        lost = (np.ceil(colluding * clients) + np.ceil(dropping * clients)) / clients
-        return bool(
-            clients * bad.sf(t - 1) <= 2**-40
-            and clients * gone.sf(k - t) <= 2**-20
-            and clients * lost ** (k // 2) <= 2**-40
-        )
+        lying = stats.hypergeom(clients, colluders, k // 2).sf(t - k // 2 - 2)  # more than w = t - h - 2
+        gone = stats.hypergeom(clients - 1, math.ceil(0.2 * clients), k).sf(k + 1 - t)  # fewer than t - 1 of k stay
+        return bool(clients * lying <= 2.0**-104 and clients * gone <= 2.0**-20)
 
-    assert k % 2 == 0 and 2 * t > k + 1 and kept(k, t)
-    assert not any(kept(k - 2, other) for other in range((k - 2) // 2 + 1, k - 1))
+    assert k % 2 == 0 and k // 2 + 2 <= t <= k + 1 and kept(k, t) and not kept(k, t + 1)
+    assert not any(kept(k - 2, other) for other in range((k - 2) // 2 + 2, k))
+
+
+def test_where_no_sparse_graph_withstands_them_all_share_masks() -> None:
+    refused = [(200, 10), (1000, 600), (300, 300), (300, 900)]
+    assert [sparse_graph(*case) for case in refused] == [(0, 0)] * len(refused)
+    assert graph_of(200, None, 10) == (0, 134) and graph_of(1000, 800, 0) == (0, 800)
+
+
+@pytest.mark.parametrize(("k", "t"), [(4, 4), (4, 5), (6, 5), (6, 6)])
+def test_no_server_splits_a_sparse_graph(k: int, t: int) -> None:
+    """The third step of the proof, by brute force over who signs, uploads without signing, lies or is gone on a ring of
+    8: vectors that open apart from some signer's need more than w = t - h - 2 that lie in h places in a row. Two who
+    sign nothing share masks or not, as the server likes.
+    """
+    n, h, most = 8, k // 2, list[int]()
+    around = [{(place + step) % n for step in range(-h, h + 1)} for place in range(n)]
+    for state in itertools.product(("signing", "silent", "lying", "gone"), repeat=n):
+        found = ({place for place in range(n) if state[place] == word} for word in ("signing", "silent", "lying"))
+        signing, silent, lying = found
+        opens = {place for place in signing | silent if len(around[place] & (signing | lying)) >= t}
+        for linked, start in itertools.product((True, False), signing | silent):
+            part, edge = {start}, [start]
+            while edge:
+                place = edge.pop()
+                more = (around[place] & (signing | silent if linked or place in signing else signing)) - part
+                part |= more
+                edge.extend(more)
+            if not signing <= part and part <= opens:
+                most.append(max(len({(place + step) % n for step in range(h)} & lying) for place in range(n)))
+                break
+    assert most and min(most) >= t - h - 1
+
+
+def test_the_ring_is_unknown_until_all_keys_are_announced() -> None:
+    """Else a server computes it days before, and asks those around one client for help."""
+    session = a_session(300, neighbours=60, threshold=32)
+    keys = {client: bytes(96) for client in session.members}
+    others = [group_of(session, keys | {client: b"1" * 96}).peers(7) for client in (0, 150, 299)]
+    found = [group_of(session, keys).peers(7), *others]
+    assert len(set(found)) == len(found)
+    fewer = {client: blob for client, blob in keys.items() if client != 150}
+    assert set(group_of(session, fewer).peers(7)) != set(found[0]) - {150}
+
+
+def test_the_pages_table_of_clients_and_colluders_is_computed() -> None:
+    """docs/secure_sums.md: k, t, and how many helpers are too many, per clients n and colluders."""
+    table = (ROOT / "docs" / "secure_sums.md").read_text().split("| clients n |")[1].split("\n\n")[0].splitlines()[2:]
+    written = [[cell.strip().replace(",", "") for cell in line.split("|")[1:-1]] for line in table]
+    assert [int(row[0]) for row in written] == [10, 30, 100, 200, 300, 1000, 3000, 10_000]
+
+    def withstood(n: int, colluders: int) -> bool:
+        k, t = graph_of(n, None, colluders)
+        return k > 0 or 2 * t > n + colluders
+
+    def too_many(n: int, k: int, t: int) -> int:
+        if not k:
+            return 2 * t - n
+        places = n * stats.hypergeom.sf(t - k // 2 - 2, n, np.arange(n), k // 2)  # expected, by number of helpers
+        return int(np.argmax(places >= 1))
+
+    for row in written:
+        n, most = int(row[0]), int(row[1])
+        assert withstood(n, most) and not any(withstood(n, colluders) for colluders in range(most + 1, most + 3))
+        for cell, percent in zip(row[2:], (0, 5, 20, 30), strict=True):
+            k, t = graph_of(n, None, percent * n // 100)
+            assert cell == f"{k or n - 1} {t} {too_many(n, k, t)}", (n, percent)
 
 
 def test_small_rounds_have_the_complete_graph() -> None:
-    assert chosen_graph(200) == (0, 134) and default_threshold(3) == 3 and default_threshold(2) == 2
+    assert default_threshold(200) == 134 and default_threshold(3) == 3 and default_threshold(2) == 2
     for n in range(2, 60):  # a third of colluders is not enough for two sets of signers
         t = default_threshold(n)
         assert 2 * t > n + max(0, (n - 1) // 3) and t <= n

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import fork_server
 from made_up_paper import DIGITS
 from processes import wait_until
 
@@ -30,9 +31,8 @@ from fedpriv.studies.results import RunRecord
 
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are forks of this process, which have torch."""
-    fork = SimpleNamespace(get_context=lambda method: multiprocessing.get_context("fork"))
-    monkeypatch.setattr(carrying_out, "multiprocessing", fork)
+    """Workers are forks of a process with a single thread, which has torch."""
+    monkeypatch.setattr(carrying_out, "multiprocessing", SimpleNamespace(get_context=lambda method: fork_server()))
 
 
 @pytest.mark.usefixtures("forks")
@@ -216,16 +216,14 @@ def test_an_idle_worker_outlives_ctrl_c(tmp_path: Path) -> None:
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-@pytest.mark.usefixtures("forks")
+def interrupted_first(ready: Callable[[], None] = carrying_out._quieten) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    ready()
+
+
 def test_ctrl_c_before_a_worker_is_ready_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it imports."""
-    ready = carrying_out._quieten
-
-    def late() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        ready()
-
-    monkeypatch.setattr(carrying_out, "_quieten", late)
+    monkeypatch.setattr(carrying_out, "_quieten", interrupted_first)
     job = Job("plan", (*DIGITS, "strategy=fedavg"), 0)
     with process_pool(1) as pool:
         assert isinstance(carry_out_all([job], tmp_path, pool=pool)[job], RunRecord)

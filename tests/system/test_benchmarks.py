@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import fork_server
 
 from benchmarks import contenders, population, speed
 from benchmarks.__main__ import main
@@ -55,7 +56,7 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path, monkeypatch: pytest.Monk
     for what in ("own time per round in s", "peak memory of a round in MiB"):
         rows = results[f"server's {what}, 20 replies of 100 parameters"]
         assert set(rows) == {"all, in order", "the first of 1.3 times as many"}
-    rows = results["secure sum, 6 clients, 300 parameters, 18 bits, up to 20% dropouts"]
+    rows = results["secure sum, 6 clients, 300 parameters, 18 bits, 0 colluders, up to 20% dropouts"]
     assert rows["client: the packed vector, bytes"] == [1152] * 3
     assert {"client: masks, s (20% dropouts)", "server: whole round, s (0% dropouts)"} <= set(rows)
     starts = results["processor seconds per command, from a fresh process"]
@@ -106,9 +107,8 @@ def test_too_few_rounds_have_no_late_ones(capsys: pytest.CaptureFixture[str]) ->
 def test_the_gpu_part_compares_trainers_on_a_device(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In forks, which have torch; the bare loops of the small benchmark above are processes of their own."""
-    forks = SimpleNamespace(get_context=lambda method: torch.multiprocessing.get_context("fork"))
-    monkeypatch.setattr(contenders, "mp", forks)
+    """In forks of a process that has torch; the bare loops of the small benchmark above are processes of their own."""
+    monkeypatch.setattr(contenders, "mp", SimpleNamespace(get_context=lambda method: fork_server()))
     found = on_device(Job("linear", 4, 2, 60), 2, "cpu")
     assert set(found) == {f"vectorised / {other}" for other in ("sequential", "bare loop")} | {"sequential / bare loop"}
     if not torch.cuda.is_available():

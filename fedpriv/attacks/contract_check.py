@@ -1,0 +1,122 @@
+"""The noise contract of a run: its own method, options and model in two real rounds of a few clients.
+
+Messages, training, clipping, noise keys and state are the run's own; the pictures are chosen, and all clients hold the
+same, so that everything that differs between them is noise (`fedpriv.attacks.noise_contract`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedpriv.attacks.noise_contract import (
+    BROKEN,
+    Heard,
+    bare_numbers,
+    differences,
+    listen,
+    presence,
+    shared_noise,
+    surplus,
+    too_long,
+    twin_numbers,
+)
+from fedpriv.client.build import client_class, make_client
+from fedpriv.common.doing import doing
+from fedpriv.config.schema import Config
+from fedpriv.mechanisms.optimisers import Adam
+from fedpriv.privacy.events import BLIND_TO_COHORT, Gaussian, PoissonGaussian
+
+#: Clients of a round: with sixteen or more, the spread of single numbers is judged.
+CLIENTS = 16
+#: Fewest numbers of a release whose standard deviation is compared between data sets.
+NUMBERS = 500
+#: Pixel values of the pictures that all clients hold: updates from within the clip norm to far beyond it.
+LOUD = (100.0, -100.0, 1e9)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """findings: in words, none for a sound release. held: what was looked at; skipped: why nothing was."""
+
+    findings: tuple[str, ...]
+    held: tuple[str, ...]
+    clients: int = 0
+    numbers: int = 0
+    skipped: str = ""
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"noise contract: not looked at, {self.skipped}"
+        where = f"{self.clients} clients in real rounds, {self.numbers:,} numbers each"
+        if not self.findings:
+            return f"noise contract, {where}: {', '.join(self.held)}: all hold"
+        return "\n".join([f"noise contract, {where}: BROKEN", *(f"  {words}" for words in self.findings)])
+
+
+def check_contract(config: Config) -> Contract:
+    """Real rounds of a few clients with the run's method, options and model."""
+    kind = client_class(config)
+    if make_client(config).threat.observer in BLIND_TO_COHORT:
+        return Contract((), (), skipped="the server is trusted with what clients send")
+    config, rounds = _few(config)
+    doing("the noise contract in real rounds")
+    plain = BROKEN if kind.traits.clips_examples or kind.traits.canary_everywhere else 1.0
+    real = listen(config, plain, rounds=rounds)
+    if real.leaks:
+        return Contract((), (), skipped=f"the ledger itself books no bound: {real.leaks[0]}")
+    # Secure noise never repeats: what compares releases under the same keys needs seeded ones.
+    allowed, seeded = ["diagnostics leaves"] if config.privacy.rng == "seeded" else [], config
+    if config.privacy.rng != "seeded":
+        seeded = config.model_copy(update={"privacy": config.privacy.model_copy(update={"rng": "seeded"})})
+    heard, again, *others = (listen(seeded, value, rounds=rounds) for value in (plain, plain, BROKEN, LOUD[-1]))
+    found = {
+        "every number has noise": bare_numbers(real),
+        "of its own": [*shared_noise(real), *twin_numbers(real)],
+        "which the data do not seed": differences(heard, again),
+        "nothing beside the release": [words for words in surplus(real) if words not in allowed],
+        "no data decide whether or how much is sent": presence([heard, *others]),
+    }
+    numbers = heard.releases()[0].shape[1] if heard.releases() else 0
+    if _additive(heard) and numbers >= NUMBERS and not any(found.values()):
+        moved = too_long(seeded, [(value, 0) for value in LOUD])
+        found["no data move it further, or change its noise"] = moved
+    findings = tuple(words for many in found.values() for words in _few_words(many))
+    return Contract(findings, tuple(found), len(heard.clients), numbers)
+
+
+def _few(config: Config) -> tuple[Config, int]:
+    """(the same method, privacy and model with a few clients that take one step, how many rounds to listen to)."""
+    from fedpriv.config.compose import compose
+
+    clients = max(CLIENTS, int(config.strategy.server.get("min_replies") or 0))
+    plain = compose(["engine=inprocess", f"num_clients={clients}", f"clients_per_round={clients}"])
+    once = config.strategy.server.get("participation") == "once" or config.strategy.server.get("participations") == 1
+    few = config.model_copy(
+        update={
+            "partition": plain.partition,
+            "engine": plain.engine.model_copy(update={"device": "cpu"}),
+            "local": config.local.model_copy(update={"epochs": 1, "steps": 1, "momentum": 0.0}),
+            "privacy": config.privacy.model_copy(update={"max_epsilon": None}),
+            "num_clients": clients,
+            "clients_per_round": clients,
+            "over_selection": 1.0,
+            "run_dir": None,
+        }
+    )
+    return few, 1 if once else min(2, config.num_rounds)
+
+
+def _additive(heard: Heard) -> bool:
+    """Whether a release is its value and noise, and all that was booked for those of the first round is Gaussian."""
+    own = client_class(heard.config).threat
+    if isinstance(getattr(make_client(heard.config), "optimiser", None), Adam):
+        return False  # which stands between the noise and what leaves
+    events = [entry.event for entry in heard.entries if entry.round == 1 and entry.event.threat == own]
+    return bool(events) and all(isinstance(event, Gaussian | PoissonGaussian) for event in events)
+
+
+def _few_words(findings: Sequence[str]) -> list[str]:
+    """The first of many that say the same of other numbers, and how many there are."""
+    more = len(findings) - 2
+    return [*findings[:2], *([f"and {more:,} more of this kind"] if more > 0 else [])]

@@ -1,0 +1,291 @@
+"""A model as a list of steps that treat every row of a batch by itself, or the reason why it is not one.
+
+Book-keeping takes an example's gradient from a pass over a whole batch. That is its gradient only if the examples do
+not meet, whatever the parameters and the pictures are. A look at some pictures cannot show it: a guard by the batch's
+largest activation or a layer of zeros hides the meeting until a server or a picture reveals it. So it is proved.
+
+**Proof.** The user's code runs once, before any data are seen, on a stand-in without numbers (`torch.fx`), and gives a
+graph. What is computed ever after is that graph, step by step, by `Rowwise.run`, and none of the user's code: state,
+counters, closures, hooks and clocks have no further say. Call a value *public* where it is no tensor: it was fixed with
+the graph or follows from shapes, and shapes follow from the one shape [b, ...] that all batches have. Call a tensor
+*rowwise* if its first dimension is b and its row k is a function of row k of the pictures, the same function for
+all k. The pictures are rowwise. Every step below maps rowwise tensors and public values to a rowwise tensor:
+
+- elementwise functions of one tensor, or of several of one rank: broadcasting aligns first dimension with first
+  dimension, and each is b. (Of unequal ranks it would align rows with something else: refused.)
+- Linear, Conv2d, GroupNorm, pooling on inputs of the rank at which torch calls the first dimension the batch;
+  their parameters are the same for all rows.
+- flatten, reshape, view, squeeze, unsqueeze keep the row-major order of the elements, so if the first dimension is b
+  before and after, row k keeps its own elements.
+- reductions and softmax over named dimensions, none of them the first; transpose and permute that leave it in
+  place; cat along another; indexing that takes all of it, with numbers and slices only.
+
+A step that is not on the list is refused, as is a tensor from elsewhere (a parameter used on its own, a buffer, a
+table, something drawn). By induction logits are rowwise, so the loss of example k is a function of picture k, and the
+gradient of the sum of all losses with respect to row k of a layer's output is that of loss k alone. If besides every
+parameter belongs to one layer, which is called once, the layer's input and that gradient at row k give all of example
+k's gradient with respect to it (`fedpriv.mechanisms.per_example`). A tied weight has a second use, which this would
+forget: refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+Rule = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+
+
+class NotRowwise(Exception):
+    """Why a model is not proved to treat the examples of a batch one by one, in words."""
+
+
+# --- what a step's arguments must be -----------------------------------------------------------------------
+
+
+def _public(*values: Any) -> bool:
+    """Whether these are numbers, names or sequences of them."""
+    return all(
+        _public(*value) if isinstance(value, tuple | list) else value is None or isinstance(value, int | float | str)
+        for value in values
+    )
+
+
+def _elementwise(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    ranks = {value.ndim for value in args if isinstance(value, Tensor)}
+    others = [*(value for value in args if not isinstance(value, Tensor)), *options.values()]
+    return len(ranks) == 1 and _public(*others) and not any(other is True for other in others)  # in place
+
+
+def _reshaping(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    sizes = [*args[1:], *options.values()]
+    return _public(*sizes) and not any(isinstance(size, str) for size in sizes)
+
+
+def _pooling(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    return args[0].ndim == 4 and _public(*args[1:], *options.values())
+
+
+def _over_dimensions(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Over the dimensions named in the first place after the tensor, or as ``dim``."""
+    value, *rest = args
+    named = options.get("dim", rest[0] if rest else None)
+    dims = list(named) if isinstance(named, tuple | list) else [named]
+    whole = bool(dims) and all(isinstance(dim, int) and not isinstance(dim, bool) for dim in dims)
+    return whole and _public(*rest, *options.values()) and all(dim % value.ndim for dim in dims)
+
+
+def _transposing(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    return not options and len(args) == 3 and _public(*args[1:]) and all(dim % args[0].ndim for dim in args[1:])
+
+
+def _permuting(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    order = args[1] if len(args) == 2 and isinstance(args[1], tuple | list) else args[1:]
+    return not options and _public(*order) and bool(order) and order[0] % args[0].ndim == 0
+
+
+def _joining(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    parts, dim = args[0], options.get("dim", args[1] if len(args) == 2 else 0)
+    tensors = isinstance(parts, tuple | list) and all(isinstance(part, Tensor) for part in parts)
+    return tensors and isinstance(dim, int) and dim % parts[0].ndim != 0 and len({part.ndim for part in parts}) == 1
+
+
+def _indexing(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    value, index = args
+    index = index if isinstance(index, tuple) else (index,)
+    bounds = [bound for part in index if isinstance(part, slice) for bound in (part.start, part.stop, part.step)]
+    known = all(part is None or part is ... or type(part) in (int, slice) for part in index) and _public(*bounds)
+    if not index or not known:
+        return False
+    taken = sum(part is not None and part is not ... for part in index)  # dimensions from the last, after an ellipsis
+    return index[0] == slice(None) or (index[0] is ... and taken < value.ndim)
+
+
+def _unary(*names: str) -> dict[Any, Rule]:
+    """A function of torch or of `functional` and the method of this name."""
+    homes = (torch, functional)
+    found: dict[Any, Rule] = {
+        getattr(home, name): _elementwise for home in homes for name in names if hasattr(home, name)
+    }
+    return found | dict.fromkeys(names, _elementwise)
+
+
+def _both(rule: Rule, *names: str) -> dict[Any, Rule]:
+    """A function of torch and the method of this name."""
+    return {getattr(torch, name): rule for name in names if hasattr(torch, name)} | dict.fromkeys(names, rule)
+
+
+#: Functions, and methods by their names, with what their arguments must be.
+STEPS: dict[Any, Rule] = {
+    **_unary("relu", "relu6", "tanh", "sigmoid", "gelu", "silu", "elu", "selu", "leaky_relu", "softplus", "hardtanh"),
+    **_unary("abs", "neg", "exp", "square", "sqrt", "clamp", "add", "sub", "mul", "div", "pow"),
+    **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.truediv, operator.neg), _elementwise),
+    **dict.fromkeys(("contiguous", "float"), _elementwise),
+    **_both(_reshaping, "flatten", "reshape", "view", "squeeze", "unsqueeze"),
+    **_both(_over_dimensions, "mean", "sum", "amax", "amin", "softmax", "log_softmax", "logsumexp"),
+    **dict.fromkeys((functional.softmax, functional.log_softmax), _over_dimensions),
+    **dict.fromkeys((functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d), _pooling),
+    **_both(_transposing, "transpose"),
+    **_both(_permuting, "permute"),
+    torch.cat: _joining,
+    operator.getitem: _indexing,
+}
+
+#: What follows from shapes alone.
+OF_SHAPES = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.getitem)
+
+POINTWISE = (
+    *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid),
+    *(nn.Softplus, nn.Hardtanh),
+)
+POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+#: Layers with parameters, and the rank of their inputs.
+WITH_PARAMETERS: dict[type[nn.Module], int] = {nn.Linear: 2, nn.Conv2d: 4, nn.GroupNorm: 4}
+LEAVES = (*POINTWISE, *POOLS, nn.Flatten, *WITH_PARAMETERS)
+
+
+# --- the graph ---------------------------------------------------------------------------------------------
+
+
+class _Tracer(fx.Tracer):
+    """Leaves are the layers on the list, by their exact type; all else is looked into."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in LEAVES
+
+
+class Rowwise:
+    """The steps of a model. layers: those with parameters, in the order of the model's parameters."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Raises `NotRowwise`."""
+        self.layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
+        for reason in _objections(module, self.layers):
+            raise NotRowwise(reason)
+        try:
+            graph = _Tracer().trace(module)
+        except Exception as error:  # the user's code, on a stand-in
+            raise NotRowwise(f"its steps cannot be listed ({_first_line(error)})") from None
+        self._nodes, self._modules = list(graph.nodes), dict(module.named_modules())
+        called = [self._modules[node.target] for node in self._nodes if node.op == "call_module"]
+        if sum(node.op == "placeholder" for node in self._nodes) != 1:
+            raise NotRowwise("it takes more than pictures")
+        if sorted(map(id, filter(lambda layer: type(layer) in WITH_PARAMETERS, called))) != sorted(
+            map(id, self.layers)
+        ):
+            raise NotRowwise("a layer with parameters is not used exactly once")
+        for node in self._nodes:
+            if node.op == "get_attr":
+                raise NotRowwise(f"{node.target} is used outside a layer of its own")
+            known = node.target in STEPS or node.target in OF_SHAPES or node.target in (getattr, "size", "dim")
+            if node.op in ("call_function", "call_method") and not known:
+                raise NotRowwise(f"{getattr(node.target, '__name__', node.target)} is not known to keep to its rows")
+
+    def run(self, images: Tensor, note: Callable[[nn.Module, Tensor, Tensor], None]) -> Tensor:
+        """Logits of pictures [b, ...]; ``note`` is told each layer with parameters, its input and its output.
+
+        Raises `NotRowwise`, which depends on the pictures' shape alone.
+        """
+        rows, values = len(images), dict[fx.Node, Any]()
+        for node in self._nodes:
+            if node.op == "placeholder":
+                values[node] = images
+                continue
+            args = fx.map_arg(node.args, values.__getitem__)
+            if node.op == "output":
+                if not isinstance(args[0], Tensor):
+                    raise NotRowwise("it does not give logits alone")
+                return args[0]
+            options = fx.map_arg(node.kwargs, values.__getitem__) if node.kwargs else {}
+            if node.op == "call_module":
+                values[node] = self._layer(self._modules[node.target], rows, args, options, note)
+            else:
+                values[node] = _step(node.target, rows, args, options)
+        raise NotRowwise("it gives nothing")
+
+    @staticmethod
+    def _layer(
+        layer: nn.Module, rows: int, args: tuple[Any, ...], options: dict[str, Any], note: Callable[..., None]
+    ) -> Tensor:
+        kind = type(layer)
+        if options or len(args) != 1 or not isinstance(args[0], Tensor):
+            raise NotRowwise(f"{kind.__name__} is called with more than its input")
+        (inputs,) = args
+        rank = WITH_PARAMETERS.get(kind, 4 if kind in POOLS else inputs.ndim)
+        if inputs.ndim != rank:
+            raise NotRowwise(f"{kind.__name__} has an input of {inputs.ndim} dimensions")
+        outputs = kind.forward(layer, inputs)  # not the object's own `forward`, nor its hooks
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != (rows,):
+            raise NotRowwise(f"{kind.__name__} gives something else than a row for each picture")
+        if kind in WITH_PARAMETERS:
+            note(layer, inputs, outputs)
+        return outputs
+
+
+def _step(target: Any, rows: int, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    name = getattr(target, "__name__", str(target))
+    call = (lambda: getattr(args[0], target)(*args[1:], **options)) if isinstance(target, str) else None
+    if not args:
+        raise NotRowwise(f"{name} is called by names alone")
+    if not any(isinstance(value, Tensor) for value in _flat((args, tuple(options.values())))):
+        if target not in OF_SHAPES:
+            raise NotRowwise(f"{name} of what is no tensor")
+        return target(*args, **options)
+    if target is getattr and args[1:] in (("shape",), ("ndim",)):
+        return getattr(args[0], args[1])
+    if call is not None and target in ("size", "dim"):
+        return call()
+    rule = STEPS.get(target)
+    on_tensor = isinstance(args[0], Tensor) or rule is _joining or (rule is _elementwise and call is None)
+    if rule is None or not on_tensor or not rule(args, options):
+        raise NotRowwise(f"{name}, as it is used, is not known to keep to its rows")
+    found = target(*args, **options) if call is None else call()
+    if not isinstance(found, Tensor) or found.shape[:1] != (rows,):
+        raise NotRowwise(f"{name} gives something else than a row for each picture")
+    return found
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
+        for part in value:
+            yield from _flat(part)
+    elif isinstance(value, slice):
+        yield from (value.start, value.stop, value.step)
+    else:
+        yield value
+
+
+def _objections(module: nn.Module, layers: list[nn.Module]) -> Iterator[str]:
+    """What can be seen without a graph."""
+    names = {id(part): name or "the model" for name, part in module.named_modules()}
+    for part in module.modules():
+        if hooked(part):
+            yield f"{names[id(part)]} has hooks, or a forward of its own"
+        if getattr(part, "inplace", False):
+            yield f"{names[id(part)]} changes its input in place"
+    for layer in layers:
+        if type(layer) not in WITH_PARAMETERS:
+            yield f"{names[id(layer)]} is {type(layer).__name__}"
+        if isinstance(layer, nn.Conv2d) and (
+            layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)
+        ):
+            yield f"{names[id(layer)]} is a convolution with groups or padding of another kind"
+        if any(not parameter.requires_grad or parameter._backward_hooks for parameter in layer.parameters()):
+            yield f"{names[id(layer)]} has parameters that are not trained, or have hooks"
+    if len({id(p) for p in module.parameters()}) != sum(len(list(layer.parameters(recurse=False))) for layer in layers):
+        yield "parameters are shared by several layers"
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether something beside its class's code sees or changes what passes through a module."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in hooks) or "forward" in vars(module)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,347 @@
+"""Custom models that examples do not meet in: their clipped sums are those of single examples, by whatever way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.mechanisms.per_example import KEPT_BACK, PerExampleGradients
+from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+from fedpriv.runs.preparation import resolve
+from fedpriv.training.stacked_gradients import Chain
+
+SHAPE = (1, 8, 8)
+
+
+class Of(nn.Module):
+    """Named layers and a function of them."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.calculated = forward
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.calculated(self, images)
+
+
+def head(inputs: int = 16) -> nn.Module:
+    return nn.Linear(inputs, 3)
+
+
+def frozen(layer: nn.Module) -> nn.Module:
+    return layer.requires_grad_(False)
+
+
+def last(net: Any, x: Tensor) -> Tensor:
+    return net.head(net.rnn(x[:, 0])[0][:, -1])
+
+
+def recurrent(kind: type[nn.Module]) -> nn.Module:
+    return Of(last, rnn=kind(8, 16, batch_first=True), head=head())
+
+
+def with_body(body: nn.Module, forward: Callable[[Any, Tensor], Tensor] | None = None) -> nn.Module:
+    return Of(forward or simple, body=body, head=head())
+
+
+def tied(net: Any, x: Tensor) -> Tensor:
+    return net.head(
+        torch.tanh(functional.linear(torch.tanh(net.body(x.flatten(1))), net.body.weight.t()[:16].t()[:16]))
+    )
+
+
+def steep(kind: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    def made() -> nn.Module:
+        layer = kind()
+        layer.register_forward_hook(lambda layer, inputs, outputs: 3 * outputs)
+        return layer
+
+    return made
+
+
+class Tripled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x)
+
+
+class Squared(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight**2
+
+
+class Table(nn.Module):
+    """A Linear on a fixed table: its input is no picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(64, 8))
+        self.keys, self.head = nn.Linear(8, 16), head()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(x.flatten(1) @ self.keys(self.table)))
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Embedding(8, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm, self.head = nn.LayerNorm(8), head(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x[:, 0] + self.place(torch.arange(8))
+        return self.head(self.norm(rows + self.attention(rows, rows, rows, need_weights=False)[0]).flatten(1))
+
+
+def codes(net: Any, x: Tensor) -> Tensor:
+    return net.head(net.words((x.flatten(1).abs() * 3).long().clamp(0, 9)).mean(1))
+
+
+def instance_forward() -> nn.Module:
+    layer = nn.Linear(64, 16)
+    layer.forward = lambda x: 3 * nn.Linear.forward(layer, x)  # type: ignore[method-assign]
+    return layer
+
+
+def spectral() -> nn.Module:
+    layer = nn.Linear(64, 16)
+    parametrize.register_parametrization(layer, "weight", Squared())
+    return layer
+
+
+def simple(net: Any, x: Tensor) -> Tensor:
+    return net.head(torch.tanh(net.body(x.flatten(1))))
+
+
+def detached(net: Any, x: Tensor) -> Tensor:
+    return net.head(torch.tanh(net.body(x.flatten(1)).detach()))
+
+
+def relu_in_place(net: Any, x: Tensor) -> Tensor:
+    return net.head(functional.relu(net.body(x.flatten(1)), True))
+
+
+def picture_net(net: Any, x: Tensor) -> Tensor:
+    h = functional.max_pool2d(functional.relu(net.first(x)), 2)
+    h = h + torch.sigmoid(net.norm(h)) * 0.5
+    h = torch.cat([h.mean((2, 3)), h.amax(dim=(2, 3))], dim=1)
+    return net.head((1 - h) * functional.softmax(h, dim=1))
+
+
+def shapes(net: Any, x: Tensor) -> Tensor:
+    h = net.first(x)[..., 1:, :-1]
+    h = (
+        h.reshape(x.size(0), h.shape[1], -1)
+        .contiguous()
+        .transpose(1, 2)
+        .permute(0, 2, 1)[:, :, :40]
+        .reshape(len_of(x), -1)
+    )
+    return net.head(h.squeeze().unsqueeze(1).view(x.shape[0], -1))
+
+
+def len_of(x: Tensor) -> int:
+    return x.shape[0]
+
+
+def shared() -> nn.Module:
+    layer = nn.Linear(16, 16)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sequential(layer, nn.Tanh(), layer), head())
+
+
+def build(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[kind][0]()
+
+
+Made = Callable[[], nn.Module]
+MODELS: dict[str, tuple[Made, str]] = {
+    "plain": (lambda: Of(simple, body=nn.Linear(64, 16), head=head()), "bookkeeping"),
+    "functions of pictures": (
+        lambda: Of(picture_net, first=nn.Conv2d(1, 4, 3), norm=nn.GroupNorm(2, 4), head=head(8)),
+        "bookkeeping",
+    ),
+    "shapes": (lambda: Of(shapes, first=nn.Conv2d(1, 4, 1), head=head(160)), "bookkeeping"),
+    "fixed table": (Table, "vmap"),
+    "positions and attention": (Positions, "singly"),
+    "frozen layer": (lambda: Of(simple, body=frozen(nn.Linear(64, 16)), head=head()), "vmap"),
+    "frozen at the end": (lambda: Of(simple, body=nn.Linear(64, 16), head=frozen(head())), "vmap"),
+    "layer norm": (lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm(64), head(64)), "vmap"),
+    "gru": (lambda: recurrent(nn.GRU), "vmap"),
+    "lstm": (lambda: recurrent(nn.LSTM), "vmap"),
+    "rnn": (lambda: recurrent(nn.RNN), "vmap"),
+    "embedding": (lambda: Of(codes, words=nn.Embedding(10, 16), head=head()), "vmap"),
+    "sparse embedding": (lambda: Of(codes, words=nn.Embedding(10, 16, sparse=True), head=head()), "singly"),
+    "unused layer": (lambda: Of(simple, body=nn.Linear(64, 16), idle=nn.Linear(4, 4), head=head()), "vmap"),
+    "layer without a part": (lambda: with_body(nn.Linear(64, 16), detached), "vmap"),
+    "tied": (lambda: Of(tied, body=nn.Linear(64, 16), head=head()), "vmap"),
+    "in-place relu": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(inplace=True), head()),
+        "vmap",
+    ),
+    "relu in place": (lambda: with_body(nn.Linear(64, 16), relu_in_place), "vmap"),
+    "own forward": (lambda: Of(simple, body=Tripled(64, 16), head=head()), "vmap"),
+    "forward of an object": (lambda: Of(simple, body=instance_forward(), head=head()), "vmap"),
+    "hooked": (lambda: Of(simple, body=steep(lambda: nn.Linear(64, 16))(), head=head()), "vmap"),
+    "parametrised": (lambda: Of(simple, body=spectral(), head=head()), "vmap"),
+    "weight norm": (lambda: with_body(nn.utils.parametrizations.weight_norm(nn.Linear(64, 16))), "vmap"),
+    "groups": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), head(64)), "vmap"),
+    "same padding": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), head(128)), "vmap"),
+    "one layer under two names": (shared, "vmap"),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_custom_models_give_the_sums_of_single_examples(kind: str) -> None:
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    module, images = build(kind), torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(1))
+    way = PerExampleGradients(module, block=4)
+    way.settle(torch.Size(SHAPE), torch.device("cpu"))
+    with torch.no_grad():  # not where it was settled
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+    singles = torch.stack(
+        [gradient_with_zeros(module, image, label) for image, label in zip(images, labels, strict=True)]
+    )
+    norms = singles.norm(dim=1)
+    bound = float(norms.median())
+    expected = (singles * torch.clamp(bound * (1 - KEPT_BACK) / norms, max=1.0).unsqueeze(1)).sum(0)
+    found = way.clipped_sum(images, labels, bound)
+    assert way.mode == MODELS[kind][1]
+    assert torch.allclose(found.norms, norms, rtol=1e-4)
+    assert float((found.total - expected).norm()) <= 1e-4 * float(expected.norm())
+
+
+def gradient_with_zeros(module: nn.Module, image: Tensor, label: Tensor) -> Tensor:
+    loss = functional.cross_entropy(module(image[None]), label[None])
+    parameters = list(module.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    found = dict(zip(map(id, trained), torch.autograd.grad(loss, trained, allow_unused=True), strict=True))
+    parts = [found.get(id(parameter)) for parameter in parameters]
+    return torch.cat(
+        [
+            torch.zeros(p.numel()) if g is None else g.to_dense().reshape(-1)
+            for p, g in zip(parameters, parts, strict=True)
+        ]
+    ).double()
+
+
+def test_dropout_draws_anew_for_every_example_and_keeps_the_bound() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), head(64))
+    way = PerExampleGradients(module, block=4)
+    image, label = torch.randn(1, *SHAPE).expand(12, -1, -1, -1), torch.zeros(12, dtype=torch.long)
+    norms = way.clipped_sum(image, label, 1.0).norms
+    assert len(set(norms.tolist())) == 12
+    before = torch.get_rng_state()
+    pair = [
+        way.clipped_sum(image[:count], label[:count], 1e-3).total for count in (4, 3) if not torch.set_rng_state(before)
+    ]
+    assert 0 < float((pair[0] - pair[1]).norm()) <= 1e-3
+    module.eval()
+    assert (
+        PerExampleGradients(module).clipped_sum(image, label, 1.0).norms.unique().numel() > 1
+    )  # trained, not evaluated
+
+
+#: Steps that are refused, with the reason's words, though nothing of the numbers shows it at the start.
+REFUSED: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "ranks": (lambda net, x: net.head(x.flatten(1) + x.flatten(1)[:, None]), "add"),
+    "first dimension": (lambda net, x: net.head(x.flatten(1).softmax(0)), "softmax"),
+    "named first": (lambda net, x: net.head(functional.softmax(x.flatten(1), dim=-2)), "softmax"),
+    "no dimension": (lambda net, x: net.head(x.flatten(1) - x.mean()), "mean"),
+    "all dimensions": (lambda net, x: net.head(x.flatten(1) - x.sum((0, 1, 2, 3))), "sum"),
+    "turned": (lambda net, x: net.head(x.flatten(1).transpose(0, 1).transpose(0, 1)), "transpose"),
+    "permuted": (lambda net, x: net.head(x.permute(2, 1, 0, 3).permute(2, 1, 0, 3).flatten(1)), "permute"),
+    "regrouped": (lambda net, x: net.head(x.reshape(-1, 32).reshape(-1, 64)), "row for each picture"),
+    "flattened": (lambda net, x: net.head(torch.flatten(x).view(x.shape[0], -1)), "row for each picture"),
+    "joined": (lambda net, x: net.head(torch.cat([x, x]).flatten(1)[:3]), "cat"),
+    "joined by name": (lambda net, x: net.head(torch.cat(tensors=[x, x], dim=0).flatten(1)), "names alone"),
+    "joined without a dimension": (lambda net, x: net.head(torch.cat((x, -x)).flatten(1)), "cat"),
+    "a slice by values": (lambda net, x: net.head(x[:, : x.amax((1, 2, 3))].flatten(1)), "getitem"),
+    "clamped by another rank": (lambda net, x: net.head(x.flatten(1).clamp(max=x.mean((1, 2, 3)))), "clamp"),
+    "by another type": (lambda net, x: net.head(x.view(torch.int32).flatten(1)), "view"),
+    "turned whole": (lambda net, x: net.head(x.flatten(1).T.T), "getattr|not known"),
+    "a row": (lambda net, x: net.head(x.flatten(1) - x.flatten(1)[0:1]), "getitem"),
+    "rows turned": (lambda net, x: net.head(x.flatten(1)[torch.arange(3)]), "used outside|getitem|listed"),
+    "rows by an ellipsis": (lambda net, x: net.head(x.flatten(1)[..., 0:1, :]), "getitem"),
+    "product": (lambda net, x: net.head(x.flatten(1) @ x.flatten(1).t() @ x.flatten(1)), "matmul|not known"),
+    "rolled": (lambda net, x: net.head(x.roll(1, 0).flatten(1)), "roll"),
+    "in place": (lambda net, x: net.head(x.flatten(1).mul_(2)), "mul_"),
+    "random": (lambda net, x: net.head(functional.dropout(x.flatten(1))), "dropout"),
+    "a weight": (lambda net, x: functional.linear(x.flatten(1), net.head.weight), "outside a layer|exactly once"),
+    "the weight besides": (lambda net, x: net.head(x.flatten(1)) + net.head.weight.sum(), "outside a layer"),
+    "a number of a tensor": (lambda net, x: net.head(x.flatten(1)) * x.max().item(), "not known"),
+    "twice": (lambda net, x: net.head(x.flatten(1)) + net.head(2 * x.flatten(1)), "exactly once"),
+    "of other rank": (lambda net, x: net.head(x.view(x.shape[0], 1, -1)).squeeze(1), "dimensions"),
+    "branch": (lambda net, x: net.head(x.flatten(1)) if x.max() > 1 else net.head(-x.flatten(1)), "listed"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_step_that_could_leave_its_row_is_no_step(kind: str) -> None:
+    forward, words = REFUSED[kind]
+    with pytest.raises(NotRowwise, match=words):
+        Rowwise(Of(forward, head=nn.Linear(64, 3))).run(torch.zeros(3, *SHAPE), lambda *_: None)
+
+
+# --- where else they are asked -----------------------------------------------------------------------------
+
+
+def chain(change: Callable[[nn.Sequential], object] = lambda net: None) -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+    change(net)
+    return net
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "tied weights": lambda net: setattr(net[5], "weight", net[3].weight),
+    "tied bias": lambda net: setattr(net[5], "bias", net[1].bias),
+    "frozen": lambda net: net[1].requires_grad_(False),
+    "hook": lambda net: net[3].register_forward_hook(lambda layer, inputs, outputs: outputs - outputs.mean(0)),
+    "hook of a weight": lambda net: net[3].weight.register_hook(lambda gradient: 2 * gradient),
+    "own forward": lambda net: setattr(net[3], "forward", lambda x: x - x.mean(0)),
+    "own forward of all": lambda net: setattr(net, "forward", lambda x: x.flatten(1)[:, :16]),
+    "parametrised": lambda net: parametrize.register_parametrization(net[3], "weight", Squared()),
+    "another class": lambda net: setattr(net, "3", Tripled(16, 16)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_many_clients_at_once_do_by_hand_what_is_a_chain_and_no_more(change: str) -> None:
+    """`Chain` computes layers, not the module: what the module does besides would be left out."""
+    assert Chain.of(chain()) is not None
+    assert Chain.of(chain(CHANGES[change])) is None
+    with pytest.raises(NotRowwise):
+        Rowwise(chain(CHANGES[change]))
+
+
+def guarded(shape: Any, classes: int) -> nn.Module:
+    """Its batches are turned by their largest picture; a step by a value in Python."""
+    return Of(
+        lambda net, x: net.out(-x.flatten(1) if x.max() > 40 else x.flatten(1)), out=nn.Linear(shape[1] ** 2, classes)
+    )
+
+
+def with_norm(shape: Any, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LayerNorm(shape[1] ** 2), nn.Linear(shape[1] ** 2, classes))
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "agn", "anr", "dpfl_agn"])
+def test_a_run_says_so_at_its_start(strategy: str) -> None:
+    options = (f"strategy={strategy}", "num_clients=4", "clients_per_round=4", "num_rounds=1", "engine=inprocess")
+    custom = "model.path=test_custom_models."
+    with pytest.raises(OptionError, match=r"^model=Of: one picture's gradient .* values read in Python\).*; allowed: "):
+        resolve(compose([*options, "model=custom", f"{custom}guarded"]), None)
+    _, worker, _ = resolve(compose([*options, "model=custom", f"{custom}with_norm"]), None)
+    assert worker.trainer.per_example(worker.data.dataset.shape).mode == "vmap"

@@ -1,0 +1,132 @@
+"""What floating point is charged for, constant by constant: each price against the same sum written from its proof."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import pytest
+import torch
+from mpmath import mp, mpf
+from pytest import approx
+
+import fedpriv.mechanisms.privunit as privunit
+from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.laws import cap_response
+from fedpriv.mechanisms.matrix_factors import MatrixMechanism, coefficients, moves
+from fedpriv.mechanisms.noise import DITHER, NoiseSource, fine_step, grid_step
+from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.unit_cap import best_cap
+
+mp.dps = 40
+
+
+def closeness(dimension: int, epsilon: float, outside: float) -> mpf:
+    """s0 = t + 3 d 2^-28 + 2^-40, t = mu (z + mu/2), from lengths: a blur of s a coordinate, half a step of its grid
+    (at most s 2^-19) in each coordinate, W and float64 below 2^-34, T below 2e-8/sqrt(d).
+    """
+    root = mpmath.sqrt(dimension)
+    s = mpf(2) ** -7 / root
+    mu = (root * s * mpf(2) ** -20 + mpf(2) ** -34 + mpf("2e-8") / root) / s
+    z = mpmath.sqrt(-2 * mpmath.log(mpf(10) ** -13 * mpmath.exp(-(epsilon + 1)) * outside))
+    assert mpmath.ncdf(-z) <= mpf(10) ** -13 * mpmath.exp(-(epsilon + 1)) * outside
+    return mu * (z + mu / 2) + 3 * dimension * mpf(2) ** -28 + mpf(2) ** -40
+
+
+@pytest.mark.parametrize("dimension", [2, 64, 1000, 80_000])
+@pytest.mark.parametrize("epsilon", [0.5, 4.0, 30.0])
+def test_the_price_of_floating_point_is_the_proofs(dimension: int, epsilon: float) -> None:
+    setting = privunit.private_unit(dimension, epsilon)
+    wanted = closeness(dimension, epsilon, setting.cap.outside)
+    assert privunit._closeness(dimension, epsilon, setting.cap.outside) == approx(float(wanted), rel=1e-9)
+    paid = (mpf(epsilon) - mpf(setting.cap.epsilon)) / 2
+    assert wanted <= paid <= wanted * (1 + mpf(10) ** -4) + mpf(10) ** -15
+    assert setting.law.epsilon == epsilon and setting.law.delta == privunit.DELTA
+
+
+@pytest.mark.parametrize("dimension", [3, 500])
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 9.0])
+def test_what_is_inside_is_charged_with_its_price(dimension: int, epsilon: float) -> None:
+    """p' = e^s0 (p + (1 - p) (1 - e^(-2 s0))/(1 - e^-eps')), with eps' = eps + 2 s0."""
+    cap = best_cap(dimension, epsilon)
+    for added in (1e-6, 1e-3, 0.02):
+        s0, after = mpf(added) / 2, mpf(epsilon) + mpf(added)
+        law = privunit.charged(cap, epsilon + added)
+        share = (1 - mpmath.exp(-2 * s0)) / (1 - mpmath.exp(-after))
+        inside = mpmath.exp(s0) * (mpf(cap.inside) + mpf(cap.outside) * share)
+        if 1 - inside < cap.outside / 2:
+            assert law.inside == approx(float(1 / (1 + mpmath.exp(-after))), rel=1e-12)
+        else:
+            assert law.inside == approx(float(inside), rel=1e-9)
+        assert law.epsilon == epsilon + added and law.delta == privunit.DELTA
+        # what it says covers the laws of the proof at every t: in the cap, and where the ratio is 1
+        first, second = cap_response(law.epsilon, law.inside)
+        for t in (0.0, added / 2, added, epsilon / 2):
+            charged = sum(max(0.0, a - math.exp(t) * b) for a, b in zip(first, second, strict=True))
+            in_cap = mpmath.exp(s0) * cap.inside * max(0, 1 - mpmath.exp(t - after))
+            between = mpmath.exp(s0) * cap.outside * max(0, 1 - mpmath.exp(t - 2 * s0))
+            assert charged >= float(in_cap + between) * (1 - 1e-9) - 1e-15
+
+
+def test_one_coordinate_pays_for_its_threshold() -> None:
+    setting = privunit.private_unit(1, 2.0)
+    assert setting.cap.epsilon == 2.0 - 2.0**-38
+    assert (setting.law.epsilon, setting.law.inside, setting.law.delta) == (2.0, setting.cap.inside, 0.0)
+
+
+def test_an_epsilon_is_refused_from_twice_its_price_on() -> None:
+    """Half of epsilon at least is the cap's own."""
+    dimension, least = 10**6, None
+    for epsilon in [0.5**k for k in range(1, 16)]:
+        try:
+            setting = privunit.private_unit(dimension, epsilon)
+        except OptionError:
+            least = epsilon
+            break
+        assert setting.cap.epsilon >= epsilon / 2
+    assert least is not None and 2 * float(closeness(dimension, least, 0.5)) > 0.4 * least
+
+
+def test_the_far_tail_is_that_of_a_normal_law() -> None:
+    assert approx(float(mpmath.log(mpmath.ncdf(-mpf(privunit.FAR)))), rel=1e-14) == privunit._LOG_FAR_TAIL
+    assert privunit.FAR == 7.0  # up to here `secure_noise` is within its factor
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.7, 1.999, 3e-5, 2.0**-30, 1e9])
+def test_steps_of_the_grids(scale: float) -> None:
+    """Powers of two: of a Gaussian in (s/2^20, s/2^19], of the fine one in (s/2^37, s/2^36]."""
+    for step, bits in ((grid_step(scale), 19), (grid_step(scale, 16), 16), (fine_step(scale), 36)):
+        assert math.frexp(step)[0] == 0.5 and scale / 2 ** (bits + 1) < step <= scale / 2**bits
+    assert grid_step(0.0) == fine_step(0.0) == 0.0 and DITHER == 4.0
+
+
+class Still(SeededNoise):
+    """Gaussians that are all of one standard deviation: what a fine one is made of shows."""
+
+    def normal(self, shape: int | tuple[int, ...], std: float = 1.0) -> torch.Tensor:  # type: ignore[override]
+        return torch.full((shape,) if isinstance(shape, int) else shape, std)
+
+
+def test_a_fine_gaussian_is_two() -> None:
+    found = NoiseSource.fine_normal(Still(1), (2,), 3.0)
+    assert found.tolist() == approx([3.0 + 4 * grid_step(3.0)] * 2, abs=0)
+
+
+@pytest.mark.parametrize(("rounds", "most", "apart"), [(16, 1, 16), (40, 4, 10), (30, 30, 1)])
+@pytest.mark.parametrize("name", ["identity", "sqrt", "banded"])
+def test_a_matrix_mechanisms_noise_is_worth_its_multiplier(name: str, rounds: int, most: int, apart: int) -> None:
+    """std / (C sensitivity + 2 sqrt(d T) steps) is at least the multiplier, with the sensitivity of C u by a loop over
+    the matrix, and little more.
+    """
+    mechanism = MatrixMechanism(name, rounds, most, apart, noise_multiplier=1.7, clip_norm=0.3)  # type: ignore[arg-type]
+    factor = coefficients(name, rounds, most, apart)  # type: ignore[arg-type]
+    when = list(range(0, rounds, apart))[:most]
+    rows = [sum(factor[i - j] for j in when if 0 <= i - j < len(factor)) for i in range(rounds)]
+    assert moves(factor, rounds, most, apart).tolist() == approx(rows)
+    length = 0.3 * math.sqrt(math.fsum(row * row for row in rows))
+    assert mechanism.std == approx(1.7 * length)
+    for dimension in (1, 80_202, 11_000_000):
+        std = mechanism.std_for(dimension)
+        step = std / 2**36  # `fine_step` is at most that
+        assert std / (length + 2 * math.sqrt(dimension * rounds) * step) >= 1.7 * (1 - 1e-6)
+        assert std == approx(1.7 * (length + 2 * math.sqrt(dimension * rounds) * mechanism.std / 2**36), rel=1e-12)
