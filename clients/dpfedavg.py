@@ -24,7 +24,7 @@ from fedpriv.client.noisy_gradient import NoisyGradientClient
 from fedpriv.config.methods import DPFedAvgClientOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
-from fedpriv.mechanisms.noise_decay import split_for_count
+from fedpriv.mechanisms.noise_decay import noisy_sum, split_for_count, within
 from fedpriv.privacy import claimed
 
 
@@ -54,7 +54,7 @@ class DPFedAvgClient(NoisyGradientClient):
             return super().audit_release(length, state, shape, noise)
         mine, drawn = self.sampled(length, state, shape, noise)
         multiplier, count_noise = split_for_count(self.noise_multiplier, self.options.count_share)
-        total = add_normal_to_sum([mine], shape, multiplier * self.clip_norm, noise)
-        within = drawn[:, 0] * (0.5 if length else 0.0)
-        count = add_normal_to_sum([within], (shape[0],), count_noise, noise)
+        total = noisy_sum([mine], shape, self.clip_norm, multiplier, noise)
+        counted = within(mine, self.clip_norm) * drawn[:, 0] * float(length != 0)
+        count = add_normal_to_sum([counted], (shape[0],), count_noise, noise)
         return Release(total, state, statistics={"count": count})

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import Reply
 from fedpriv.config.methods import DPFedAvgServerOptions
-from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import add_normal_to_sum
-from fedpriv.mechanisms.noise_decay import split_for_count
+from fedpriv.mechanisms.noise_decay import split_for_count, within
 from fedpriv.server.clip_rules import Quantile
 from fedpriv.server.noisy_gradient import NoisyGradientServer
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
@@ -65,8 +64,8 @@ class DPFedAvg(NoisyGradientServer):
         multiplier, count_noise = split_for_count(self.noise_multiplier, self.options.count_share)
         sent, noise = [torch.from_numpy(reply.release) for reply in replies], self.own_noise()
         gradient = self.noisy_mean(sent, size, clip_norm, multiplier, noise)
-        within = (torch.where(l2_norm(finite_or_zero(one)) <= clip_norm, 0.5, -0.5).reshape(1) for one in sent)
-        count = float(add_normal_to_sum(within, 1, count_noise, noise))
+        counted = (within(one, clip_norm).reshape(1) for one in sent)
+        count = float(add_normal_to_sum(counted, 1, count_noise, noise))
         share = 0.5 + count / self.population.clients_per_round
         self.current.figures |= {"clip_norm": clip_norm} | self.rule.follow(share)
         return gradient

@@ -17,7 +17,8 @@ from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
 from fedpriv.client.secure_sum import SummedGaussians
 from fedpriv.config.methods import NoisyGradientClientOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
 
 TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
@@ -95,7 +96,7 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
         if self.form == "local":
             return super().audit_release(length, state, shape, noise)
         mine, _ = self.sampled(length, state, shape, noise)
-        return Release(add_normal_to_sum([mine], shape, self.noise_multiplier * self.clip_norm, noise), state)
+        return Release(noisy_sum([mine], shape, self.clip_norm, self.noise_multiplier, noise), state)
 
     def sampled(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> tuple[Tensor, Tensor]:
         """(what the sum holds of this client [trials, d], whether it was drawn [trials, 1])."""

@@ -1,11 +1,18 @@
-"""Noise that decays whenever a public loss stops falling, and noise shared by a sum and a count.
+"""Noise that decays whenever a public loss stops falling; the noisy sum of a trusted server, and a count beside it.
 
-Symbols: sigma_t -> sigma, rho -> decay, mu -> threshold, v(omega_t) -> loss.
+Symbols: sigma_t -> sigma, rho -> decay, mu -> threshold, v(omega_t) -> loss, C -> clip_norm.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_to_sum
 
 
 def next_sigma(sigma: float, loss_before: float, loss_after: float, decay: float, threshold: float) -> float:
@@ -37,3 +44,15 @@ def split_for_count(multiplier: float, share: float) -> tuple[float, float]:
     if share == 0:
         return multiplier, math.inf
     return multiplier / math.sqrt(1 - share), multiplier / (2 * math.sqrt(share))
+
+
+def noisy_sum(sent: Iterable[Tensor], shape: Shape, clip_norm: float, multiplier: float, noise: NoiseSource) -> Tensor:
+    """What a trusted server releases of the vectors [..., d] that it got: sum_k clip(g_k, C) + N(0, (z C)^2), float32 of
+    ``shape``. It clips whatever clients send: the guarantee must not depend on them.
+    """
+    return add_normal_to_sum((clip(one, clip_norm) for one in sent), shape, multiplier * clip_norm, noise)
+
+
+def within(sent: Tensor, clip_norm: float) -> Tensor:
+    """What vectors [..., d] add to the count beside the sum: 1[||g|| <= C] - 1/2, shape [...]. [Andrew et al. 2021]"""
+    return torch.where(l2_norm(finite_or_zero(sent)) <= clip_norm, 0.5, -0.5)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedpriv.common.messages import Reply
 from fedpriv.config.methods import NoisyGradientServerOptions
-from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
 from fedpriv.server.gradient import GradientServer
@@ -73,10 +73,8 @@ class NoisyGradientServer(GradientServer):
         self, sent: Iterable[Tensor], size: int, clip_norm: float, multiplier: float, noise: NoiseSource
     ) -> NDArray[np.float64]:
         """form=central: the noisy sum of what was sent over q N (float64 [size]); booked."""
-        # Clipped again: the guarantee must not hang on what a client sends.
-        std = multiplier * clip_norm
-        noisy = add_normal_to_sum((clip(one, clip_norm) for one in sent), size, std, noise).numpy()
-        self.current.figures["server_noise_norm"] = std * size**0.5
+        noisy = noisy_sum(sent, size, clip_norm, multiplier, noise).numpy()
+        self.current.figures["server_noise_norm"] = multiplier * clip_norm * size**0.5
         self.current.entries = [
             Entry(self.current.number, EVERY_CLIENT, self.current.number, self.population.attempt, self.event)
         ]
