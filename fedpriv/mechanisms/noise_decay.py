@@ -47,7 +47,7 @@ def split_for_count(multiplier: float, share: float) -> tuple[float, float]:
 
 
 def noisy_sum(sent: Iterable[Tensor], shape: Shape, clip_norm: float, multiplier: float, noise: NoiseSource) -> Tensor:
-    """What a trusted server releases of the vectors [..., d] that it got: sum_k clip(g_k, C) + N(0, (z C)^2), float32 of
+    """What a trusted server releases of the vectors [..., d] it got: sum_k clip(g_k, C) + N(0, (z C)^2), float32 of
     ``shape``. It clips whatever clients send: the guarantee must not depend on them.
     """
     return add_normal_to_sum((clip(one, clip_norm) for one in sent), shape, multiplier * clip_norm, noise)
