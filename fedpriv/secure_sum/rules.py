@@ -5,26 +5,31 @@ Why they suffice against a server that lies and is helped by m of the members. H
 alone, once enough have signed it (`confirmed`): with s signatures needed of n clients on the roster, 2s > n + m, so all
 honest answers of a group are for one set U3.
 
-*Complete graph* ([Bonawitz et al. 2017, 6.2]). s is the threshold t. The seed b of a client's own mask opens by t
-shares from clients whose set names it, its private key by t shares from those whose set does not: one of the two, since
-2t > n + m (`threshold`). The keys of honest clients in U3 stay closed, so of the vectors only sums over all honest
-clients of U3 that uploaded are left; whom U3 names without an upload has masks with all others in it (`survivors`: its
-shares came), which then never come off.
+Let H be the honest clients of U3 that uploaded, and A those of H that signed U3: nobody else answers for it. A client
+of A masks with every neighbour in U3 (`survivors`). Another of H masks with whom the server likes, and a server may
+relay the shares of one of two neighbours alone, but with t - 1 at least (`senders`). A mask that one of two put on
+stays on, and hides whatever it is added to. So where no key of a client of H opens, the vectors tell at most sums over
+sets K of H with every b of K open, that hold whomever of H one of them masked with, and whose masks both put on.
+
+*Complete graph* ([Bonawitz et al. 2017, 6.2]). s is the threshold t. A private key opens by t shares from clients
+whose set does not name its owner, b by t from those whose set does: for one client never both, as 2t > n + m
+(`threshold`), and no key of H. Every K holds somebody of A: else some v in K masked with none of A, so its t - 1 others
+are not in A, nor is v, and of the t that open b_v at most m are not in A: 2t - m <= n. Whoever is in A masked with all
+of H: K is H. Whom U3 names without an upload has masks with all of A, which never come off.
 
 *Sparse graph.* Members lie on a ring in the order of hashes of the group, which nobody knows before all keys are
 announced, and each shares masks with those among the h = k/2 next ones on either side. Let no h places in a row hold
 more than w = t - h - 2 of the m (`sum_graph.sparse_graph` says how likely that is for colluders who were chosen before
-the keys). Let H be the honest clients of U3 that uploaded, and A those of H that signed U3: nobody else answers for it.
+the keys).
 
 1. A key of a client of H never opens: honest clients give no share of it, and of its k neighbours at most 2w < t lie.
-2. A client of A masks with every neighbour in U3 (`survivors`). Two others of H mask with each other only where the
-   server relayed the shares of both; a mask that one of two put on stays on, and hides whatever it is added to. So of
-   the vectors the server learns at most sums over components K of the graph of masks that both put on, on H, with every
-   b of K open and every client of A that is a neighbour of one in K in K.
-3. Every such K holds all of A, so there is one. The t shares of b_v, v in K, come from v, from A, and from colluders;
-   the h places on one side give at most h and v gives one, so of the h places on the other side at least
-   t - 1 - h = w + 1 answer, and one of them at least is in A: it is in K. From there on in the same way around the
-   ring, to the next of A each time, which leaves none of A out.
+2. Every K holds somebody of A. Else some v in K masked with none of A. Of its neighbours, c <= 2w lie; at least t - c
+   others are in A and answer for b_v, at least t - 1 - c others are those that it masked with: 2t - 1 - c <= 2h, that
+   is c >= 2w + 3.
+3. Every K holds all of A, so there is one. Take v of A in K: all its neighbours in H are in K. The t shares of b_v come
+   from v, from A, and from colluders; the h places on one side give at most h and v gives one, so of the h places on
+   the other side at least t - 1 - h = w + 1 answer, and one of them at least is in A: it is in K. From there on in the
+   same way around the ring, to the next of A each time, which leaves none of A out.
 4. K is large enough: of the signers, at least the floor of survivors, all but m are in A: they sign after uploading.
 
 Whoever is counted (members, roster, survivors, signers) is a peer that this client's own machine knows (`members`).

@@ -198,29 +198,50 @@ def test_where_no_sparse_graph_withstands_them_all_share_masks() -> None:
     assert graph_of(200, None, 10) == (0, 134) and graph_of(1000, 800, 0) == (0, 800)
 
 
-@pytest.mark.parametrize(("k", "t"), [(4, 4), (4, 5), (6, 5), (6, 6)])
-def test_no_server_splits_a_sparse_graph(k: int, t: int) -> None:
-    """The third step of the proof, by brute force over who signs, uploads without signing, lies or is gone on a ring of
-    8: vectors that open apart from some signer's need more than w = t - h - 2 that lie in h places in a row. Two who
-    sign nothing share masks or not, as the server likes.
+def least_helpers(n: int, k: int, t: int, relayed: int) -> tuple[int, int]:
+    """The fewest lying clients, in k/2 places in a row and altogether, with whom some sum opens that lacks a signer: by
+    trying who of n on a ring signs, uploads without signing, lies or is gone, and every set of clients as that sum.
+
+    Who signs masks with every neighbour in the survivor set; who does not, with whomever the server relays: ``relayed``
+    others at least, and not always both of two. k = n - 1: every two are neighbours.
     """
-    n, h, most = 8, k // 2, list[int]()
-    around = [{(place + step) % n for step in range(-h, h + 1)} for place in range(n)]
-    for state in itertools.product(("signing", "silent", "lying", "gone"), repeat=n):
-        found = ({place for place in range(n) if state[place] == word} for word in ("signing", "silent", "lying"))
-        signing, silent, lying = found
-        opens = {place for place in signing | silent if len(around[place] & (signing | lying)) >= t}
-        for linked, start in itertools.product((True, False), signing | silent):
-            part, edge = {start}, [start]
-            while edge:
-                place = edge.pop()
-                more = (around[place] & (signing | silent if linked or place in signing else signing)) - part
-                part |= more
-                edge.extend(more)
-            if not signing <= part and part <= opens:
-                most.append(max(len({(place + step) % n for step in range(h)} & lying) for place in range(n)))
-                break
-    assert most and min(most) >= t - h - 1
+    half, everybody, states = k // 2, 2**n - 1, np.arange(4**n)
+    near = [sum(1 << (place + step) % n for step in range(-half, half + 1) if step) for place in range(n)]
+    if k == n - 1:
+        near = [everybody & ~(1 << place) for place in range(n)]
+    count = np.array([place.bit_count() for place in range(2**n)])
+    signing, silent, lying = (
+        sum(((states // 4**place % 4 == kind) << place for place in range(n)), np.zeros_like(states))
+        for kind in range(3)
+    )
+    gone = everybody & ~(signing | silent | lying)
+    rows = [sum(1 << (place + step) % n for step in range(half)) for place in range(n)]
+    in_a_row = np.max([count[lying & row] for row in rows], axis=0)
+    opens = sum((count[(signing | lying) & (near[place] | 1 << place)] >= t) << place for place in range(n))
+    found = [(n, n)]
+    for part in range(1, 2**n, 2):  # one of its clients is at place 0
+        some = np.flatnonzero((part & ~((signing | silent) & opens) == 0) & (signing & ~part != 0))
+        for place in range(n):
+            if part >> place & 1:
+                unmatched = near[place] & (signing | silent)[some] & ~part
+                without = count[near[place] & (part | (lying | gone)[some])] >= relayed
+                some = some[np.where(signing[some] >> place & 1, unmatched == 0, without)]
+        if some.size:
+            found.append((int(in_a_row[some].min()), int(count[lying[some]].min())))
+    return min(row for row, _ in found), min(helpers for _, helpers in found)
+
+
+@pytest.mark.parametrize(("n", "k", "t"), [(8, 4, 4), (8, 4, 5), (8, 6, 5), (8, 6, 6), (6, 5, 4), (7, 6, 5)])
+def test_no_server_splits_the_signers_of_a_sum(n: int, k: int, t: int) -> None:
+    """The proof in `rules`, by brute force. It takes more than w = t - h - 2 helpers in h places in a row; in a
+    complete graph 2t - n altogether, and one fewer if t - 2 relayed shares were enough (`senders`). With none, nobody
+    need help.
+    """
+    if k == n - 1:
+        assert [least_helpers(n, k, t, relayed)[1] for relayed in (t - 1, t - 2)] == [2 * t - n, 2 * t - n - 1]
+    else:
+        assert least_helpers(n, k, t, t - 1)[0] >= t - k // 2 - 1
+        assert (least_helpers(n, k, t, 0)[0] == 0) == (t <= k)
 
 
 def test_the_ring_is_unknown_until_all_keys_are_announced() -> None:
