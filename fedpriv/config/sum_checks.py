@@ -48,18 +48,17 @@ def _check_protocol(config: Config, threshold: int | None, colluders: int) -> No
         words = f"{OPTION}=protocol asks at most {MOST_MEMBERS} clients in a round, with over_selection {clients}"
         raise OptionError("clients_per_round", config.clients_per_round, words)
     k, chosen = graph_of(clients, threshold, colluders)
-    if k:
-        return
     least = (clients + colluders) // 2 + 1
     if threshold is not None and threshold < least:
         words = f"at least {least} is allowed, above half of {clients} clients and {colluders} colluders together"
         raise OptionError("strategy.server.threshold", threshold, words)
-    if chosen < least:
+    if not k and chosen < least:
         words = f"fewer than a third of the {clients} clients may collude, or name strategy.server.threshold"
         raise OptionError("strategy.client.colluders", colluders, words)
-    if chosen > config.clients_per_round:
-        words = f"the round closes at {config.clients_per_round} replies, and {chosen} clients open a sum"
-        raise OptionError("over_selection", config.over_selection, f"{words}: name strategy.server.threshold")
+    if (opening := max(chosen, least)) > config.clients_per_round:
+        words = f"the round closes at {config.clients_per_round} replies, and {opening} clients open a sum"
+        way = "name strategy.server.threshold" if least <= config.clients_per_round else "ask fewer"
+        raise OptionError("over_selection", config.over_selection, f"{words}: {way}")
 
 
 #: What of a run's options members of a sum need not agree on, by the beginning of its name, with the reason. All others

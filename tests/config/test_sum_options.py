@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import UNSIGNED, release_digest
@@ -38,6 +39,16 @@ def told(config: Config, path: str) -> Config:
             return content
 
     return Other.model_construct(**dict(config))
+
+
+def test_a_new_reason_to_leave_an_option_unsigned_is_given_here_too() -> None:
+    """The list as it was thought over: nobody takes an option out by one line."""
+    assert set(UNSIGNED) == {
+        *("run_dir", "dataset.root", "dataset.test_root", "dataset.cache", "dataset.download", "model.name"),
+        *("privacy.rng", "engine.name", "engine.workers", "engine.threads_per_client", "engine.trainer"),
+        *("engine.address", "engine.device", "engine.gpus_per_worker", "engine.round_timeout"),
+        *("engine.client_memory_mib", "engine.faults", "evaluate", "checkpoint", "attack", "operations", "tracking"),
+    }
 
 
 @pytest.mark.parametrize("strategy", ["ddgauss", "skellam", "cpsgd"])
@@ -95,6 +106,20 @@ def test_colluders_that_no_graph_withstands_are_refused(clients: int, colluders:
         composed(400 if clients == 1000 else colluders - 1, None)
     else:
         composed(colluders, threshold + 1)
+
+
+def test_a_round_that_closes_before_enough_can_sign_is_refused() -> None:
+    """In a sparse graph too, or every round is paid for nothing."""
+    size = ("num_clients=1000", "over_selection=1.5", "strategy.client.colluders=400")
+
+    def composed(replies: int) -> Config:
+        named = (f"clients_per_round={replies}", "strategy.server.min_replies=600")
+        return compose(["strategy=ddgauss", *PROTOCOL, *size, *named])
+
+    t = graph_of(1000, None, 400)[1]
+    with pytest.raises(OptionError, match=f"over_selection=1.5: the round closes at {t - 1} replies, and {t} clients"):
+        composed(t - 1)
+    composed(t)
 
 
 @pytest.mark.parametrize("clients", [2**14 + 1, 60_000, 2**31 - 1])
