@@ -20,6 +20,7 @@ from fedpriv.client.memory import ClientMemory, Waiting, read_memory
 from fedpriv.common.identities import Identity, new_identity
 from fedpriv.common.messages import (
     ATTEMPTS_PER_START,
+    CLIP_NORM,
     CONFIRM,
     KEY_ATTEMPT,
     KEYS,
@@ -45,7 +46,7 @@ from fedpriv.mechanisms.noise_sources import encode_key
 from fedpriv.mechanisms.residues import Residues
 from fedpriv.secure_sum import rules
 from fedpriv.secure_sum.member import Member, join
-from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession
+from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, model_text
 
 _STATE = "sum"  # where the memory holds it, among what waits
 
@@ -57,7 +58,7 @@ class MaskedSum:
         self.site, self.options = site, options
         #: After an upload: what is kept of it beside the release.
         self.waiting: Waiting | None = None
-        self._upload: tuple[Member, Mapping[int, bytes], memoryview] | None = None
+        self._upload: tuple[Member, Mapping[int, bytes], bytes | memoryview] | None = None
 
     @property
     def floor(self) -> int:
@@ -80,7 +81,7 @@ class MaskedSum:
     def expect(self, request: Request, received: np.ndarray) -> None:
         """Before training in TRAIN: the model is the one that was signed, and nothing has left in this sum."""
         member, group = self._member(request, read_memory(self.site.store))
-        theta = np.ascontiguousarray(received).data.cast("B")
+        theta = model_text(received, request.options.get(CLIP_NORM))
         sealed = _by_client(request, SEALED, group.peers(self.site.client))
         rules.same_model(member.session, theta)
         rules.one_upload(member.uploaded)

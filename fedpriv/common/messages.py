@@ -55,7 +55,7 @@ CLIP_BIT, CLIP_REPORTED_NORM, CLIP_CHANGE = "clip-bit", "clip-norm", "clip-chang
 CENTRES, RADII = "centres", "radii"  # one for each named block, where they follow the released weights
 #: A group that shares bits: members, their public keys and signatures, the leader's sealed seed, the round's attempt.
 MEMBERS, PUBLIC_KEYS, SIGNATURES, SEALED, KEY_ATTEMPT = "members", "public-keys", "signatures", "sealed", "key-attempt"
-#: A secure sum: SHA-256 of theta, who has announced keys, whose vectors are in the sum, who has signed for that.
+#: A secure sum: SHA-256 of theta and C^t, who has announced keys, whose vectors are in the sum, who signed for that.
 MODEL_DIGEST, ROSTER, SURVIVORS, SIGNERS = "model-digest", "roster", "survivors", "signers"
 TRAIN_LOSS = "train-loss"  # a release beside the gradient: what loss-weighted aggregation asks of a client
 LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget

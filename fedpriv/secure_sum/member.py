@@ -149,7 +149,7 @@ class Member:
         self, sealed: Mapping[int, bytes], vector: NDArray[Any], theta: bytes | memoryview
     ) -> tuple[Member, NDArray[Any]]:
         """TRAIN: the vector (whole numbers below 2^bits [size]) under all masks. sealed: by neighbour what it sealed
-        for this client. theta: the bytes of the model that came down.
+        for this client. theta: `model_text` of what came down.
         """
         rules.unanswered(self.answer)
         group, session = self._known_group(), self.session

@@ -9,11 +9,17 @@ Symbols: n -> members, t -> threshold, k -> neighbours, U1 -> roster, U2 -> send
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedpriv.common.errors import FedprivError
+from fedpriv.common.records import shown
 from fedpriv.mechanisms.noise_sources import encode_key
 
 PROTOCOL = "fedpriv secure sum 3"
@@ -33,7 +39,7 @@ class SumSession:
     run: its name or number. attempt: the server's, the same for all members. members: sorted ids of all who are asked.
     threshold: shares that open a secret. neighbours: with how many others a client shares masks; 0: with all.
     colluders: members that may help the server. bits: of the modulus. size: whole numbers in a vector. options, model:
-    SHA-256 of the run's options and of theta.
+    SHA-256 of the run's options and of `model_text`.
     """
 
     run: str
@@ -146,6 +152,19 @@ def group_of(session: SumSession, announced: Mapping[int, bytes]) -> Group:
     roster = tuple(sorted(announced))
     text = session.info("group", len(roster), *roster) + b"".join(announced[client] for client in roster)
     return Group(session, roster, announced, hashlib.sha256(text).digest())
+
+
+def model_text(theta: NDArray[Any], clip_norm: object) -> bytes | memoryview:
+    """What members sign of a round's model: the bytes of theta, and the round's C where it moves (else None).
+
+    Raises `SumRefused` for a clip norm that is no float.
+    """
+    text = np.ascontiguousarray(theta).data.cast("B")
+    if clip_norm is None:
+        return text
+    if not isinstance(clip_norm, float):
+        raise SumRefused(f"the server announces the clip norm {shown(clip_norm)}")
+    return b"".join((text, struct.pack("<d", clip_norm)))
 
 
 def in_order(numbers: Sequence[int]) -> bool:

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
 from fedpriv.common.messages import (
+    CLIP_NORM,
     CONFIRM,
     EXCHANGE,
     KEY_ATTEMPT,
@@ -38,7 +39,7 @@ from fedpriv.common.vectors import unpack_vector
 from fedpriv.config.sum_methods import ModularServerOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.masks import word_type
-from fedpriv.secure_sum.sum_session import SumSession
+from fedpriv.secure_sum.sum_session import SumSession, model_text
 from fedpriv.server.exchange import Exchange
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import Population, Round
@@ -62,7 +63,7 @@ class MaskedSums:
         if len(members) < 2:
             self.exchange.give_up(current, len(members), 2, "a secure sum")
         k, t = graph_of(len(members), self.options.threshold, population.colluders)
-        model = hashlib.sha256(unpack_vector(arrays).data).digest()
+        model = hashlib.sha256(model_text(unpack_vector(arrays), options.get(CLIP_NORM))).digest()
         context = (members, t, k, population.colluders, bits, numbers, population.options_digest, model)
         session = SumSession(population.run, current.number, population.attempt, *context)
         collector = self._collector = Collector(session, self.min_replies)

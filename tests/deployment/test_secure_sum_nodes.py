@@ -15,7 +15,19 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedpriv.app import server_app
 from fedpriv.client.memory import ClientMemory
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import ATTEMPT, CONFIRM, EXCHANGE, KEYS, ROUND, SHARES, SURVIVORS, TRAIN, UNMASK, Refusal
+from fedpriv.common.messages import (
+    ATTEMPT,
+    CLIP_NORM,
+    CONFIRM,
+    EXCHANGE,
+    KEYS,
+    ROUND,
+    SHARES,
+    SURVIVORS,
+    TRAIN,
+    UNMASK,
+    Refusal,
+)
 from fedpriv.common.vectors import pack_vector, unpack_array, unpack_vector
 from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import stamp
@@ -174,6 +186,24 @@ def test_a_changed_request_gets_a_code_and_the_others_go_on(
     assert network.booked(0) == (1 if exchange in (CONFIRM, UNMASK) else 0)
 
 
+def test_whoever_is_told_another_clip_norm_of_the_round_uploads_nothing(network: Machines) -> None:
+    """Where C moves it is signed with the model: within the run's bounds it would pass otherwise."""
+    heard: list[Message] = []
+
+    def send(node: int, deliver: Callable[[], Message]) -> Message | None:
+        message = deliver.__defaults__[0]  # type: ignore[attr-defined]
+        if node == 0 and message.metadata.message_type == "train" and told(message)[0] == TRAIN:
+            changed = tampered(message, {CLIP_NORM: 0.9 * message.content["config"][CLIP_NORM]})  # type: ignore[operator, call-overload, index]
+            heard.append(deliver(changed))  # type: ignore[call-arg]
+        return deliver()
+
+    network.serve(
+        network.overrides(f"{RUN} num_rounds=1 strategy.server.clipping=quantile strategy.server.norm_bound=5.0"), send
+    )
+    assert [reply.error.code for reply in heard] == [Refusal.UNSAFE_SUM]
+    assert [network.booked(number) for number in range(NODES)] == [1] * NODES
+
+
 def tampered(message: Message, change: dict[str, Any]) -> Message:
     """The same message with other content; the others share theirs."""
     content = RecordDict(dict(message.content))
@@ -267,7 +297,7 @@ def test_a_run_counts_on_as_many_colluders_as_the_policy_does(network: Machines)
     allow(network, limits=limits | {"min_colluders": 1})
     assert refused(network, network.overrides(RUN)) == {"POLICY"}
     grid = network.serve(network.overrides(f"{RUN} num_rounds=1 strategy.client.colluders=1", run="second"))
-    assert set(codes(grid)) == {"sent"}
+    assert set(codes(grid)) == {"sent"} and kept(network)["session"]["colluders"] == 1
 
 
 def test_after_its_shares_a_node_keeps_its_answer_alone(network: Machines) -> None:
@@ -303,11 +333,17 @@ def allow(network: Machines, **changes: Any) -> None:
 
 def secrets_of(network: Machines) -> list[str]:
     """What node 0 keeps of a sum that would open masks."""
+    state = kept(network)
+    return [name for name in ("secret", "announced", "shares", "survivors") if state[name]]
+
+
+def kept(network: Machines) -> dict[str, Any]:
+    """What node 0 keeps of a sum."""
     (path,) = (network.data(0)).glob("**/runs/*.safetensors")
     memory = ClientMemory.from_bytes(path.read_bytes())
     assert memory.waiting is not None
-    state = json.loads(memory.waiting.tensors["sum"].numpy().tobytes())
-    return [name for name in ("secret", "announced", "shares", "survivors") if state[name]]
+    state: dict[str, Any] = json.loads(memory.waiting.tensors["sum"].numpy().tobytes())
+    return state
 
 
 def test_a_node_signs_one_survivor_set_and_keeps_it_on_its_disk(network: Machines) -> None:

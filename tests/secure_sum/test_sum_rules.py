@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
 from sum_talk import a_session
 
+from fedpriv.client.masked_sum import MaskedSum
+from fedpriv.common.messages import KEY_ATTEMPT, MEMBERS, MODEL_DIGEST, Request
+from fedpriv.common.sum_graph import sparse_graph
 from fedpriv.secure_sum import rules
-from fedpriv.secure_sum.sum_session import Group, SumRefused
+from fedpriv.secure_sum.sum_session import Group, SumRefused, model_text
 
 
 def test_each_rule_at_its_border() -> None:
@@ -52,3 +58,28 @@ def test_each_rule_at_its_border() -> None:
     sparse = {"threshold": 6, "neighbours": 8}
     assert [group(24, colluders=m, **sparse).signers(1) for m in (0, 1, 2, 3)] == [13, 13, 14, 14]
     assert group(24, **sparse).signers(20) == 20
+
+
+def test_the_clip_norm_of_a_round_is_signed_with_its_model() -> None:
+    theta = np.arange(3, dtype=np.float32)
+    texts = [bytes(model_text(theta, clip_norm)) for clip_norm in (None, 0.5, np.nextafter(0.5, 1), np.float64(0.25))]
+    assert texts[0] == theta.tobytes() and len(set(texts)) == len(texts)
+    for wrong in ("0.5", 1, True, [0.5]):
+        with pytest.raises(SumRefused, match="clip norm"):
+            model_text(theta, wrong)
+
+
+@pytest.mark.parametrize(
+    ("clients", "colluders", "threshold"), [(300, 0, None), (300, 15, None), (300, 15, 200), (9, 2, 6)]
+)
+def test_a_clients_own_options_say_graph_threshold_and_colluders(
+    clients: int, colluders: int, threshold: int | None
+) -> None:
+    """Whatever the server says: it names the members alone."""
+    run: dict[str, Any] = {"client": 0, "identity": None, "guard": None, "seed": 0, "options_digest": bytes(32)}
+    site: Any = SimpleNamespace(**run, population=clients, most_members=clients)
+    options: Any = SimpleNamespace(threshold=threshold, colluders=colluders)
+    asked = {MEMBERS: list(range(clients)), KEY_ATTEMPT: 0, MODEL_DIGEST: bytes(32), "neighbours": 2, "threshold": 2}
+    found = MaskedSum(site, options)._session(Request(1, 0, asked), 18, 7)
+    graph = sparse_graph(clients, colluders) if threshold is None else (0, threshold)
+    assert (found.neighbours, found.threshold, found.colluders) == (*graph, colluders)
