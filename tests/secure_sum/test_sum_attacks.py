@@ -198,6 +198,19 @@ def a_copied_key() -> Loot:
     return np.frombuffer(keys_of[0], np.uint8), np.frombuffer(keys_of[1], np.uint8)
 
 
+def shares_relayed_one_way() -> Loot:
+    """The victim is relayed nobody's shares, so no mask but its own hides it; all others are relayed the victim's."""
+    talk = a_talk()
+    talk.keys()
+    talk.shares()
+    _, masked = talk.members[VICTIM].mask({}, talk.given[VICTIM], THETA)
+    others = talk.session.members[1:]
+    for client in others:
+        talk.members[client], _ = talk.members[client].mask(talk.sealed_for(client), talk.given[client], THETA)
+    of_b = answers(talk, others, talk.session.members)
+    return uncovered(talk, masked, None, opened(talk, of_b, VICTIM)), talk.given[VICTIM]
+
+
 ATTACKS: list[tuple[Callable[[], Loot], str]] = [
     (both_shares, "one_survivor_set"),
     (two_sets_under_a_low_threshold, "threshold"),
@@ -208,6 +221,7 @@ ATTACKS: list[tuple[Callable[[], Loot], str]] = [
     (no_signatures, "confirmed"),
     (two_rosters, "same_roster"),
     (a_copied_key, "distinct"),
+    (shares_relayed_one_way, "senders"),
 ]
 
 
@@ -224,7 +238,7 @@ def test_an_attack_is_refused_and_succeeds_once_its_rule_is_gone(
 
 def test_every_rule_has_an_attack_or_a_test_of_its_own() -> None:
     named = {name for name, value in vars(rules).items() if callable(value) and value.__module__ == rules.__name__}
-    alone = {"member", "members", "same_session", "roster", "peers", "senders", "unanswered"}
+    alone = {"member", "members", "same_session", "roster", "peers", "unanswered"}
     assert named == {rule for _, rule in ATTACKS} | alone
 
 
