@@ -94,6 +94,12 @@ class Identity:
             raise KeyRefused(f"the {what} of client {client} is not signed by its identity")
 
 
+#: Of Ed25519: the field's prime, and y of the eight points whose order divides 8.
+_FIELD = 2**255 - 19
+_Y8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
+_SMALL_ORDER = {0, 1, _FIELD - 1, _Y8, _FIELD - _Y8}
+
+
 @lru_cache(maxsize=2**15)
 def verified(public: bytes, text: bytes, signature: bytes) -> bool:
     """Whether the owner of a key signed a text. Kept, since all clients of a simulation ask it of the same texts."""
@@ -129,10 +135,12 @@ def read_identity(key_file: Path, peers_file: Path) -> Identity:
         raise OptionError("node-config identity-key", str(key_file), words) from None
     try:
         found = {int(client): bytes.fromhex(key) for client, key in json.loads(read_regular(peers_file)).items()}
-        for key in found.values():
+        for client, key in found.items():
             Ed25519PublicKey.from_public_bytes(key)
+            if int.from_bytes(key, "little") % 2**255 % _FIELD in _SMALL_ORDER:
+                raise ValueError(f"anybody can sign for client {client}: its key is of small order")
         if len(set(found.values())) < len(found):
             raise ValueError("two ids with one key would count twice")
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise OptionError("node-config peer-keys", str(peers_file), f"must map ids to public keys ({error})") from None
     return Identity(private, found)

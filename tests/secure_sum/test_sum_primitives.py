@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from project_copy import ROOT
 from scipy import stats
 from sum_talk import a_session
 
-from fedpriv.common.identities import KeyPair, KeyRefused, derive, new_identity
+from fedpriv.common.errors import OptionError
+from fedpriv.common.identities import KeyPair, KeyRefused, derive, new_identity, read_identity, verified
 from fedpriv.common.sum_graph import _tails, default_threshold, graph_of, sparse_graph
 from fedpriv.secure_sum import masks, shamir
 from fedpriv.secure_sum.masks import add_masks, word_type
@@ -88,6 +91,28 @@ def test_masks_are_the_counters_blocks_and_wrap_around(bits: int, size: int) -> 
     assert (total == expected).all() and (total != start).any()
     add_masks(total, keys[2:], keys[:2])
     assert (total == start).all()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "01" + 31 * "00",
+        "ec" + 30 * "ff" + "7f",  # of order 2
+        32 * "00",  # of order 4, and with the other x
+        31 * "00" + "80",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",  # of order 8
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+        "ee" + 30 * "ff" + "7f",  # the first one in another form
+    ],
+)
+def test_a_peer_for_whom_anybody_can_sign_is_refused(key: str, tmp_path: Path) -> None:
+    """Under a key of small order a signature of zeros fits one text in eight at least."""
+    assert any(verified(bytes.fromhex(key), b"text %d" % n, b"\1" + bytes(63)) for n in range(200))
+    private, public = new_identity(b"own")
+    (tmp_path / "key").write_bytes(private)
+    (tmp_path / "peers").write_text(json.dumps({"0": public.hex(), "1": key}))
+    with pytest.raises(OptionError, match="peer-keys=.*anybody can sign"):
+        read_identity(tmp_path / "key", tmp_path / "peers")
 
 
 # --- Shamir ------------------------------------------------------------------------------------------------
