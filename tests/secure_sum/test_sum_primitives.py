@@ -111,7 +111,7 @@ def test_a_peer_for_whom_anybody_can_sign_is_refused(key: str, tmp_path: Path) -
     private, public = new_identity(b"own")
     (tmp_path / "key").write_bytes(private)
     (tmp_path / "peers").write_text(json.dumps({"0": public.hex(), "1": key}))
-    with pytest.raises(OptionError, match="peer-keys=.*anybody can sign"):
+    with pytest.raises(OptionError, match=r"peer-keys=.*anybody can sign"):
         read_identity(tmp_path / "key", tmp_path / "peers")
 
 

@@ -83,3 +83,11 @@ def test_a_clients_own_options_say_graph_threshold_and_colluders(
     found = MaskedSum(site, options)._session(Request(1, 0, asked), 18, 7)
     graph = sparse_graph(clients, colluders) if threshold is None else (0, threshold)
     assert (found.neighbours, found.threshold, found.colluders) == (*graph, colluders)
+
+
+@pytest.mark.parametrize(("run", "policy"), [(80, 1), (80, 90), (1, 1)])
+def test_the_floor_is_the_larger_of_the_runs_and_the_policys(run: int, policy: int) -> None:
+    """The account counts on the run's; both are checked before a sum, and a client that is in one asks for both."""
+    site: Any = SimpleNamespace(fewest_survivors=policy)
+    options: Any = SimpleNamespace(min_replies=run)
+    assert MaskedSum(site, options).floor == max(run, policy)
