@@ -280,6 +280,14 @@ def test_the_ring_is_unknown_until_all_keys_are_announced() -> None:
     assert set(group_of(session, fewer).peers(7)) != set(found[0]) - {150}
 
 
+def test_whoever_is_left_out_leaves_a_gap_on_the_ring() -> None:
+    """Of half of the members, half of a client's places are empty: helpers are no closer together than among all."""
+    session = a_session(300, neighbours=60, threshold=32)
+    half = {client: bytes(96) for client in session.members[::2]}
+    counts = [len(group_of(session, half).peers(client)) for client in half]
+    assert max(counts) < 45 and 28 < np.mean(counts) < 32
+
+
 def test_the_pages_table_of_clients_and_colluders_is_computed() -> None:
     """docs/secure_sums.md: k, t, and how many helpers are too many, per clients n and colluders."""
     table = (ROOT / "docs" / "secure_sums.md").read_text().split("| clients n |")[1].split("\n\n")[0].splitlines()[2:]
