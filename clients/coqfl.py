@@ -217,10 +217,13 @@ class CoQFLClient(OneBitClient):
     def quantise(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
         if self.secret is None:
             return super().quantise(p, own, layer, piece)
-        shared = self._shared(layer, piece)
+        return self.mixed(p, self._shared(layer, piece), own, len(self.members), self.member == 0)
+
+    def mixed(self, p: Tensor, shared: Tensor, own: Tensor, size: int, first: bool) -> Tensor:
+        """The bits of one member of a group of so many, from its cells or ranks and its own uniforms."""
         if self.group_size == 2:
-            return mixed_pair_bits(p, shared, own, self.bits, self.member == 0, self.private_share)
-        return mixed_group_bits(p, shared, own, len(self.members), self.private_share)
+            return mixed_pair_bits(p, shared, own, self.bits, first, self.private_share)
+        return mixed_group_bits(p, shared, own, size, self.private_share)
 
     def _shared(self, layer: int, piece: slice) -> Tensor:
         """u or pi(j) of a piece of a layer."""
@@ -306,11 +309,8 @@ class CoQFLClient(OneBitClient):
         ranks = noise.uniform((size, *shape)).argsort(dim=0).argsort(dim=0)
         for member, value in enumerate([length * radius] + [radius] * (size - 1)):
             p, own = self.probability(torch.full(shape, value)), noise.uniform(shape)
-            if size == 2:
-                bits = mixed_pair_bits(p, cell, own, self.bits, member == 0, self.private_share)
-            else:
-                bits = mixed_group_bits(p, ranks[member], own, size, self.private_share)
-            seen.append(bits.float())
+            shared = cell if size == 2 else ranks[member]
+            seen.append(self.mixed(p, shared, own, size, member == 0).float())
         return Release(torch.cat(seen, dim=-1), state)
 
 

@@ -144,6 +144,7 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
     for scope in scopes:
         print(
             f"{scope.name}: {scope.audit}; {scope.dimension:,} numbers of {scope.path}; worst pair: {scope.pair}; "
+            f"looked at {scope.looked_at} in each world; "
             f"at the verified epsilon it would have shown {_shown(scope.expected)}, {at_most(scope.attainable)}"
         )
 

@@ -147,6 +147,7 @@ def write_release_audit(
                 "audited_at_most": json_number(scope.attainable),
                 "audited_dimension": scope.dimension,
                 "audited_trials": scope.audit.trials,
+                "looked_at": [list(size) for size in scope.sizes],
                 "audited_expected": json_number(scope.expected),
                 "verdict": scope.verdict,
                 "rule": scope.audit.rule,

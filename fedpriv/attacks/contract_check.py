@@ -6,13 +6,16 @@ same, so that everything that differs between them is noise (`fedpriv.attacks.no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.attacks.noise_contract import (
     BROKEN,
     Heard,
+    bare_low_bits,
     bare_numbers,
+    booked_distance,
     differences,
     listen,
     presence,
@@ -21,16 +24,18 @@ from fedpriv.attacks.noise_contract import (
     too_long,
     twin_numbers,
 )
+from fedpriv.attacks.server_contract import FEW, check_server
 from fedpriv.client.build import client_class, make_client
 from fedpriv.common.doing import doing
 from fedpriv.config.schema import Config
-from fedpriv.mechanisms.optimisers import Adam
-from fedpriv.privacy.events import BLIND_TO_COHORT, Gaussian, PoissonGaussian
+from fedpriv.privacy.events import BLIND_TO_COHORT, Binomial, DiscreteGaussianSum, Event, SkellamSum
 
 #: Clients of a round: with sixteen or more, the spread of single numbers is judged.
 CLIENTS = 16
 #: Fewest numbers of a release whose standard deviation is compared between data sets.
 NUMBERS = 500
+#: Least noise in steps of its grid: rounding, of half a step at most, then changes its size by 1.4 %.
+STEPS = 3.0
 #: Pixel values of the pictures that all clients hold: updates from within the clip norm to far beyond it.
 LOUD = (100.0, -100.0, 1e9)
 
@@ -57,21 +62,18 @@ class Contract:
 def check_contract(config: Config) -> Contract:
     """Real rounds of a few clients with the run's method, options and model."""
     kind = client_class(config)
-    if make_client(config).threat.observer in BLIND_TO_COHORT:
-        return Contract((), (), skipped="the server is trusted with what clients send")
-    config, rounds = _few(config)
     doing("the noise contract in real rounds")
+    if make_client(config).threat.observer in BLIND_TO_COHORT:
+        return _of_the_server(*_few(config, FEW))
+    config, rounds = _few(config, CLIENTS)
     plain = BROKEN if kind.traits.clips_examples or kind.traits.canary_everywhere else 1.0
     real = listen(config, plain, rounds=rounds)
     if real.leaks:
         return Contract((), (), skipped=f"the ledger itself books no bound: {real.leaks[0]}")
-    # Secure noise never repeats: what compares releases under the same keys needs seeded ones.
-    allowed, seeded = ["diagnostics leaves"] if config.privacy.rng == "seeded" else [], config
-    if config.privacy.rng != "seeded":
-        seeded = config.model_copy(update={"privacy": config.privacy.model_copy(update={"rng": "seeded"})})
+    allowed, seeded = ["diagnostics leaves"] if config.privacy.rng == "seeded" else [], _seeded(config)
     heard, again, *others = (listen(seeded, value, rounds=rounds) for value in (plain, plain, BROKEN, LOUD[-1]))
     found = {
-        "every number has noise": bare_numbers(real),
+        "every number has noise": [*bare_numbers(real), *bare_low_bits(real)],
         "of its own": [*shared_noise(real), *twin_numbers(real)],
         "which the data do not seed": differences(heard, again),
         "nothing beside the release": [words for words in surplus(real) if words not in allowed],
@@ -85,11 +87,28 @@ def check_contract(config: Config) -> Contract:
     return Contract(findings, tuple(found), len(heard.clients), numbers)
 
 
-def _few(config: Config) -> tuple[Config, int]:
+def _of_the_server(config: Config, rounds: int) -> Contract:
+    """Of a server that is trusted with what clients send: its models."""
+    leak = make_client(config).exact_leak()
+    if leak is not None:
+        return Contract((), (), skipped=f"the ledger itself books no bound: {leak}")
+    found, numbers = check_server(_seeded(config), config, rounds, LOUD)
+    findings = tuple(words for many in found.values() for words in _few_words(many))
+    return Contract(findings, tuple(found), config.num_clients, numbers)
+
+
+def _seeded(config: Config) -> Config:
+    """Secure noise never repeats: what compares releases under the same keys needs seeded ones."""
+    if config.privacy.rng == "seeded":
+        return config
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update={"rng": "seeded"})})
+
+
+def _few(config: Config, least: int) -> tuple[Config, int]:
     """(the same method, privacy and model with a few clients that take one step, how many rounds to listen to)."""
     from fedpriv.config.compose import compose
 
-    clients = max(CLIENTS, int(config.strategy.server.get("min_replies") or 0))
+    clients = max(least, int(config.strategy.server.get("min_replies") or 0))
     plain = compose(["engine=inprocess", f"num_clients={clients}", f"clients_per_round={clients}"])
     once = config.strategy.server.get("participation") == "once" or config.strategy.server.get("participations") == 1
     few = config.model_copy(
@@ -108,12 +127,20 @@ def _few(config: Config) -> tuple[Config, int]:
 
 
 def _additive(heard: Heard) -> bool:
-    """Whether a release is its value and noise, and all that was booked for those of the first round is Gaussian."""
-    own = client_class(heard.config).threat
-    if isinstance(getattr(make_client(heard.config), "optimiser", None), Adam):
-        return False  # which stands between the noise and what leaves
-    events = [entry.event for entry in heard.entries if entry.round == 1 and entry.event.threat == own]
-    return bool(events) and all(isinstance(event, Gaussian | PoissonGaussian) for event in events)
+    """Whether a release is its value and noise beside which rounding to the grid does not count."""
+    if booked_distance(heard) is None:
+        return False
+    steps = [_steps(entry.event) for entry in heard.entries]
+    return min(steps, default=math.inf) >= STEPS
+
+
+def _steps(event: Event) -> float:
+    """Standard deviation of whole-number noise in steps of its grid; infinite for any other."""
+    if isinstance(event, DiscreteGaussianSum):
+        return event.sigma
+    if isinstance(event, SkellamSum):
+        return math.sqrt(event.variance)
+    return math.sqrt(event.trials) / 2 if isinstance(event, Binomial) else math.inf
 
 
 def _few_words(findings: Sequence[str]) -> list[str]:

@@ -23,7 +23,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 
+from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client
+from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.client.selecting import SelectingClient
 from fedpriv.common.messages import NUM_EXAMPLES
 from fedpriv.common.records import ARRAYS, DIAGNOSTICS, METRICS
@@ -34,7 +36,18 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
-from fedpriv.privacy.events import Entry, Gaussian, NoBound, PoissonGaussian
+from fedpriv.mechanisms.optimisers import SGD
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    Binomial,
+    DiscreteGaussianSum,
+    Entry,
+    Event,
+    Gaussian,
+    NoBound,
+    PoissonGaussian,
+    SkellamSum,
+)
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 from fedpriv.server.summing import SummingServer
@@ -52,6 +65,10 @@ MOST_CORRELATION = 0.5
 MOST_COMPARED, ALIKE, FEWEST_VALUES = 4096, 0.999, 1000
 #: Relative error of a standard deviation over all numbers of eight clients, and of the noise's grid.
 TOLERANCE = 0.08
+#: Events of noise that is added, whatever its law.
+ADDED = (Gaussian, PoissonGaussian, DiscreteGaussianSum, SkellamSum, Binomial)
+#: Numbers whose noise is so many times that of the others, or its inverse, travel beside a vector.
+BESIDE = 4.0
 #: Value of pixels whose picture contributes nothing: its gradient is not a number.
 BROKEN = math.nan
 
@@ -59,20 +76,33 @@ BROKEN = math.nan
 class TwinWorker(Worker):
     """A worker whose clients all hold the same pictures: row 0 is (``value``, ``label``), every other row is
     (``other``, label); all pixels of a picture have one value. A picture of NaN contributes nothing. The rows
-    drawn are recorded.
+    drawn are recorded. plain: a step of SGD in the place of any other optimizer's, so that a release is its noisy
+    gradient, and a client's first row drawn in the place of row 0, so that it is drawn.
     """
 
-    def __init__(self, config: Config, value: float, label: int, other: float | None = None) -> None:
+    def __init__(
+        self, config: Config, value: float, label: int, other: float | None = None, plain: bool = False
+    ) -> None:
         super().__init__(config)
+        self.plain = plain
+        self.first: dict[int, int] = {}
         self.value, self.label, self.other = value, label, value if other is None else other
         self.drawn: list[tuple[int, NDArray[np.int64]]] = []
+
+    def client(self, client: int, *others: Any) -> Client:
+        real = super().client(client, *others)
+        if self.plain and isinstance(real, ExampleLevelClient):
+            vars(real)["optimiser"] = SGD()  # a cached property
+        return real
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
         rows = np.arange(1) if chosen is None else chosen
         if chosen is not None:
             self.drawn.append((client, rows))
         images = torch.full((len(rows), *self.data.dataset.shape), self.other)
-        images[torch.from_numpy(rows == 0)] = self.value
+        if self.plain and len(rows):
+            self.first.setdefault(client, int(rows[0]))
+        images[torch.from_numpy(rows == self.first.get(client, 0))] = self.value
         return LocalData(images, torch.full((len(rows),), self.label))
 
 
@@ -149,6 +179,7 @@ def listen(
     other: float | None = None,
     flat: bool = False,
     rounds: int | None = None,
+    plain: bool = False,
 ) -> Heard:
     """Runs ``rounds`` (None: all) of ``config`` in this process; all clients hold the same pictures (`TwinWorker`).
 
@@ -156,7 +187,7 @@ def listen(
     """
     engine = config.engine.model_copy(update={"name": "inprocess", "device": "cpu", "faults": ()})
     config = in_the_open(config.model_copy(update={"engine": engine, "run_dir": None}))
-    worker = TwinWorker(config, value, label, other)
+    worker = TwinWorker(config, value, label, other, plain)
     adopt(config, worker)
     strategy = make_strategy(config, worker)
     hides = issubclass(client_class(config), SelectingClient)
@@ -206,7 +237,7 @@ _ENDS: tuple[tuple[Any, float], ...] = ((np.min, -math.inf), (np.max, math.inf))
 
 def shared_noise(heard: Heard) -> list[str]:
     """Clients with equal noise in a round; and, for a method without state, rounds with equal noise of a client."""
-    noises = [_noise(values) for values in heard.releases()]
+    noises = [noise_parts(values) for values in heard.releases()]
     found = []
     for place, noise in enumerate(noises):
         together = noise @ noise.T
@@ -241,14 +272,33 @@ def twin_numbers(heard: Heard) -> list[str]:
     return found
 
 
-def _spread(values: Floats) -> float:
+def bare_low_bits(heard: Heard) -> list[str]:
+    """Releases in which more low bits are the same under every key than fair coins would be: the lowest of whole
+    numbers, the last eight of float32. Not of a few values, as bits are.
+    """
+    found = []
+    for place, values in enumerate(heard.releases()):
+        whole = values[:, ~np.isnan(values).any(0)]
+        if len(whole) < 16 or len(np.unique(whole)) < FEWEST_VALUES:
+            continue
+        if np.array_equal(whole, np.rint(whole)):
+            bits = whole.astype(np.int64) & 1
+        else:
+            bits = whole.astype(np.float32).view(np.int32) & 0xFF
+        alike = int((bits == bits[0]).all(0).sum())
+        if alike > binom.isf(BY_CHANCE, bits.shape[1], 2.0 ** (1 - len(bits))):
+            found.append(f"round {place + 1}: the low bits of {alike} numbers are the same under every key")
+    return found
+
+
+def spread_of(values: Floats) -> float:
     """Standard deviation between clients, of numbers that two or more sent."""
     sent = (~np.isnan(values)).sum(0)
     values, sent = values[:, sent >= 2], sent[sent >= 2]
     return float(np.sqrt(np.nansum((values - np.nanmean(values, axis=0)) ** 2) / (sent - 1).sum()))
 
 
-def _noise(values: Floats) -> Floats:
+def noise_parts(values: Floats) -> Floats:
     """The part of releases [k, d] that differs between clients, rows scaled to length 1."""
     means = np.nansum(values, axis=0) / np.maximum(1, (~np.isnan(values)).sum(0))
     centred = np.nan_to_num(values - means)
@@ -283,23 +333,25 @@ def presence(recordings: Sequence[Heard]) -> list[str]:
 
 def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]:
     """Data of (pixel value, label) whose releases under the same keys are further apart, in units of the noise's own
-    standard deviation, than the ledger's multiplier allows; and data under which there is no noise.
+    standard deviation, than the ledger counts on; and data under which there is no noise.
 
-    For additive Gaussian noise in the first round. Example-level methods: the picture among others without gradient,
-    against its absence. One of the pictures should be `BROKEN`: it has no effect, and must have the same noise.
+    For noise that is added (`ADDED`) in the first round. Example-level methods: the picture among others without
+    gradient, against its absence. One of the pictures should be `BROKEN`: it has no effect, and must have the same
+    noise.
     """
     by_example = client_class(config).threat.unit == "example" and client_class(config).traits.clips_examples
-    base = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=1)
-    events = [e.event for e in base.entries if e.client == base.clients[0] and e.round == 1]
-    events = [event for event in events if event.threat == client_class(config).threat]
-    if not all(isinstance(event, Gaussian | PoissonGaussian) for event in events):
-        raise ValueError(f"{config.strategy.name}: not all noise is Gaussian")
-    allowed = math.sqrt(sum(1 / event.multiplier**2 for event in events))  # type: ignore[attr-defined]
+    base = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=1, plain=True)
+    allowed = booked_distance(base)
+    if allowed is None:
+        raise ValueError(f"{config.strategy.name}: not all noise is added")
     found, releases = [], [("broken data", base.releases()[0])]
     for value, label in pictures:
         name = f"pixels of {value:g}, label {label}"
-        releases.append((name, listen(config, value, label, BROKEN, flat=True, rounds=1).releases()[0]))
-    spreads = [_spread(release) for _, release in releases]
+        heard = listen(config, value, label, BROKEN, flat=True, rounds=1, plain=True)
+        releases.append((name, heard.releases()[0]))
+    kept = _of_the_vector(releases[0][1])
+    releases = [(name, release[:, kept]) for name, release in releases]
+    spreads = [spread_of(release) for _, release in releases]
     typical = float(np.median(spreads))
     for (name, _), spread in zip(releases, spreads, strict=True):
         if not abs(spread / typical - 1) < TOLERANCE:
@@ -311,6 +363,37 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
                 words = f"{moved:.3g} standard deviations apart, the ledger counts on {allowed:.3g}"
                 found.append(f"{name} and {against}: {words}")
     return found
+
+
+def booked_distance(heard: Heard) -> float | None:
+    """How far one unit may move a client's release of the first round, in standard deviations of its noise, as the
+    ledger counts on it; None where not all of that is noise that is added.
+
+    What goes into a secure sum is heard alone, so it is held against what is booked for that.
+    """
+    booked = [entry.event for entry in heard.entries if entry.client == heard.clients[0] and entry.round == 1]
+    own = client_class(heard.config).threat
+    threat = CLIENT_TO_SERVER if any(event.threat == CLIENT_TO_SERVER for event in booked) else own
+    events = [event for event in booked if event.threat == threat]
+    if not events or not all(isinstance(event, ADDED) for event in events):
+        return None
+    return math.sqrt(sum(event.count * apart(event) ** 2 for event in events))
+
+
+def apart(event: Event) -> float:
+    """Sensitivity / standard deviation. Of several steps in one release the noises add up, and so may what an example
+    moves: at most the square root of their number times this.
+    """
+    if isinstance(event, Binomial):  # the variance of a fair coin is 1/4
+        return event.l2 / (event.step * math.sqrt(event.trials) / 2) if event.trials else math.inf
+    multiplier = event.multiplier  # type: ignore[attr-defined]
+    return 1 / multiplier if multiplier else math.inf
+
+
+def _of_the_vector(values: Floats) -> NDArray[np.bool_]:
+    """Which numbers [n] of releases [k, n] have noise like the others', or are not always sent."""
+    spread = values.std(0)
+    return np.asarray(~(np.abs(np.log(np.maximum(spread, 1e-300) / np.nanmedian(spread))) > math.log(BESIDE)))
 
 
 def wrong_batches(heard: Heard) -> list[str]:

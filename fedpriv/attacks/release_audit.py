@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,8 @@ class AuditedScope:
     """An audit of a number of participations, with the epsilon claimed and verified for the same number.
 
     pair: of data, that was told apart best. dimension: numbers of a release that the audit was of. path: the code that
-    made it. expected: what the audit would show at least, in a share ``confidence`` of audits, of a mechanism at its
-    verified epsilon; attainable: at most.
+    made it. sizes: (numbers of a release, trials), of all that was looked at. expected: what the audit would show at
+    least, in a share ``confidence`` of audits, of a mechanism at its verified epsilon; attainable: at most.
     """
 
     name: str
@@ -73,6 +73,12 @@ class AuditedScope:
     expected: float
     attainable: float
     verdict: str
+    sizes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def looked_at(self) -> str:
+        """In words, the longest releases first."""
+        return " and ".join(f"{trials:,} trials of {numbers:,} numbers" for numbers, trials in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -152,9 +158,10 @@ def audit_mechanism(
     The error probability is divided among the looks, and among ``scopes`` such audits, so that all bounds hold together
     with the stated confidence. own: the run's dimension.
     """
-    looks = planned_looks(client, participations, trials, None if one_coordinate else own, scopes)
+    looks = planned_looks(client, participations, trials, own, scopes)
     if one_coordinate:
-        looks = [replace(look, dimension=1) for look in looks]
+        pairs = client.worst_case_pairs(participations)
+        looks = [Look(pair, 1, trials) for pair in [*pairs, *further_pairs(client, pairs)]]
     found: list[tuple[Audit, Look]] = []
     with recorded_path(client) as path:
         for index, look in enumerate(looks):
@@ -199,6 +206,7 @@ def audit_mechanism(
         expected,
         attainable,
         words,
+        tuple(sorted({look.dimension: look.trials for look in reversed(looks)}.items(), reverse=True)),
     )
 
 

