@@ -17,12 +17,14 @@ from fedpriv.attacks.noise_contract import (
     bare_numbers,
     booked_distance,
     differences,
+    less_later,
     listen,
     presence,
     shared_noise,
     surplus,
     too_long,
     twin_numbers,
+    unlike_samples,
 )
 from fedpriv.attacks.server_contract import FEW, check_server
 from fedpriv.client.build import client_class, make_client
@@ -79,10 +81,12 @@ def check_contract(config: Config) -> Contract:
         "nothing beside the release": [words for words in surplus(real) if words not in allowed],
         "no data decide whether or how much is sent": presence([heard, *others]),
     }
+    if real.drawn:
+        found["batches are samples"] = unlike_samples(real)
     numbers = heard.releases()[0].shape[1] if heard.releases() else 0
     if _additive(heard) and numbers >= NUMBERS and not any(found.values()):
         moved = too_long(seeded, [(value, 0) for value in LOUD])
-        found["no data move it further, or change its noise"] = moved
+        found["no data move it further, or change its noise"] = [*moved, *less_later(seeded, rounds)]
     findings = tuple(words for many in found.values() for words in _few_words(many))
     return Contract(findings, tuple(found), len(heard.clients), numbers)
 

@@ -341,7 +341,7 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
     """
     by_example = client_class(config).threat.unit == "example" and client_class(config).traits.clips_examples
     base = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=1, plain=True)
-    allowed = booked_distance(base)
+    allowed = booked_distance(base, bound=True)
     if allowed is None:
         raise ValueError(f"{config.strategy.name}: not all noise is added")
     found, releases = [], [("broken data", base.releases()[0])]
@@ -365,13 +365,43 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
     return found
 
 
-def booked_distance(heard: Heard) -> float | None:
-    """How far one unit may move a client's release of the first round, in standard deviations of its noise, as the
-    ledger counts on it; None where not all of that is noise that is added.
+def less_later(config: Config, rounds: int) -> list[str]:
+    """Later rounds with less noise, against the first, than the ledger says was spent; rounds that spent more than is
+    booked.
+
+    For noise that is added, by a method without state or with an optimizer's alone, and a clip norm that stays.
+    """
+    kind, fixed = client_class(config), config.client_options().get("clipping", "fixed") == "fixed"
+    if rounds < 2 or not fixed or not (kind.State is None or issubclass(kind, ExampleLevelClient)):
+        return []
+    heard = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=rounds, plain=True)
+    distances = [booked_distance(heard, place + 1) for place in range(len(heard.releases()))]
+    if any(distance is None or not math.isfinite(distance) for distance in distances):
+        return []
+    vectors = _of_the_vector(heard.releases()[0])
+    noises = [
+        spread_of(values[:, vectors]) * distance for values, distance in zip(heard.releases(), distances, strict=True)
+    ]  # type: ignore[operator]
+    found = []
+    for place, distance in enumerate(distances):
+        bound = booked_distance(heard, place + 1, bound=True)
+        if bound is not None and float(distance or 0) > bound * (1 + 1e-9):
+            found.append(f"round {place + 1}: {distance:.3g} standard deviations apart, {bound:.3g} are booked")
+    return found + [
+        f"round {place + 1} has {noise / noises[0]:.3g} of the noise that the ledger counts on, against the first"
+        for place, noise in enumerate(noises)
+        if not noise > noises[0] * (1 - TOLERANCE)
+    ]
+
+
+def booked_distance(heard: Heard, server_round: int = 1, *, bound: bool = False) -> float | None:
+    """How far one unit may move a client's release of a round, in standard deviations of its noise, by what the ledger
+    says was spent (``bound``: was booked before); None where not all of that is noise that is added.
 
     What goes into a secure sum is heard alone, so it is held against what is booked for that.
     """
-    booked = [entry.event for entry in heard.entries if entry.client == heard.clients[0] and entry.round == 1]
+    entries = [entry for entry in heard.entries if entry.client == heard.clients[0] and entry.round == server_round]
+    booked = [entry.event if bound else entry.spent for entry in entries]
     own = client_class(heard.config).threat
     threat = CLIENT_TO_SERVER if any(event.threat == CLIENT_TO_SERVER for event in booked) else own
     events = [event for event in booked if event.threat == threat]
@@ -391,9 +421,30 @@ def apart(event: Event) -> float:
 
 
 def _of_the_vector(values: Floats) -> NDArray[np.bool_]:
-    """Which numbers [n] of releases [k, n] have noise like the others', or are not always sent."""
-    spread = values.std(0)
-    return np.asarray(~(np.abs(np.log(np.maximum(spread, 1e-300) / np.nanmedian(spread))) > math.log(BESIDE)))
+    """Which numbers [n] of releases [k, n] have noise like the others'; all that not every client sends."""
+    kept, full = np.ones(values.shape[1], bool), ~np.isnan(values).any(0)
+    if full.any():
+        spread = np.maximum(values[:, full].std(0), 1e-300)
+        kept[full] = np.abs(np.log(spread / np.median(spread))) <= math.log(BESIDE)
+    return kept
+
+
+def unlike_samples(heard: Heard) -> list[str]:
+    """Batches that are no Poisson samples at the rate in the ledger: their sizes, exactly, and repeated ones."""
+    found = []
+    for client in heard.clients:
+        events = [e.event for e in heard.entries if e.client == client and isinstance(e.event, PoissonGaussian)]
+        own, examples = [rows for number, rows in heard.drawn if number == client], int(heard.examples[client])
+        if not events or not own:
+            continue
+        rate, drawn, of = events[0].sampling_rate, sum(map(len, own)), len(own) * examples
+        chance = min(binom.cdf(drawn, of, rate), binom.sf(drawn - 1, of, rate))
+        if chance < BY_CHANCE / len(heard.clients):
+            found.append(f"client {client} drew {drawn} of {of} examples, the ledger counts on {rate:.3g} of them")
+        alike = len(own) - len({rows.tobytes() for rows in own})
+        if alike and len(own) ** 2 * (rate**2 + (1 - rate) ** 2) ** examples < BY_CHANCE / len(heard.clients):
+            found.append(f"client {client} drew {alike} of its {len(own)} batches twice")
+    return found
 
 
 def wrong_batches(heard: Heard) -> list[str]:

@@ -25,6 +25,7 @@ from fedpriv.privacy.audit_power import expected_bound, verified_curve
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.event_costs import one_coordinate as single_coordinate
+from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations
 
@@ -104,15 +105,22 @@ def planned_looks(
     if own is None:
         return [Look(pair, DIMENSION, trials) for pair in pairs]
     extra = further_pairs(client, pairs)
+    numbers = max(own, _width(client, pairs[0], own)) * max(1, participations)
     share = ALL_NUMBERS / scopes / (len(pairs) + EXTRA_SHARE * len(extra))
     found = []
     for pair, part in [*((pair, share) for pair in pairs), *((pair, EXTRA_SHARE * share) for pair in extra)]:
-        affordable = min(trials, int(part / (2 * own * max(1, participations))))
+        affordable = min(trials, int(part / (2 * numbers)))
         if affordable >= FEWEST_TRIALS:
             found.append(Look(pair, own, affordable))
     if client.alike_at_any_dimension and not any(look.trials == trials for look in found):
         found.extend(Look(pair, DIMENSION, trials) for pair in pairs)
     return found or [Look(pair, own, FEWEST_TRIALS) for pair in pairs]
+
+
+def _width(client: Client, pair: Neighbours, dimension: int) -> int:
+    """Numbers of a trial's release, of which several steps have more than the model."""
+    one = Look(pair, dimension, 1)
+    return max((release.value.shape[1] for release in _releases(client, one, True, 1, SeededNoise(0))), default=1)
 
 
 def further_pairs(client: Client, pairs: Sequence[Neighbours]) -> list[Neighbours]:
@@ -212,8 +220,10 @@ def audit_mechanism(
 
 @contextmanager
 def recorded_path(client: Client) -> Iterator[Callable[[], str]]:
-    """Gives the code that was run, in words: whether the method's ``audit_release`` went through its ``release``."""
-    real, called = client.release, []
+    """Gives the code that was run, in words: whether the method's ``audit_release`` went through its ``release``, and
+    that is all that the observer sees the work of.
+    """
+    real, called, blind = client.release, [], client.threat.observer in BLIND_TO_COHORT
 
     def release(*arguments: Any) -> Release:
         called.append(True)
@@ -221,7 +231,7 @@ def recorded_path(client: Client) -> Iterator[Callable[[], str]]:
 
     client.release = release  # type: ignore[assignment,method-assign]
     try:
-        yield lambda: "release()" if called else f"{type(client).__name__}.audit_release()"
+        yield lambda: "release()" if called and not blind else f"{type(client).__name__}.audit_release()"
     finally:
         del client.release
 

@@ -11,18 +11,29 @@ import numpy as np
 import pytest
 import torch
 
+import clients.fedldp as fedldp
 import fedpriv.client.example_level as example_level
 import fedpriv.mechanisms.per_example as per_example
 import fedpriv.server.noisy_gradient as noisy_gradient
 import strategies.dpftrl as dpftrl
 from clients.cpsgd import CpSGDClient
 from fedpriv.attacks.contract_check import check_contract
-from fedpriv.attacks.noise_contract import Heard, bare_low_bits, booked_distance, listen, too_long
+from fedpriv.attacks.noise_contract import (
+    Heard,
+    bare_low_bits,
+    booked_distance,
+    less_later,
+    listen,
+    too_long,
+    unlike_samples,
+)
 from fedpriv.client.build import make_client
+from fedpriv.client.example_level import EXAMPLE_TO_SERVER
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.binomial_grid import BinomialGrid
+from fedpriv.privacy.events import Entry, PoissonGaussian
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.runs.planning import with_target
 
@@ -132,6 +143,38 @@ def test_low_bits_of_floats_are_the_last_eight() -> None:
     assert bare_low_bits(Heard(config_of(*AGN), rounds=[{"arrays": values.astype(np.float64)}])) == []
     ends = ((values.view(np.int32) & ~0xFF) | 0x3A).view(np.float32).astype(np.float64)
     assert bare_low_bits(Heard(config_of(*AGN), rounds=[{"arrays": ends}]))
+
+
+# --- later rounds, and batches --------------------------------------------------------------------------------
+
+
+def test_less_noise_in_later_rounds_is_found(monkeypatch: Patch) -> None:
+    """Also behind Adam. Noise that decays as it is booked is no finding."""
+    real = example_level.ExampleLevelClient.sigma
+    for name in ("fedldp", "anr", "dpfl_agn"):
+        assert less_later(config_of(f"strategy={name}"), 2) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(example_level.ExampleLevelClient, "sigma", lambda self, asked: real(self, asked) / asked.round)
+        assert "are booked" in less_later(config_of("strategy=dpfl_agn"), 2)[0]
+    before = fedldp.add_normal
+    rounds = iter([1] * 8 + [4] * 8)
+    monkeypatch.setattr(fedldp, "add_normal", lambda values, std, noise: before(values, std / next(rounds), noise))
+    assert "of the noise that" in less_later(config_of("strategy=fedldp"), 2)[0]
+
+
+def sampled(*rows: list[int]) -> Heard:
+    """A client of 40 examples that drew these batches at the rate 1/4."""
+    event = PoissonGaussian(threat=EXAMPLE_TO_SERVER, multiplier=1.0, sampling_rate=0.25, count=len(rows))
+    drawn = [(0, np.array(batch)) for batch in rows]
+    return Heard(config_of(*AGN), [0], entries=[Entry(1, 0, 0, 0, event)], drawn=drawn, examples=np.array([40]))
+
+
+def test_batches_that_are_no_samples_are_found() -> None:
+    few, others = [1, 4, 7, 9, 12, 20, 22, 30, 31], [0, 4, 8, 9, 13, 20, 21, 25, 32, 37, 38]
+    assert unlike_samples(sampled(few, others)) == []
+    assert "drew 80 of 80" in unlike_samples(sampled([*range(40)], [*range(40)]))[0]
+    assert "drew 0 of 120" in unlike_samples(sampled([], [], []))[0]
+    assert "1 of its 2 batches twice" in unlike_samples(sampled(few, few))[0]
 
 
 # --- a trusted server's models ----------------------------------------------------------------------------
