@@ -375,17 +375,17 @@ def less_later(config: Config, rounds: int) -> list[str]:
     if rounds < 2 or not fixed or not (kind.State is None or issubclass(kind, ExampleLevelClient)):
         return []
     heard = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=rounds, plain=True)
-    distances = [booked_distance(heard, place + 1) for place in range(len(heard.releases()))]
-    if any(distance is None or not math.isfinite(distance) for distance in distances):
+    spent = [booked_distance(heard, place + 1) for place in range(len(heard.releases()))]
+    distances = [distance for distance in spent if distance is not None and math.isfinite(distance)]
+    if len(distances) < len(spent):
         return []
     vectors = _of_the_vector(heard.releases()[0])
-    noises = [
-        spread_of(values[:, vectors]) * distance for values, distance in zip(heard.releases(), distances, strict=True)
-    ]  # type: ignore[operator]
+    spreads = [spread_of(values[:, vectors]) for values in heard.releases()]
+    noises = [spread * distance for spread, distance in zip(spreads, distances, strict=True)]
     found = []
     for place, distance in enumerate(distances):
         bound = booked_distance(heard, place + 1, bound=True)
-        if bound is not None and float(distance or 0) > bound * (1 + 1e-9):
+        if bound is not None and distance > bound * (1 + 1e-9):
             found.append(f"round {place + 1}: {distance:.3g} standard deviations apart, {bound:.3g} are booked")
     return found + [
         f"round {place + 1} has {noise / noises[0]:.3g} of the noise that the ledger counts on, against the first"
