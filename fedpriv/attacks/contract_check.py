@@ -10,19 +10,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedpriv.attacks.noise_amounts import booked_distance, less_later, too_long
 from fedpriv.attacks.noise_contract import (
     BROKEN,
     Heard,
     bare_low_bits,
     bare_numbers,
-    booked_distance,
     differences,
-    less_later,
     listen,
     presence,
     shared_noise,
     surplus,
-    too_long,
     twin_numbers,
     unlike_samples,
 )

@@ -38,15 +38,9 @@ from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.mechanisms.optimisers import SGD
 from fedpriv.privacy.events import (
-    CLIENT_TO_SERVER,
-    Binomial,
-    DiscreteGaussianSum,
     Entry,
-    Event,
-    Gaussian,
     NoBound,
     PoissonGaussian,
-    SkellamSum,
 )
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
@@ -63,12 +57,6 @@ BY_CHANCE = 1e-5
 MOST_CORRELATION = 0.5
 #: Numbers of one release are compared up to this many, above this correlation, where they take as many values.
 MOST_COMPARED, ALIKE, FEWEST_VALUES = 4096, 0.999, 1000
-#: Relative error of a standard deviation over all numbers of eight clients, and of the noise's grid.
-TOLERANCE = 0.08
-#: Events of noise that is added, whatever its law.
-ADDED = (Gaussian, PoissonGaussian, DiscreteGaussianSum, SkellamSum, Binomial)
-#: Numbers whose noise is so many times that of the others, or its inverse, travel beside a vector.
-BESIDE = 4.0
 #: Value of pixels whose picture contributes nothing: its gradient is not a number.
 BROKEN = math.nan
 
@@ -329,104 +317,6 @@ def presence(recordings: Sequence[Heard]) -> list[str]:
             if of(other) != of(recordings[0]):
                 found.append(f"with other data other {words}")
     return list(dict.fromkeys(found))
-
-
-def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]:
-    """Data of (pixel value, label) whose releases under the same keys are further apart, in units of the noise's own
-    standard deviation, than the ledger counts on; and data under which there is no noise.
-
-    For noise that is added (`ADDED`) in the first round. Example-level methods: the picture among others without
-    gradient, against its absence. One of the pictures should be `BROKEN`: it has no effect, and must have the same
-    noise.
-    """
-    by_example = client_class(config).threat.unit == "example" and client_class(config).traits.clips_examples
-    base = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=1, plain=True)
-    allowed = booked_distance(base, bound=True)
-    if allowed is None:
-        raise ValueError(f"{config.strategy.name}: not all noise is added")
-    found, releases = [], [("broken data", base.releases()[0])]
-    for value, label in pictures:
-        name = f"pixels of {value:g}, label {label}"
-        heard = listen(config, value, label, BROKEN, flat=True, rounds=1, plain=True)
-        releases.append((name, heard.releases()[0]))
-    kept = _of_the_vector(releases[0][1])
-    releases = [(name, release[:, kept]) for name, release in releases]
-    spreads = [spread_of(release) for _, release in releases]
-    typical = float(np.median(spreads))
-    for (name, _), spread in zip(releases, spreads, strict=True):
-        if not abs(spread / typical - 1) < TOLERANCE:
-            found.append(f"{name}: noise of {spread:.3g}, elsewhere {typical:.3g}")
-    for index, (name, release) in enumerate(releases):
-        for against, baseline in releases[: 1 if by_example else index]:
-            moved = float(np.linalg.norm(np.nan_to_num(release - baseline), axis=1).max()) / typical
-            if not moved <= allowed * (1 + TOLERANCE):
-                words = f"{moved:.3g} standard deviations apart, the ledger counts on {allowed:.3g}"
-                found.append(f"{name} and {against}: {words}")
-    return found
-
-
-def less_later(config: Config, rounds: int) -> list[str]:
-    """Later rounds with less noise, against the first, than the ledger says was spent; rounds that spent more than is
-    booked.
-
-    For noise that is added, by a method without state or with an optimizer's alone, and a clip norm that stays.
-    """
-    kind, fixed = client_class(config), config.client_options().get("clipping", "fixed") == "fixed"
-    if rounds < 2 or not fixed or not (kind.State is None or issubclass(kind, ExampleLevelClient)):
-        return []
-    heard = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=rounds, plain=True)
-    spent = [booked_distance(heard, place + 1) for place in range(len(heard.releases()))]
-    distances = [distance for distance in spent if distance is not None and math.isfinite(distance)]
-    if len(distances) < len(spent):
-        return []
-    vectors = _of_the_vector(heard.releases()[0])
-    spreads = [spread_of(values[:, vectors]) for values in heard.releases()]
-    noises = [spread * distance for spread, distance in zip(spreads, distances, strict=True)]
-    found = []
-    for place, distance in enumerate(distances):
-        bound = booked_distance(heard, place + 1, bound=True)
-        if bound is not None and distance > bound * (1 + 1e-9):
-            found.append(f"round {place + 1}: {distance:.3g} standard deviations apart, {bound:.3g} are booked")
-    return found + [
-        f"round {place + 1} has {noise / noises[0]:.3g} of the noise that the ledger counts on, against the first"
-        for place, noise in enumerate(noises)
-        if not noise > noises[0] * (1 - TOLERANCE)
-    ]
-
-
-def booked_distance(heard: Heard, server_round: int = 1, *, bound: bool = False) -> float | None:
-    """How far one unit may move a client's release of a round, in standard deviations of its noise, by what the ledger
-    says was spent (``bound``: was booked before); None where not all of that is noise that is added.
-
-    What goes into a secure sum is heard alone, so it is held against what is booked for that.
-    """
-    entries = [entry for entry in heard.entries if entry.client == heard.clients[0] and entry.round == server_round]
-    booked = [entry.event if bound else entry.spent for entry in entries]
-    own = client_class(heard.config).threat
-    threat = CLIENT_TO_SERVER if any(event.threat == CLIENT_TO_SERVER for event in booked) else own
-    events = [event for event in booked if event.threat == threat]
-    if not events or not all(isinstance(event, ADDED) for event in events):
-        return None
-    return math.sqrt(sum(event.count * apart(event) ** 2 for event in events))
-
-
-def apart(event: Event) -> float:
-    """Sensitivity / standard deviation. Of several steps in one release the noises add up, and so may what an example
-    moves: at most the square root of their number times this.
-    """
-    if isinstance(event, Binomial):  # the variance of a fair coin is 1/4
-        return event.l2 / (event.step * math.sqrt(event.trials) / 2) if event.trials else math.inf
-    multiplier = event.multiplier  # type: ignore[attr-defined]
-    return 1 / multiplier if multiplier else math.inf
-
-
-def _of_the_vector(values: Floats) -> NDArray[np.bool_]:
-    """Which numbers [n] of releases [k, n] have noise like the others'; all that not every client sends."""
-    kept, full = np.ones(values.shape[1], bool), ~np.isnan(values).any(0)
-    if full.any():
-        spread = np.maximum(values[:, full].std(0), 1e-300)
-        kept[full] = np.abs(np.log(spread / np.median(spread))) <= math.log(BESIDE)
-    return kept
 
 
 def unlike_samples(heard: Heard) -> list[str]:

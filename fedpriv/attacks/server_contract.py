@@ -14,17 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedpriv.attacks.noise_contract import (
-    BROKEN,
-    TOLERANCE,
-    Floats,
-    Heard,
-    TwinWorker,
-    apart,
-    bare_numbers,
-    noise_parts,
-    spread_of,
-)
+from fedpriv.attacks.noise_amounts import TOLERANCE, apart
+from fedpriv.attacks.noise_contract import BROKEN, Floats, Heard, TwinWorker, bare_numbers, noise_parts, spread_of
 from fedpriv.common.records import ARRAYS
 from fedpriv.common.vectors import pack_vector
 from fedpriv.config.schema import Config

@@ -18,15 +18,8 @@ import fedpriv.server.noisy_gradient as noisy_gradient
 import strategies.dpftrl as dpftrl
 from clients.cpsgd import CpSGDClient
 from fedpriv.attacks.contract_check import check_contract
-from fedpriv.attacks.noise_contract import (
-    Heard,
-    bare_low_bits,
-    booked_distance,
-    less_later,
-    listen,
-    too_long,
-    unlike_samples,
-)
+from fedpriv.attacks.noise_amounts import booked_distance, less_later, too_long
+from fedpriv.attacks.noise_contract import Heard, bare_low_bits, listen, unlike_samples
 from fedpriv.client.build import make_client
 from fedpriv.client.example_level import EXAMPLE_TO_SERVER
 from fedpriv.config.compose import compose

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedpriv.attacks.noise_amounts import too_long
 from fedpriv.attacks.noise_contract import (
     BROKEN,
     Heard,
@@ -16,7 +17,6 @@ from fedpriv.attacks.noise_contract import (
     listen,
     shared_noise,
     surplus,
-    too_long,
     wrong_batches,
 )
 from fedpriv.client.build import client_class

@@ -25,7 +25,8 @@ import fedpriv.mechanisms.per_example
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.attacks.fit_audit import audit_fits
-from fedpriv.attacks.noise_contract import BROKEN, bare_numbers, listen, shared_noise, surplus, too_long, wrong_batches
+from fedpriv.attacks.noise_amounts import too_long
+from fedpriv.attacks.noise_contract import BROKEN, bare_numbers, listen, shared_noise, surplus, wrong_batches
 from fedpriv.attacks.release_audit import audit_mechanism
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Charge
