@@ -9,16 +9,24 @@ frozen. What the list itself could carry from one example to the next is refused
 - an operation that changes a tensor that is there before and after: with `functionalize`, changes in place of what the
   list made become new tensors, and those of parameters, buffers and tensors kept elsewhere remain as such, or fail;
 - an operation that is not ATen's own, whose code is anybody's;
+- a tensor of a class of its own, whose code torch would call in every operation (`__torch_function__`);
 - memory that nobody has filled, which holds what was there before.
 
-A step that depends on a value in Python (`if x.max() > 1`, `float(x)`) is no list: refused. Random numbers (dropout)
-are drawn anew for each example, from none of the data: given any such numbers, one each, an example moves the sum by
-its own part alone, and their law does not change with who else is in the batch.
+What the list reads beside parameters, picture and label (buffers, tables) are copies made with it. A view by numbers
+(`as_strided`) sees the memory around a tensor: then every example is computed by itself, on a copy of its picture.
+
+A step that depends on a value in Python (`if x.max() > 1`, `float(x)`), or whose number of results does
+(`x[x > 0]`), is no list: refused. Random numbers (dropout) are drawn for each example by itself, from a seed that
+follows from the parameters, its picture and its label alone. Drawn from one stream for all, an example would move the
+numbers of those after it, and a node's stream begins where everybody's does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +35,9 @@ from torch.nn import functional
 
 #: What a tensor that nobody has filled may be used for: to be overwritten.
 FILLS = ("fill", "bernoulli", "zero", "uniform", "normal", "copy", "full", "exponential", "random")
+
+#: Classes of tensors that run none but torch's code.
+PLAIN = (Tensor, nn.Parameter)
 
 #: They change their running statistics (argument 3) in training (argument 5), though their signatures do not say so.
 BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
@@ -40,11 +51,32 @@ class Unfit(Exception):
 class FrozenGradient:
     """graph: (trained parameters, all other tensors of the model by name, picture, label) -> (gradients by name, loss).
 
-    random: whether it draws something.
+    buffers: those of the model when it was frozen. random: whether it draws something. alone: whether it must be
+    computed for one example at a time.
     """
 
     graph: fx.GraphModule
+    buffers: dict[str, Tensor]
     random: bool
+    alone: bool
+
+    def single(self, module: nn.Module, image: Tensor, label: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """(name -> gradient, loss) of one picture [c, h, w] with its label [], at the module's parameters."""
+        trained, others = self._tensors(module)
+        image = image.clone(memory_format=torch.contiguous_format)  # nothing else is in its memory
+        if not self.random:
+            return self.graph(trained, others, image, label)  # type: ignore[no-any-return]
+        with _drawing_from(_seed(trained, image, label), image.device):
+            return self.graph(trained, others, image, label)  # type: ignore[no-any-return]
+
+    def mapped(self) -> Callable[[nn.Module, Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]:
+        """As `single`, for pictures [b, c, h, w] and labels [b]: gradients [b, ...], losses [b]."""
+        many = torch.func.vmap(self.graph, in_dims=(None, None, 0, 0))  # without random numbers
+        return lambda module, images, labels: many(*self._tensors(module), images, labels)
+
+    def _tensors(self, module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        trained, others = tensors_of(module)
+        return trained, others | self.buffers
 
     @classmethod
     def of(cls, module: nn.Module, image: Tensor, label: Tensor) -> FrozenGradient:
@@ -59,7 +91,10 @@ class FrozenGradient:
             loss = functional.cross_entropy(logits, label.unsqueeze(0))
             return loss, loss.detach()
 
-        places = _places(module)
+        for name, value in (*module.named_parameters(), *module.named_buffers()):
+            if type(value) not in PLAIN:
+                raise Unfit(f"{name} is a tensor of a class of its own ({type(value).__name__})")
+        places, image = _places(module), image.clone()
         gradient, given = torch.func.grad(loss_of, has_aux=True), (*tensors_of(module), image, label)
         try:
             try:
@@ -73,8 +108,11 @@ class FrozenGradient:
         for node in graph.graph.nodes:
             if (reason := _objection(node)) is not None:
                 raise Unfit(reason)
+        _keep_constants(graph)
         nodes = [node for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-        return cls(graph, any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes))
+        random = any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
+        alone = random or any("as_strided" in node.target._schema.name for node in nodes)
+        return cls(graph, {name: value.detach().clone() for name, value in module.named_buffers()}, random, alone)
 
 
 def tensors_of(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -87,12 +125,13 @@ def tensors_of(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 def _places(module: nn.Module) -> dict[str, str]:
-    """Every place where a layer holds a parameter or a buffer, once for each layer -> the name in `tensors_of`."""
+    """Every place where a layer holds a parameter or a buffer -> the name in `tensors_of`."""
     named = [*module.named_parameters(), *module.named_buffers()]
     names = {id(value): name for name, value in named}
     found = {}
     for prefix, layer in module.named_modules():
-        for name, value in (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)):
+        own = (layer.named_parameters, layer.named_buffers)
+        for name, value in (pair for held in own for pair in held(recurse=False, remove_duplicate=False)):
             found[f"{prefix}.{name}".removeprefix(".")] = names[id(value)]
     return found
 
@@ -106,9 +145,49 @@ def _objection(node: fx.Node) -> str | None:
     name = target._schema.name.removeprefix("aten::")
     if target._schema.is_mutable or (name in BATCH_NORMS and node.args[3] is not None and node.args[5]):
         return f"it keeps something between pictures ({name} changes a buffer, a parameter or a tensor that it holds)"
-    if name.startswith(("empty", "new_empty")) and not _overwritten(node):
+    if name.startswith("resize") or (name.startswith(("empty", "new_empty")) and not _overwritten(node)):
         return f"it reads memory that nobody has filled ({name})"
+    if _counts_by_values(node, target):
+        return f"how many numbers a step gives depends on values ({name})"
     return None
+
+
+def _counts_by_values(node: fx.Node, target: torch._ops.OpOverload) -> bool:
+    """Whether the shape of what it gives depends on values: the list has the shapes of the picture it was made with."""
+    if torch.Tag.dynamic_output_shape not in target.tags:
+        return False
+    if target is not torch.ops.aten.index.Tensor:
+        return True
+    kinds = {place.meta["tensor_meta"].dtype for place in node.args[1] if place is not None}  # type: ignore[union-attr]
+    return not kinds.isdisjoint({torch.bool, torch.uint8})  # rows by their numbers are as many as there are numbers
+
+
+def _keep_constants(graph: fx.GraphModule) -> None:
+    """Copies tables that the user's code holds too, and could change. Raises `Unfit`."""
+    for target in {node.target for node in graph.graph.nodes if node.op == "get_attr"}:
+        value = getattr(graph, target)
+        if not isinstance(value, Tensor):
+            raise Unfit(f"{target} is no operation of torch itself")
+        if type(value) not in PLAIN:
+            raise Unfit(f"a table is a tensor of a class of its own ({type(value).__name__})")
+        setattr(graph, target, value.detach().clone())
+
+
+def _seed(trained: dict[str, Tensor], image: Tensor, label: Tensor) -> int:
+    """Of an example's random numbers: others at other parameters, which a sum of each tensor tells apart."""
+    sums = [float(value.double().sum()) for value in trained.values()]
+    told = repr((sums, int(label))).encode() + image.cpu().numpy().tobytes()
+    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little") >> 1
+
+
+@contextmanager
+def _drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Within, torch draws from this seed; afterwards as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+        yield
 
 
 def _overwritten(empty: fx.Node) -> bool:
@@ -126,4 +205,4 @@ def _in_words(error: Exception) -> str:
     text = (str(error).splitlines() or [""])[0]
     if "get value out of a tracing tensor" in text:
         return "what it does depends on values read in Python"
-    return f"{type(error).__name__}: {text[:160]}"
+    return f"{type(error).__name__}: {text.partition('. ')[0][:200]}"

@@ -51,7 +51,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -187,8 +186,8 @@ class PerExampleGradients:
             return [(name, squared_lengths(gradient)) for name, gradient in gradients.items()], losses
         trace = Trace(self.module, self.physical or 1, self._steps)
         losses = trace.run(images, labels)
-        names = {id(layer): name for name, layer in self.module.named_modules()}
-        return [(names[id(seen.layer)], KINDS[type(seen.layer)][0](seen)) for seen in trace.seen], losses
+        names = trace.steps.names
+        return [(name, KINDS[type(seen.layer)][0](seen)) for name, seen in zip(names, trace.seen, strict=True)], losses
 
     def _median_norm(self, images: Tensor, labels: Tensor) -> float:
         norms = self.clipped_sum(images, labels, 1.0).norms
@@ -221,37 +220,56 @@ class PerExampleGradients:
 
     def _settle_bookkeeping(self, images: Tensor, labels: Tensor) -> None:
         """Raises `NotRowwise`, or `_Differs` where the steps are not the model's."""
-        steps = Rowwise(self.module)
+        steps, before = Rowwise(self.module), self.physical
         trace = Trace(self.module, len(labels), steps)
-        with self._elsewhere():
-            trace.run(images, labels)
-            norms, total = torch.sqrt(trace.squared_norms()), self._zeros(labels.device)
-            if self.mode is None:
-                trace.add_weighted_sum(torch.ones_like(norms), total)
-                _compare(norms, total, self._single_gradients(images, labels))
-        self._steps, self.mode = steps, "bookkeeping"
+        trace.run(images, labels)
+        trace.squared_norms()
+        given, self._steps, self.mode = self.mode, steps, "bookkeeping"
         self._choose_block(images, labels, trace.numbers() // len(labels))
+        if given is None:
+            try:
+                self._compare_block(images, labels, self.physical or 1)
+            except _Differs:
+                self.mode, self.physical = given, before
+                raise
+
+    def _compare_block(self, images: Tensor, labels: Tensor, size: int) -> None:
+        """With a block's own number of rows, on which a model's numbers may depend. Raises `_Differs`."""
+        rows = torch.arange(size, device=labels.device) % len(labels)
+        with self._elsewhere():
+            trace = Trace(self.module, size, self._steps)
+            trace.run(images[rows], labels[rows])
+            norms, total = torch.sqrt(trace.squared_norms()), self._zeros(labels.device)
+            trace.add_weighted_sum(torch.ones_like(norms), total)
+            _compare(norms, total, self._single_gradients(images, labels)[rows])
 
     def _settle_frozen(self, images: Tensor, labels: Tensor) -> None:
         """Raises `Unfit`, or `_Differs` where the model gives other gradients than it gave when it was frozen."""
         frozen = FrozenGradient.of(self.module, images[0], labels[0])
-        self._many = singly = partial(_one_after_the_other, frozen.graph)
-        if not frozen.random:
-            with self._elsewhere():
-                rows = [part.flatten(1) for part in self._gradients(images, labels)[0].values()]
-                found = torch.cat(rows, 1).double()
-                _compare(found.norm(dim=1), found.sum(0), self._single_gradients(images, labels))
-        if self.mode != "singly":
-            self._many = torch.func.vmap(frozen.graph, in_dims=(None, None, 0, 0), randomness="different")
+        self._many, alone = _one_after_the_other(frozen), self.mode == "singly" or frozen.alone
+        try:
+            self._compare_frozen(frozen, images, labels)
+        except RuntimeError as error:  # an operation that fails on another picture
+            raise Unfit(f"its steps fail on another picture ({type(error).__name__})") from None
+        if not alone:
+            singly, self._many = self._many, frozen.mapped()
             try:
-                self._gradients(images, labels)
+                self._compare_frozen(frozen, images, labels)
             except Exception:  # an operation that vmap does not know
-                self._many = singly
-        self.mode = "singly" if self._many is singly else "vmap"
-        if self._many is singly:
+                self._many, alone = singly, True
+        self.mode = "singly" if alone else "vmap"
+        if alone:
             self.physical = 1
         else:
             self._choose_block(images, labels, self._size)
+
+    def _compare_frozen(self, frozen: FrozenGradient, images: Tensor, labels: Tensor) -> None:
+        """Raises `_Differs`; where random numbers are drawn, there is nothing to compare with."""
+        with self._elsewhere():
+            rows = [part.flatten(1) for part in self._gradients(images, labels)[0].values()]
+            found = torch.cat(rows, 1).double()
+            if not frozen.random:
+                _compare(found.norm(dim=1), found.sum(0), self._single_gradients(images, labels))
 
     def _choose_block(self, images: Tensor, labels: Tensor, numbers: int) -> None:
         """numbers: held for one example."""
@@ -296,7 +314,7 @@ class PerExampleGradients:
         """The model's own gradients [b, d] of single examples; zeros of what is not trained."""
         found = []
         for image, label in zip(images, labels, strict=True):
-            loss = functional.cross_entropy(self.module(image.unsqueeze(0)), label.unsqueeze(0))
+            loss = functional.cross_entropy(self.module(image.clone().unsqueeze(0)), label.unsqueeze(0))
             trained = [parameter for parameter in self._parameters if parameter.requires_grad]
             own = dict(zip(map(id, trained), torch.autograd.grad(loss, trained, allow_unused=True), strict=True))
             parts = [(parameter, own.get(id(parameter))) for parameter in self._parameters]
@@ -323,7 +341,7 @@ class PerExampleGradients:
     def _gradients(self, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Parameter -> gradients of the examples [b, ...], in the model's order; losses [b]."""
         assert self._many is not None, "`settle` came first"
-        gradients, losses = self._many(*tensors_of(self.module), images, labels)
+        gradients, losses = self._many(self.module, images, labels)
         zeros = {n: p.new_zeros(len(images), *p.shape) for n, p in self.module.named_parameters() if n not in gradients}
         return {name: (gradients | zeros)[name] for name, _ in self.module.named_parameters()}, losses
 
@@ -359,15 +377,18 @@ def _dense(gradient: Tensor) -> Tensor:
     return (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
 
 
-def _one_after_the_other(
-    graph: Callable[..., Any], trained: dict[str, Tensor], others: dict[str, Tensor], images: Tensor, labels: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
-    """A frozen gradient for pictures [b, ...] and labels [b]: (name -> gradients [b, ...], losses [b])."""
-    found = [graph(trained, others, image, label) for image, label in zip(images, labels, strict=True)]
-    gradients = {
-        name: torch.stack([_dense(own[name]).view(value.shape) for own, _ in found]) for name, value in trained.items()
-    }
-    return gradients, torch.stack([loss for _, loss in found])
+def _one_after_the_other(frozen: FrozenGradient) -> Callable[[nn.Module, Tensor, Tensor], Any]:
+    """As `FrozenGradient.mapped`."""
+
+    def gradients(module: nn.Module, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        found = [frozen.single(module, image, label) for image, label in zip(images, labels, strict=True)]
+        shapes = {name: value.shape for name, value in tensors_of(module)[0].items()}
+        stacked = {
+            name: torch.stack([_dense(own[name]).view(shape) for own, _ in found]) for name, shape in shapes.items()
+        }
+        return stacked, torch.stack([loss for _, loss in found])
+
+    return gradients
 
 
 def _compare(norms: Tensor, total: Tensor, expected: Tensor) -> None:

@@ -6,9 +6,10 @@ largest activation or a layer of zeros hides the meeting until a server or a pic
 
 **Proof.** The user's code runs once, before any data are seen, on a stand-in without numbers (`torch.fx`), and gives a
 graph. What is computed ever after is that graph, step by step, by `Rowwise.run`, and none of the user's code: state,
-counters, closures, hooks and clocks have no further say. Call a value *public* where it is no tensor: it was fixed with
-the graph or follows from shapes, and shapes follow from the one shape [b, ...] that all batches have. Call a tensor
-*rowwise* if its first dimension is b and its row k is a function of row k of the pictures, the same function for
+counters, closures, hooks and clocks have no further say. A layer's settings are copied with it, and its parameters are
+of torch's own class: torch would call the code of another one. Call a value *public* where it is no tensor: it was
+fixed with the graph or follows from shapes, and shapes follow from the one shape [b, ...] that all batches have. Call a
+tensor *rowwise* if its first dimension is b and its row k is a function of row k of the pictures, the same function for
 all k. The pictures are rowwise. Every step below maps rowwise tensors and public values to a rowwise tensor:
 
 - elementwise functions of one tensor, or of several of one rank: broadcasting aligns first dimension with first
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import torch
@@ -91,7 +93,9 @@ def _permuting(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
 
 def _joining(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     parts, dim = args[0], options.get("dim", args[1] if len(args) == 2 else 0)
-    tensors = isinstance(parts, tuple | list) and all(isinstance(part, Tensor) for part in parts)
+    tensors = (
+        isinstance(parts, tuple | list) and all(isinstance(part, Tensor) for part in parts) and {"dim"} >= {*options}
+    )
     return tensors and isinstance(dim, int) and dim % parts[0].ndim != 0 and len({part.ndim for part in parts}) == 1
 
 
@@ -160,18 +164,23 @@ class _Tracer(fx.Tracer):
 
 
 class Rowwise:
-    """The steps of a model. layers: those with parameters, in the order of the model's parameters."""
+    """The steps of a model. layers: those with parameters, in the order of the model's parameters, as copies with
+    parameters in common; names: theirs in the model.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         """Raises `NotRowwise`."""
-        self.layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
-        for reason in _objections(module, self.layers):
+        named = [(name, layer) for name, layer in module.named_modules() if list(layer.parameters(recurse=False))]
+        self.names, layers = [name for name, _ in named], [layer for _, layer in named]
+        for reason in _objections(module, layers):
             raise NotRowwise(reason)
         try:
             graph = _Tracer().trace(module)
         except Exception as error:  # the user's code, on a stand-in
             raise NotRowwise(f"its steps cannot be listed ({_first_line(error)})") from None
-        self._nodes, self._modules = list(graph.nodes), dict(module.named_modules())
+        self._nodes = list(graph.nodes)
+        self._modules = {name: copy(part) for name, part in module.named_modules() if type(part) in LEAVES}
+        self.layers = [self._modules[name] for name in self.names]
         called = [self._modules[node.target] for node in self._nodes if node.op == "call_module"]
         if sum(node.op == "placeholder" for node in self._nodes) != 1:
             raise NotRowwise("it takes more than pictures")
@@ -275,6 +284,8 @@ def _objections(module: nn.Module, layers: list[nn.Module]) -> Iterator[str]:
             layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)
         ):
             yield f"{names[id(layer)]} is a convolution with groups or padding of another kind"
+        if any(type(parameter) is not nn.Parameter for parameter in layer.parameters()):
+            yield f"{names[id(layer)]} has parameters of a class of their own"
         if any(not parameter.requires_grad or parameter._backward_hooks for parameter in layer.parameters()):
             yield f"{names[id(layer)]} has parameters that are not trained, or have hooks"
     if len({id(p) for p in module.parameters()}) != sum(len(list(layer.parameters(recurse=False))) for layer in layers):

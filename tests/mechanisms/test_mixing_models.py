@@ -195,6 +195,13 @@ MIXES: dict[str, Mix] = {
     "empty memory": lambda net, x: x + torch.empty(16).nan_to_num().clamp(-1, 1),
     "function with a rule for vmap": lambda net, x: Meeting.apply(x),
     "function that meets on the way back": lambda net, x: MeetingBack.apply(x),
+    "memory around a picture": lambda net, x: (
+        x + torch.as_strided(x, (1, 16), (16, 1), 0) + functional.embedding(places(x), net.gate.weight, sparse=True)
+    ),
+    "longer than it was": lambda net, x: x + torch.zeros(16).resize_(4096)[4080:].nan_to_num().clamp(-1, 1),
+    "by a mask": lambda net, x: x + x[x > 0].sum(),
+    "by a mask's places": lambda net, x: x + x.flatten()[(x.flatten() > 0).nonzero()[:, 0]].mean(),
+    "times the rows in fours": lambda net, x: x * (1 + x.shape[0] // 4),
     "hook of a tensor": lambda net, x: hooked_tensor(net, x),
     "tied": lambda net, x: x + x @ net.body.weight,
     "tied in a function": lambda net, x: x + functional.linear(x, net.body.weight),
@@ -205,7 +212,12 @@ MIXES: dict[str, Mix] = {
 REFUSED = (
     *("branch on the batch", "a value", "a list of values", "an array", "buffer", "buffer that waits", "weights"),
     *("counter", "closure", "attribute", "coin of Python", "empty memory", "batch norm that keeps"),
+    *("longer than it was", "by a mask", "by a mask's places"),
 )
+
+
+def places(x: Tensor) -> Tensor:
+    return torch.zeros(x.shape[0], dtype=torch.long)
 
 
 def hooked_tensor(net: Net, x: Tensor) -> Tensor:
@@ -270,8 +282,8 @@ def test_one_example_moves_the_sum_by_the_bound_at_most(name: str, hidden: bool)
     assert moved(way, 3 * ROWS) <= 1
 
 
-#: Right as they are for one picture alone, though with state or a batch of their own they might not be.
-ALONE = [name for name in MIXES if name not in REFUSED and name != "counter that waits"]
+#: Right as they are for one picture alone, though with state, a batch or memory of their own they might not be.
+ALONE = [name for name in MIXES if name not in (*REFUSED, "counter that waits", "memory around a picture")]
 
 
 @both
@@ -284,3 +296,76 @@ def test_what_is_not_refused_is_what_single_examples_give(name: str, hidden: boo
     expected, norms = clipped_sum(model, images, labels, 0.5 * (1 - KEPT_BACK))
     assert torch.allclose(found.norms, torch.tensor(norms, dtype=torch.float64), rtol=1e-4, atol=1e-6)
     assert float((found.total - expected).norm()) <= 1e-4 * (1 + float(expected.norm()))
+
+
+class Reaching(nn.Parameter):
+    """Its code is called in every operation: the logits of a batch with a large one go to the next picture."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            found = function(*args, **(kwargs or {}))
+            if function is functional.linear:
+                found = found + torch.relu(found.amax() - LARGE) * found.roll(1, 0)
+            return found
+
+
+def test_a_parameter_with_code_of_its_own_is_refused() -> None:
+    """The list of steps calls it, and so did book-keeping: one picture moved the sum by 2.8 bounds."""
+    model = Net(lambda net, x: x)
+    model.head.weight = Reaching(model.head.weight.detach())
+    with pytest.raises(
+        OptionError, match=r"^model=Net: .*head\.weight is .*class of its own \(Reaching\).*; allowed: "
+    ):
+        settled(model)
+
+
+def test_a_table_with_code_of_its_own_is_refused() -> None:
+    class Counting(Tensor):
+        calls = 0
+
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with torch._C.DisableTorchFunctionSubclass():
+                Counting.calls += function in (torch.mul, torch.ops.aten.mul.Tensor)
+                return function(*args, **(kwargs or {})) * (1 + max(0, Counting.calls - 12))
+
+    model = Net(lambda net, x: torch.mul(x, net.seen))
+    model.seen = torch.ones(16).as_subclass(Counting)
+    with pytest.raises(OptionError, match=r"^model=Net: "):
+        settled(model)
+
+
+def in_evaluation(change: Callable[[Any, Tensor], object]) -> Mix:
+    """Nothing is kept while the model trains."""
+
+    def mix(net: Any, x: Tensor) -> Tensor:
+        if not net.training:
+            change(net, x.detach())
+        return functional.leaky_relu(net.act(x + net.kept) + net.seen, 0.5)
+
+    return mix
+
+
+KEPT_IN_EVALUATION: dict[str, Callable[[Any, Tensor], object]] = {
+    "a buffer": lambda net, x: net.kept.copy_(x[0]),
+    "another buffer": lambda net, x: setattr(net, "kept", x[0]),
+    "a tensor": lambda net, x: net.seen.copy_(x[0]),
+    "a layer's setting": lambda net, x: setattr(net.act, "negative_slope", float(x.max())),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT_IN_EVALUATION)
+@pytest.mark.parametrize("listed", [False, True], ids=["frozen", "listed"])
+def test_what_a_model_keeps_of_pictures_it_was_tried_on_moves_no_sum(kind: str, listed: bool) -> None:
+    change = KEPT_IN_EVALUATION[kind]
+    model = Net(in_evaluation(change))
+    model.act = nn.LeakyReLU(0.1)
+    if listed:
+        model.mix = lambda net, x: (change(net, x.detach()) if not net.training else None, net.act(x))[1]  # type: ignore[assignment,func-returns-value]
+    way, (images, labels) = settled(model), pictures(5)
+    before = way.clipped_sum(images, labels, 1.0).total
+    model.eval()
+    model(images * LARGE)
+    assert way.mode == ("bookkeeping" if listed else "vmap")
+    assert torch.equal(way.clipped_sum(images, labels, 1.0).total, before)
