@@ -8,15 +8,18 @@ from functools import partial, partialmethod
 from typing import Any
 
 import pytest
-from test_columns import AT_ONCE, ONE_BY_ONE, Told, config_of
+import torch
+from test_columns import AT_ONCE, COLUMNS, ONE_BY_ONE, Told, config_of
 from test_every_method import CASES
 
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
 from fedpriv.client.columns import OWN_STEPS, why_one_by_one
 from fedpriv.client.contract import Release
+from fedpriv.client.states import WithNorms
+from fedpriv.engines.columns_trial import unlike
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.clipping import clip
+from fedpriv.mechanisms.clipping import clip, l2_norm
 from fedpriv.mechanisms.noise import add_normal
 
 #: What a family may change of a participation (`Client`).
@@ -137,7 +140,53 @@ class InTraining(Bare):
         return replace(trained, sent=add_normal(clip(trained.sent, self.clip_norm), 0.1 * self.clip_norm, noise))
 
 
-WAYS = [Overriding, Mixed, OfAnObject, OfAnObjectAtWork, SetLater, Decorated, Partial, AsProperty, SaidByProperty]
+class ByTheMean(Bare):
+    """Clips by the mean norm: of one client its own, of several everybody's."""
+
+    in_columns = True
+
+    def perturb(self, update: Any, state: Any, noise: Any) -> Release:
+        clipped = update * torch.clamp(self.clip_norm / l2_norm(update).mean(), max=1.0)
+        return Release(add_normal(clipped, self.noise_multiplier * self.clip_norm, noise), None)
+
+
+class OneDraw(Bare):
+    """All have the noise of the first."""
+
+    in_columns = True
+
+    def perturb(self, update: Any, state: Any, noise: Any) -> Release:
+        drawn = noise.normal(update.shape, self.noise_multiplier * self.clip_norm)
+        return Release(clip(update, self.clip_norm) + (drawn[0] if drawn.ndim > 1 else drawn), None)
+
+
+class OnceMore(FedLDPClient):
+    """Right at first: what it keeps is everybody's."""
+
+    in_columns = True
+    State = WithNorms
+
+    def release(self, update: Any, state: Any, noise: Any) -> Release:
+        kept = l2_norm(update).unsqueeze(-1) if state is None else state.norms
+        bound = self.clip_norm if state is None else kept.mean() + self.clip_norm
+        value = add_normal(clip(update, float(bound)), self.noise_multiplier * self.clip_norm, noise)
+        return Release(value, WithNorms(None, kept))
+
+
+WAYS = [
+    ByTheMean,
+    OneDraw,
+    OnceMore,
+    Overriding,
+    Mixed,
+    OfAnObject,
+    OfAnObjectAtWork,
+    SetLater,
+    Decorated,
+    Partial,
+    AsProperty,
+    SaidByProperty,
+]
 WAYS += [Inherits, InheritsAndSays, Looked, InTraining]
 
 
@@ -191,6 +240,26 @@ def test_the_plan_says_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
     target = "strategy.client._target_=test_own_columns.Overriding"
     _, _, plan = resolve(config_of("strategy=fedldp", target), None)
     assert "one by one: Overriding has its own `work`" in plan.trainer
+
+
+@pytest.mark.parametrize("case", COLUMNS, ids=" ".join)
+def test_the_trial_of_a_user_s_class_finds_nothing_in_the_project_s_own(case: tuple[str, ...]) -> None:
+    assert unlike(Worker(config_of(*case))) is None
+
+
+def test_a_half_of_ones_own_that_keeps_clients_apart_takes_part_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the run's noise and budget are; one that differs only in what it keeps is seen to."""
+    config = config_of("strategy=fedldp", "strategy.client._target_=test_own_columns.Chosen", "privacy.rng=secure")
+    config = config.model_copy(update={"privacy": config.privacy.model_copy(update={"max_epsilon": 1e-3})})
+    monkeypatch.setitem(globals(), "Chosen", Careful)
+    assert Worker(config).one_by_one is None
+    for kind in (ByTheMean, OneDraw, OnceMore):
+        monkeypatch.setitem(globals(), "Chosen", kind)
+        assert kind.__name__ in str(Worker(config).one_by_one)
+
+
+class Careful(FedLDPClient):
+    in_columns = True
 
 
 Chosen: Callable[..., Any]
