@@ -26,7 +26,7 @@ from fedpriv.config.compose import parse, read_config
 from fedpriv.config.schema import Config
 from fedpriv.runs.changed import ONLOOKERS, with_options
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planning import most_participations, planned_events, target_price
+from fedpriv.runs.planning import most_participations, target_price
 from fedpriv.runs.preparation import check_budget
 
 #: What an extension may change: whoever looks on, how often is looked, how far it goes, and what it may cost.
@@ -81,8 +81,8 @@ def _check_method(before: Config, after: Config) -> None:
     client, name = make_client(before), before.strategy.name
     reason = client.bound_to_rounds()
     if reason is None:  # a method of the user's own may not have thought of it
-        times, longer = most_participations(before), make_client(after)
-        if planned_events(client, times) != planned_events(longer, times):
+        times, longer = most_participations(before), make_client(after)  # in as many rounds, whatever is told in others
+        if client.planned_events(times) != longer.planned_events(times):
             reason = "the price of its releases depends on num_rounds"
     if reason is not None:
         words = f"{name} cannot be extended: {reason}; rerun=RUN_FOLDER num_rounds={after.num_rounds} begins anew"

@@ -189,6 +189,18 @@ def test_the_page_lists_what_is_refused() -> None:
                 assert extension.extended(config, ["num_rounds=6"]).num_rounds == 6
 
 
+def test_a_sum_that_is_told_in_every_round_may_be_told_in_more(run: Run) -> None:
+    """A Poisson cohort's sum counts in every round, whoever was in it: a round's price is the same in a longer run."""
+    central = ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson")
+    folder, whole = run(*SMALL, *central, "num_rounds=2"), run(*SMALL, *central, "num_rounds=3")
+    extend_run(folder, ["num_rounds=3"])
+    resume_run(folder)
+    longer, expected = result_of(folder), result_of(whole)
+    assert longer["model"] == expected["model"] and longer["ledger"] == expected["ledger"]
+    told = [found["summary"]["privacy"]["verified_epsilon"] for found in (longer, expected)]
+    assert told[0] == told[1] > 0
+
+
 def test_what_has_no_state_to_go_on_from_is_refused(run: Run, tmp_path: Path) -> None:
     folder = run(*SMALL, "num_rounds=2", "checkpoint.every=0")
     with pytest.raises(RunFolderError, match=r"state after round 2 was not kept .*rerun="):
