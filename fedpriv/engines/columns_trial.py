@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,12 +22,32 @@ from fedpriv.common.messages import Request
 from fedpriv.engines.contexts import empty_context
 from fedpriv.training.sequential import LocalData, LocalResult
 
-if TYPE_CHECKING:
-    from fedpriv.engines.worker import Worker
-
 #: Lengths of the updates, one for each client, in units of the clip norm.
 LENGTHS = (0.1, 1.0, 1e4)
 ROUNDS = 2
+
+
+class Workplace(Protocol):
+    """What a trial needs of a `fedpriv.engines.worker.Worker`, whose module asks this one."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def maker(self) -> Any: ...
+
+    @property
+    def data(self) -> Any: ...
+
+    @property
+    def trainer(self) -> Any: ...
+
+    @property
+    def initial_model(self) -> Any: ...
+
+    def initial_parameters(self) -> Any: ...
+
+    def client(self, client: int, store: Any, *, together: tuple[int, ...] = ()) -> Client: ...
 
 
 class _Given:
@@ -43,7 +63,7 @@ class _Given:
         return LocalResult(self.update if drift is None else self.update + drift, 0.0)
 
 
-def unlike(worker: Worker) -> str | None:
+def unlike(worker: Workplace) -> str | None:
     """Why the configuration's clients are to take part one by one; None where no difference was seen."""
     clients, name = range(min(len(LENGTHS), worker.config.num_clients)), type(worker.maker.make()).__name__
     try:
@@ -53,7 +73,7 @@ def unlike(worker: Worker) -> str | None:
     return f"{name} gives clients that take part at once something else than each alone" if differs else None
 
 
-def _differs(worker: Worker, clients: Sequence[int]) -> bool:
+def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
     plain, size = worker.maker.make(), worker.initial_model.numel()
     drawn = torch.randn(len(clients), size, generator=torch.Generator().manual_seed(0)) / size**0.5
     updates = drawn * torch.tensor(LENGTHS)[: len(clients), None] * float(getattr(plain, "clip_norm", 1.0))
