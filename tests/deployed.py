@@ -206,7 +206,7 @@ def asker(network: Machines, overrides: str, name: str = 32 * "c") -> Callable[.
     size = model_size(Node(0, network.policy(0), network.data(0)).effective(compose_remote_text(overrides)))
 
     def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
-        theta = pack_vector(np.zeros(min(size, 1000), np.float32))
+        theta = pack_vector(np.zeros(min(size, 100_000), np.float32))
         content = train_content(theta, Request(server_round, attempt, {RUN: name} | options))
         message = Message(content, 700, "train", group_id="1")
         stamp(message, "asked")

@@ -25,6 +25,15 @@ def write_atomic(path: Path, content: bytes | str, durable: bool = True, mode: i
     umask; 0o600 for files that only their owner may read.
     Raises OSError that names ``path`` where the disk is full.
     """
+    with staged(path, content, durable, mode):
+        pass
+
+
+@contextmanager
+def staged(path: Path, content: bytes | str, durable: bool = True, mode: int = 0o666) -> Iterator[None]:
+    """As `write_atomic`, in two steps: all bytes are on the disk when the context begins, and become ``path`` when it
+    ends; where it ends with an exception, the old file stays.
+    """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -33,6 +42,7 @@ def write_atomic(path: Path, content: bytes | str, durable: bool = True, mode: i
             file.flush()
             if durable:
                 os.fsync(file.fileno())
+        yield
         os.replace(temporary, path)
         if durable:
             fsync_folder(path.parent)
@@ -101,12 +111,12 @@ class JsonLines:
             try:
                 if file.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if self.fsync:
+                    os.fsync(file.fileno())
             except OSError as error:
                 os.truncate(self.path, end)
                 error.filename = str(self.path)
                 raise
-            if self.fsync:
-                os.fsync(file.fileno())
         return line
 
     def _cut_torn_line(self, descriptor: int) -> None:

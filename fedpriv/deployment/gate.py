@@ -20,7 +20,7 @@ from fedpriv.client.build import client_class
 from fedpriv.client.contract import BudgetSpent, Charge
 from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
-from fedpriv.common.files import fsync_folder, write_atomic
+from fedpriv.common.files import fsync_folder, staged
 from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
@@ -161,19 +161,22 @@ class Gate:
     def keep(self, memory: ClientMemory) -> None:
         """Ledger, then state, then counter, each on the disk before the next; the message leaves after all of them.
 
+        The state's bytes are written first, and become the state after the ledger's line: where the disk is full,
+        nothing is booked of which nothing can leave.
         Raises `BudgetSpent`, OSError: then nothing may leave.
         """
         entries = memory.uncollected  # by this message alone: what is stored here holds none
-        if entries:
-            booked = self._refuse_beyond_policy(entries)
-            self.ledger.append(booked, self.run)
+        booked = self._refuse_beyond_policy(entries) if entries else None
+        self._make_room()
+        with staged(self._path, replace(memory, uncollected=()).to_bytes(), mode=0o600):
+            if booked is not None:
+                self.ledger.append(booked, self.run)
+        if booked is not None:
             self._same_round.append(booked)
-        self._write_state(replace(memory, uncollected=()).to_bytes())
-        if entries:
             self.ledger.confirm()
             self._booked = True
 
-    def _write_state(self, blob: bytes) -> None:
+    def _make_room(self) -> None:
         """Keeps only the newest runs' states: a run whose state was dropped restarts and is charged again."""
         folder = self._path.parent
         if not folder.exists():
@@ -182,7 +185,6 @@ class Gate:
         others = sorted((path for path in folder.glob("*.safetensors") if path != self._path), key=_changed)
         for path in others[: max(0, len(others) + 1 - MOST_STATES)]:
             path.unlink(missing_ok=True)
-        write_atomic(self._path, blob, mode=0o600)
 
     def require_booked(self, request: Request) -> None:
         """Raises `PolicyRefused` for a reply that is neither booked nor a repetition of a booked one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from deployed import Machines, context
+from deployed import MACHINES, Machines, asker, context
 from forked import TESTS, Forks, forks
 
 from fedpriv.app import _config_of
 from fedpriv.client.build import make_client
 from fedpriv.client.memory import Answer, read_memory
 from fedpriv.common.errors import LedgerRefused
-from fedpriv.common.messages import RUN, Request
+from fedpriv.common.messages import RUN, Refusal, Request
 from fedpriv.deployment.data_ledger import DataLedger, Declared
 from fedpriv.deployment.gate import Node
 from fedpriv.deployment.policy import Booked
@@ -98,6 +99,32 @@ def test_each_step_is_on_the_disk_before_the_next(ledger: DataLedger, monkeypatc
     monkeypatch.setattr("os.fsync", fsync)
     release(ledger, 1)
     assert synced[0] == "ledger.jsonl" and synced[1].startswith(".counter.json.") and synced[2] == "kept"
+
+
+def test_a_full_disk_books_nothing_that_cannot_leave(machines: MACHINES) -> None:
+    """The ledger's line would fit, the state behind it does not."""
+    network = machines(1)
+    ask = asker(network, network.overrides().replace("model=linear", "model=mlp"))
+    assert not ask(1).has_error()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8 * network.ledger(0)._lines.path.stat().st_size, hard))
+    try:
+        assert [ask(2, attempt).error.code for attempt in range(3)] == [Refusal.FAILED] * 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert network.booked(0) == 1 and not list(network.data(0).rglob(".*.safetensors.*"))
+    assert not ask(2, 3).has_error() and network.booked(0) == 2
+
+
+def test_a_line_that_may_not_be_on_the_disk_is_taken_back(
+    ledger: DataLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some disks say that they are full when a file is synced."""
+    with ledger.held(), monkeypatch.context() as full:
+        full.setattr("os.fsync", lambda descriptor: os.write(-1, b""))
+        with pytest.raises(OSError, match="ledger.jsonl"):
+            ledger.append(booked(), "run")
+    assert opened(ledger) == 0
 
 
 def _delete(ledger: DataLedger) -> None:
