@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import Refusal
 from fedpriv.common.places import HOME, ROOT, installed_code_only
 
 if TYPE_CHECKING:  # Flower takes seconds to import, and `end_with` must be called before
@@ -97,6 +98,7 @@ def _answer(spec: ExecutionSpec, parent: int) -> NoReturn:
         _forget_the_parent()
         from flwr.supernode.runtime.run_clientapp import run_clientapp
 
+        _send_codes_alone()
         run_clientapp(spec.runtime_api_address, spec.token, spec.insecure, runtime_dependency_install=False)
         status = 0
     except SystemExit as ended:
@@ -122,6 +124,23 @@ def _forget_the_parent() -> None:
 
     np.random.seed()  # noqa: NPY002 - the global state too; Python reseeds its own, torch's is the same in every process
     sys.argv = ["flwr-clientapp"]
+
+
+def _send_codes_alone() -> None:
+    """From now on, an error that Flower itself found leaves as `Refusal.FAILED`. It would send the exception's text, with
+    local paths: for a message of an unknown type, or where ``FLWR_HOME`` is full. The text is in this process's log.
+    """
+    from flwr.app import Error
+    from flwr.supernode.runtime import run_clientapp as flower
+
+    send = flower.push_message
+
+    def push(client: Any, message: Any, context: Any) -> None:
+        if message.has_error() and message.error.code < Refusal.FAILED:  # Flower's codes are below ours
+            message.error = Error(int(Refusal.FAILED), Refusal.FAILED.name.lower())
+        send(client, message, context)
+
+    flower.push_message = push
 
 
 def end_with(parent: int) -> None:

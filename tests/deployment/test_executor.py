@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from forked import forks
 from processes import children, state, wait_until
 
 from deploy.rehearsal import free_ports
+from fedpriv.common.messages import Refusal
 from fedpriv.deployment.executor import Forks
 
 #: A node without a SuperNode: what `client_processes` starts finds nobody to ask, and goes on asking.
@@ -130,6 +132,73 @@ def test_a_message_knows_nothing_of_the_one_before(forked: Processes, tmp_path: 
 def test_a_message_that_fails_ends_its_own_process_alone(error: str, forked: Processes, tmp_path: Path) -> None:
     code, printed = forked.run(MESSAGES, error, folder=tmp_path)
     assert code == 0 and [line for line in printed.splitlines() if line in "01"] == ["1", "1"], printed
+
+
+#: A message whose type or whose machine is at fault, in Flower's own process for it, with the error that is sent.
+FAULTS = """
+import json, os, sys
+from types import SimpleNamespace
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.runtime import run_clientapp as flower
+
+from fedpriv.app import client_app
+from fedpriv.deployment.executor import Forks
+
+kind, fault = sys.argv[1:]
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+message = Message(RecordDict(), 2, kind)
+message.metadata.__dict__["_message_id"] = "asked"
+context = Context(1, 2, {"partition-id": 0, "policy": "/srv/secret", "data": "/srv/secret"}, RecordDict(), {})
+
+
+def install(*given, **named):
+    if fault:
+        raise eval(fault)
+
+
+def load(*given):
+    if fault == "load":
+        raise flower.LoadClientAppError("/srv/secret")
+    return client_app
+
+
+run = SimpleNamespace(run_id=1, fab_id="a/b", fab_version="1")
+flower.pull_task_input = lambda client: (message, context, run, SimpleNamespace(content=b"", hash_str=64 * "0"))
+flower.install_from_fab = install if fault != "load" else lambda *given, **named: None
+flower.get_load_client_app_fn = lambda **named: load
+flower.HeartbeatSender = lambda *given: SimpleNamespace(start=lambda: None, stop=lambda: None, is_running=True)
+flower.push_task_output = lambda **named: None
+flower.push_message = lambda client, reply, context: print(
+    "sent", json.dumps([reply.error.code, reply.error.reason]), flush=True
+)
+Forks().launch(ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1))
+os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        *((kind, "") for kind in ("train", "train.other", "evaluate", "query.x", "system")),
+        ("train", "OSError(28, 'No space left on device', '/srv/secret')"),
+        ("train", "load"),
+    ],
+)
+def test_an_error_leaves_as_a_code_alone(kind: str, fault: str, forked: Processes, tmp_path: Path) -> None:
+    """Also those that Flower catches, around the app: of message types that nobody knows, or a full ``FLWR_HOME``."""
+    _, printed = forked.run(FAULTS, kind, fault, folder=tmp_path)
+    (sent,) = [json.loads(line[5:]) for line in printed.splitlines() if line.startswith("sent ")]
+    assert sent[1] == Refusal(sent[0]).name.lower(), printed
+
+
+def test_flower_still_sends_by_the_function_that_is_wrapped() -> None:
+    from flwr.supernode.runtime import run_clientapp as flower
+
+    assert "push_message(client, reply_message, context)" in inspect.getsource(flower.run_clientapp)
 
 
 def test_a_node_runs_client_apps_alone() -> None:
