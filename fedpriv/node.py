@@ -61,7 +61,8 @@ counter: /var/lib/fedpriv/counter.json # outside the data folder, and in no back
 budgets: # every release must keep to all of them, over everything that the data folder's ledger holds
   - {unit: client, delta: 1.0e-5, max_epsilon: 8.0, adjacency: replace-one, observer: server}
 accountant: gaussian # for Gaussian noise alone. renyi: secure sums and all other mechanisms too (order: null, or one)
-# Choose before the first message leaves. Later gaussian can still become renyi, once, with a tenth of delta.
+# Choose before the first message leaves. gaussian keeps to nine tenths of delta; later it can become renyi, once, with
+# the tenth that is left.
 strategies: [fedcad, fedldp]
 variants: [repaired]
 bundles: [] # SHA-256 of each approved app: python -m fedpriv.node bundle APP
@@ -95,7 +96,8 @@ def _init(options: dict[str, str]) -> None:
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     declared = _declared(options, data)
     print(f"public, until `declare` changes it: {_in_words(declared, data)}")
-    print(f"accountant {policy.accountant}: until the first message leaves, the policy may name the other one")
+    admits = "Gaussian noise alone, no secure sum" if policy.accountant == "gaussian" else "every mechanism"
+    print(f"accountant {policy.accountant}: {admits}; until the first message leaves, the policy may name the other one")
     print(f"for good: one ledger, {data / '.fedpriv'}, with the counter {policy.counter}", flush=True)
     DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
     print(f"{declared.examples} pictures declared; the ledger has begun")

@@ -79,6 +79,8 @@ class DataLedger:
             ledger._known = known  # an earlier call was killed in the middle
             _make_private(counter.parent)
             ledger.confirm()
+            if ledger.declared() != declared:
+                ledger.declare(declared)
             return ledger
         for path in (ledger._lines.path, counter):
             if path.exists():

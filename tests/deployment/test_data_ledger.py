@@ -79,8 +79,10 @@ def test_a_ledger_is_begun_once(ledger: DataLedger, tmp_path: Path) -> None:
 def test_a_beginning_that_was_cut_off_can_be_finished(ledger: DataLedger, tmp_path: Path) -> None:
     """Killed between ledger and counter: nothing was released yet, so `init` may go on; later it may not."""
     ledger.counter.unlink()
-    DataLedger.create(tmp_path / "data", ledger.counter, DECLARED)
+    DataLedger.create(tmp_path / "data", ledger.counter, replace(DECLARED, size=9))
     assert opened(ledger) == 0
+    with ledger.held():
+        assert ledger.declared().size == 9, "what the second call says is public"
     release(ledger, 1)
     ledger.counter.unlink()
     with pytest.raises(LedgerRefused, match="there already"):
