@@ -86,6 +86,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/methods/test_fedonce.py::test_mnist_is_learned_within_eight",
     ),
     (
+        r"python -m tools\.private_runs (choices|figures) DATA",
+        "hours, and the real pictures",
+        "tests/report/test_private_figure.py::test_the_runs_are_made_once_each",
+    ),
+    (
         r"make deploy-demo|python -m deploy\.demo",
         "three minutes",
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",

@@ -25,6 +25,7 @@ from fedpriv.studies.data import held_out
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "figures"
 FIGURES, CHOICES = FOLDER / "private_runs.jsonl", FOLDER / "private_choices.jsonl"
 FIRST_SEED = 100
+SEEDS = {"figures": 16, "choices": 4}
 EPSILONS = (1, 2, 4, 8)
 #: Row -> overrides.
 MNIST = ("experiment=private_mnist", "dataset.root={data}")
@@ -34,6 +35,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "digits": ("experiment=private_digits",),
     "upright": (*MNIST, "features.map=none", "scale=small"),
 }
+HELD_OUT = 10_000  # training pictures that `choices` tests on
 QUIET = ("operations.report=false", "evaluate.every=0", "checkpoint.every=0")
 
 Constants = dict[Any, dict[str, Any]]
@@ -109,7 +111,7 @@ def changed(constants: Constants) -> Iterator[None]:
 def choices(data: str, seeds: int) -> None:
     where = tuple(option.format(data=data) for option in MNIST)
     with tempfile.TemporaryDirectory() as folder:
-        split, _ = held_out((f"dataset.root={data}", "dataset=mnist"), "mnist", 10_000, 0, Path(folder))
+        split, _ = held_out((f"dataset.root={data}", "dataset=mnist"), "mnist", HELD_OUT, 0, Path(folder))
         for name, (options, constants) in VARIANTS.items():
             # A map of other constants lies in a cache of its own: constants are no part of what names a file there.
             with changed(constants), tempfile.TemporaryDirectory() as cache:
@@ -120,6 +122,10 @@ def choices(data: str, seeds: int) -> None:
                         measure(CHOICES, name, epsilon, seed, asked)
 
 
+def main(arguments: list[str]) -> None:
+    what, data, *seeds = arguments
+    {"figures": figures, "choices": choices}[what](data, int(seeds[0]) if seeds else SEEDS[what])
+
+
 if __name__ == "__main__":
-    what, data = sys.argv[1:3]
-    {"figures": figures, "choices": choices}[what](data, int(sys.argv[3]) if len(sys.argv) > 3 else 16)
+    main(sys.argv[1:])

@@ -118,9 +118,7 @@ def test_a_full_disk_books_nothing_that_cannot_leave(machines: MACHINES) -> None
     assert not ask(2, 3).has_error() and network.booked(0) == 2
 
 
-def test_a_line_that_may_not_be_on_the_disk_is_taken_back(
-    ledger: DataLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_may_not_be_on_the_disk_is_taken_back(ledger: DataLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some disks say that they are full when a file is synced."""
     with ledger.held(), monkeypatch.context() as full:
         full.setattr("os.fsync", lambda descriptor: os.write(-1, b""))

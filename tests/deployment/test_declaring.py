@@ -83,5 +83,8 @@ def test_init_says_what_will_be_fixed_before_it_is(
     before, _, after = capsys.readouterr().out.partition("NOW")
     counted = "0 b (4 pictures), 1 a (4 pictures), 2 c (4 pictures), 3 x (0 pictures); 32 x 32 pixels, channels 1"
     assert f"public, until `declare` changes it: {counted}" in before
-    assert "accountant gaussian: Gaussian noise alone, no secure sum" in before and str(network.data(0) / ".fedpriv") in before
+    assert (
+        "accountant gaussian: Gaussian noise alone, no secure sum" in before
+        and str(network.data(0) / ".fedpriv") in before
+    )
     assert "12 pictures declared; the ledger has begun" in after
