@@ -204,7 +204,7 @@ def _listed(folder: Path) -> dict[str, str]:
     """
     peers: dict[str, str] = {}
     for file in (node / "peers.json" for node in _nodes(folder)):
-        peers |= json.loads(file.read_bytes()) if file.exists() else {}
+        peers |= _peers(file) if file.exists() else {}
     found = dict(peers)
     for node in _nodes(folder):
         number, key_file, public_file = _number(node), node / "identity.key", node / "identity.pub"
@@ -221,6 +221,19 @@ def _listed(folder: Path) -> dict[str, str]:
     if twice:
         raise OptionError("FOLDER", str(folder), f"nodes {', '.join(twice)} have one identity; each needs its own")
     return found
+
+
+def _peers(file: Path) -> dict[str, str]:
+    """A list of peers. Raises `OptionError`."""
+    try:
+        found = json.loads(file.read_bytes())
+        for number, key in found.items():
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+            int(number)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        words = f"{file} must map nodes to public keys in hex ({error}); without this file, it is made anew"
+        raise OptionError("FOLDER", str(file.parent.parent), words) from None
+    return dict(found)
 
 
 def _number(node: Path) -> str:
@@ -299,10 +312,10 @@ def _main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return DONE if arguments else MISTAKE
-    renew = arguments[0] == SERVER and len(arguments) > 1 and "=" not in arguments[1]
-    place, *given = arguments[renew:]
-    if "=" in place:
-        raise OptionError("FOLDER", place, "comes first: where the files are to be written")
+    renew = arguments[0] == SERVER
+    place, *given = arguments[renew:] or [""]
+    if not place or "=" in place:
+        raise OptionError("FOLDER", place, "comes first, or after the word server: where the files are to be written")
     folder, named = Path(place), {argument.partition("=")[0] for argument in given}
     known = {name: value for name, value in OPTIONS.items() if not (renew and name == "nodes")}
     options = command_options(given, known, "fedpriv.credentials")

@@ -97,9 +97,7 @@ def _init(options: dict[str, str]) -> None:
     declared = _declared(options, data)
     print(f"public, until `declare` changes it: {_in_words(declared, data)}")
     admits = "Gaussian noise alone, no secure sum" if policy.accountant == "gaussian" else "every mechanism"
-    print(
-        f"accountant {policy.accountant}: {admits}; until the first message leaves, the policy may name the other one"
-    )
+    print(f"accountant {policy.accountant}: {admits}; it may be changed until the first message leaves")
     print(f"for good: one ledger, {data / '.fedpriv'}, with the counter {policy.counter}", flush=True)
     DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
     print(f"{declared.examples} pictures declared; the ledger has begun")

@@ -122,7 +122,7 @@ def test_a_line_that_may_not_be_on_the_disk_is_taken_back(ledger: DataLedger, mo
     """Some disks say that they are full when a file is synced."""
     with ledger.held(), monkeypatch.context() as full:
         full.setattr("os.fsync", lambda descriptor: os.write(-1, b""))
-        with pytest.raises(OSError, match="ledger.jsonl"):
+        with pytest.raises(OSError, match=r"ledger\.jsonl"):
             ledger.append(booked(), "run")
     assert opened(ledger) == 0
 

@@ -283,3 +283,22 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     assert "11 files written" in out and str(tmp_path / "node-0" / "node.key") in out
     assert main([str(tmp_path), "host=server.example,10.0.0.1", "nodes=1"]) == 0
     assert "everything was there already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"0": 7}', '{"0": "zz"}', '{"0": "00"}', '{"x": "' + 64 * "0" + '"}'])
+def test_a_damaged_list_of_peers_is_named(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "nodes=1"]) == 0
+    (tmp_path / "node-0" / "peers.json").write_text(content)
+    assert main([str(tmp_path), "nodes=2"]) == 2
+    assert "node-0/peers.json must map" in capsys.readouterr().err
+    assert not (tmp_path / "node-1").exists()
+
+
+@pytest.mark.parametrize("given", [["server"], ["server", "host=a"]])
+def test_to_renew_the_server_a_folder_is_named(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It made a new authority, and a whole deployment of new identities, in a folder of this name."""
+    monkeypatch.chdir(tmp_path)
+    assert main(given) == 2 and "FOLDER" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
