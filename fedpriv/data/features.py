@@ -47,7 +47,7 @@ WORDS = {
     "dct": "local cosine transforms, scaled as natural pictures fall off (1/frequency)",
     "fourier": "random Fourier features with a public seed",
 }
-MOMENTS = "pictures are deskewed and scaled by their own moments"
+MOMENTS = "pictures are deskewed and scaled by their own moments: knows upright ink, of the size of MNIST's digits"
 MIRROR = "a picture and its mirror image count as one: knows that things look alike mirrored"
 MAPS = {
     "strokes": "a stroke map: knows that digits are strokes",
