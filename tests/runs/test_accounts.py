@@ -16,7 +16,8 @@ from fedpriv.common.files import JsonLines
 from fedpriv.common.seeds import draw_cohort, participations
 from fedpriv.config.compose import compose
 from fedpriv.privacy.composition import compose_clients
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, Gaussian
+from fedpriv.privacy.events import CLIENT_TO_SERVER, EVERY_CLIENT, Entry, Event, Gaussian
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.ledger import LedgerFile
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.folder import RunFolder
@@ -44,6 +45,41 @@ def test_clients_share_a_line_in_a_simulation_alone(options: tuple[str, ...], li
     accounts.book([Entry(1, client, 0, 0, Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)) for client in range(4)])
     assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == lines
     assert [entry["client"] for entry in ledger_of(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_a_release_under_another_attempt_is_booked_and_the_same_one_is_not(tmp_path: Path):
+    """A run that cannot repeat its rounds goes on from a checkpoint with other noise: the client's memory there gives
+    the same number once more, to another release.
+    """
+    accounts, event = (
+        Accounts(compose(["strategy=fedldp"]), RunFolder(tmp_path)),
+        Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0),
+    )
+    first = Entry(1, 3, 0, 0, event)
+    accounts.book_what_is_new([first])
+    for new, booked in (
+        (first, 1),
+        (Entry(1, 3, 0, 1, event), 2),
+        (Entry(1, 4, 0, 0, event), 3),
+        (Entry(2, 3, 1, 0, event), 4),
+    ):
+        accounts.book_what_is_new([new])
+        accounts.book_what_is_new([new])
+        assert len(ledger_of(tmp_path)) == booked
+
+
+def test_a_client_pays_what_a_trusted_server_tells_of_all_and_what_it_tells_itself(tmp_path: Path):
+    accounts, event = (
+        Accounts(compose(["strategy=fedldp"]), RunFolder(tmp_path)),
+        Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0),
+    )
+    accounts.book([Entry(1, client, 0, 0, event) for client in (EVERY_CLIENT, 3, 3)])
+    assert accounts.verified().maximum == pytest.approx(gaussian_epsilon(3**0.5, 1e-5))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    of_all = Accounts(compose(["strategy=fedldp"]), RunFolder(alone))
+    of_all.book([Entry(1, EVERY_CLIENT, 0, 0, event)])
+    assert of_all.verified().maximum == of_all.verified().median == pytest.approx(gaussian_epsilon(1.0, 1e-5))
 
 
 @pytest.mark.parametrize("strategy", ["fedcad", "dpsgd"])
