@@ -22,8 +22,9 @@ import fedpriv.client.base
 from clients.dpsgd import DPSGDClient
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
+from fedpriv.attacks import release_audit
 from fedpriv.attacks.client_canaries import CanaryTrainer, audit_training
-from fedpriv.attacks.release_audit import ALL_NUMBERS, DIMENSION, audit_mechanism, planned_looks
+from fedpriv.attacks.release_audit import ALL_NUMBERS, DIMENSION, audit_config, audit_mechanism, planned_looks
 from fedpriv.audit import main, parse_options
 from fedpriv.cli import both_schemas
 from fedpriv.client.base import Client
@@ -437,6 +438,20 @@ def test_directions_are_audited_at_the_runs_own_dimension(mechanism: str) -> Non
     found = audit_mechanism(client, 1, **settings)
     assert found.dimension == 650 and found.audit.epsilon_lower <= min(found.verified, found.attainable)
     assert found.audit.looks == 4  # three pairs beside the method's own
+
+
+def test_all_looks_at_a_run_share_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every scope, every pair and every dimension: the largest bound of all is what is printed."""
+    errors, real = list[float](), release_audit.audit
+
+    def counted(*given: Any, **settings: Any) -> Any:
+        errors.append((1 - settings["confidence"]) / settings["looks"])
+        return real(*given, **settings)
+
+    monkeypatch.setattr(release_audit, "audit", counted)
+    config = compose(["strategy=ldpfl", "model=linear", "dataset=digits"])
+    scopes = audit_config(config, trials=400, confidence=0.95, seed=0, participations=2)
+    assert len(errors) > len(scopes) == 3 and sum(errors) == pytest.approx(0.05)
 
 
 def test_long_releases_get_the_trials_that_there_is_time_for_and_many_of_a_short_one() -> None:

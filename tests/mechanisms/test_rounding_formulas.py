@@ -68,6 +68,16 @@ def test_what_is_inside_is_charged_with_its_price(dimension: int, epsilon: float
             assert charged >= float(in_cap + between) * (1 - 1e-9) - 1e-15
 
 
+@pytest.mark.parametrize("dimension", [2, 300, 80_202, 2**20, 2**32])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 8.0, 100.0, 500.0])
+@pytest.mark.parametrize("outside", [0.5, 1e-3, 1e-6, 1e-30])
+def test_words_are_as_many_as_all_uniforms_of_a_release_need(dimension: int, epsilon: float, outside: float) -> None:
+    """4 d + 4 uniforms, each of which loses 2^-(32 words): together at most 1e-13 e^-(eps + 2) max(1 - p, 1e-6)."""
+    allowed = mpf(10) ** -13 * mpmath.exp(-mpf(epsilon) - 2) * max(mpf(outside), mpf(10) ** -6)
+    lost = [(4 * dimension + 4) * mpf(2) ** (-32 * (privunit._words(dimension, epsilon, outside) - k)) for k in (0, 1)]
+    assert lost[0] <= allowed * (1 + mpf(10) ** -9) and lost[1] > allowed * (1 - mpf(10) ** -9)
+
+
 def test_one_coordinate_pays_for_its_threshold() -> None:
     setting = privunit.private_unit(1, 2.0)
     assert setting.cap.epsilon == 2.0 - 2.0**-38
