@@ -102,6 +102,18 @@ def test_the_literal_decay_of_a_thousandth_costs_everything() -> None:
     assert client.claim(1000, DELTA).epsilon < 0.5  # the paper's formula knows the first sigma only
 
 
+@pytest.mark.parametrize(("participations", "rounds"), [(1, (10,)), (3, (8, 9, 10)), (10, tuple(range(1, 11)))])
+def test_a_few_participations_are_planned_in_the_rounds_of_least_noise(
+    participations: int, rounds: tuple[int, ...]
+) -> None:
+    """sigma_0 rho^(t - 1) in round t: whichever rounds a client is asked in, the last ones cost most."""
+    facts = PublicFacts(6000, 6000, 60, 10, 10)
+    options: dict[str, Any] = {"noise_multiplier": 4.0, "clip_norm": 1.0, "decay": 0.9, "floor": 0.5, "facts": facts}
+    client = making.client(ANRClient, variant="published", **options)
+    found = [event.multiplier for event in client.planned_events(participations)]
+    assert found == pytest.approx([4.0 * 0.9 ** (number - 1) for number in rounds])
+
+
 def test_the_report_says_what_a_literal_decay_does(run: Run) -> None:
     options = ("strategy=anr", "strategy.client.decay=0.001", "privacy.variant=published", "dataset.auxiliary=50")
     folder = run(*options)

@@ -127,6 +127,16 @@ def test_the_account_is_that_of_the_floor_less_the_colluders(method: str) -> Non
     assert making.client(HALVES[method][0], facts=FACTS, noise_multiplier=0.0).exact_leak() is not None
 
 
+@pytest.mark.parametrize("rule", ["fixed", "quantile"])
+def test_all_that_a_run_sums_shares_one_part_of_delta(rule: str) -> None:
+    """Vectors and what is told beside them, in every round: together a hundredth."""
+    options = {"noise_multiplier": 1.0, "clipping": rule, "claimed_delta": DELTA, "min_replies": 5}
+    client = making.client(SkellamClient, facts=FACTS, **options)
+    events = client.planned_against(SECURE_SUM, FACTS.num_rounds)
+    assert len(events) == (1 if rule == "fixed" else 2)
+    assert sum(event.count * event.delta for event in events) == pytest.approx(0.01 * DELTA)  # type: ignore[attr-defined]
+
+
 @both
 def test_a_target_is_met_for_sums_and_for_the_server(method: str) -> None:
     size = (

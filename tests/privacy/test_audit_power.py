@@ -96,6 +96,19 @@ def test_the_expected_bound_is_reached_in_that_share_of_audits() -> None:
     )
 
 
+@pytest.mark.parametrize("looks", [1, 3, 20])
+def test_what_is_expected_of_one_of_several_looks_has_its_part_of_the_error(looks: int) -> None:
+    """The best threshold of randomised response at epsilon 1, with an unlucky draw at the confidence of all looks and
+    the bound at the confidence of one.
+    """
+    trials, unlucky, sure, bounds = 5000, (1 - CONFIDENCE) / 2, 1 - (1 - CONFIDENCE) / looks, list[float]()
+    for share in np.concatenate([np.geomspace(0.01 / trials, 0.5, 256), 1 - np.geomspace(0.01 / trials, 0.5, 256)]):
+        power = max(share, min(1.0, math.e * share, 1 - (1 - share) / math.e))
+        false, true = binom.ppf(1 - unlucky, trials, share), binom.ppf(unlucky, trials, power)
+        bounds.append(float(epsilon_bound(false, true, trials, 0.0, sure)[0]))
+    assert expected_bound([(1.0, 0.0)], trials, 0.0, CONFIDENCE, looks) == pytest.approx(max(bounds), rel=1e-9)
+
+
 def test_of_an_infinite_bound_nothing_is_expected() -> None:
     events = [NoBound(threat=CLIENT_TO_SERVER, reason="why")]
     assert verified_curve(events, DELTA) == [] and expected_bound([], 1000, DELTA, CONFIDENCE) == 0.0

@@ -356,6 +356,12 @@ def test_verified_maximum_median_and_scopes():
     assert verify({}, DELTA).maximum == 0.0
 
 
+def test_a_round_is_all_that_left_in_it_whatever_the_attempt():
+    again = [Entry(1, 0, number, number, event) for number, event in enumerate([gaussian(1.0), gaussian(2.0)])]
+    found = verify({0: again}, DELTA).at_scope("round")
+    assert found.epsilon == compose([gaussian(1.0), gaussian(2.0)], DELTA).epsilon
+
+
 def test_coordinate_scope_is_one_coordinate_of_one_release():
     event = PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=1.0, private_share=0.2, dimension=1000, count=3)
     found = verify({0: entries([event])}, DELTA).at_scope("coordinate", delta=0.0)

@@ -140,6 +140,19 @@ def test_below_the_threshold_no_mask_comes_off() -> None:
     assert all(len(shares) == 3 for shares in talk.server._opened.values())
 
 
+@pytest.mark.parametrize("last", [KEYS, SHARES, TRAIN])
+def test_the_server_goes_on_with_as_many_as_its_floor_and_no_fewer(last: int) -> None:
+    """The floor is above the threshold: fewer clients are not asked for a sum that none of them would open."""
+    session, known = a_session(7, threshold=5), identities(7)
+    for dropped in (1, 2):
+        talk = Talk(session, known, vectors(session), dict.fromkeys(range(dropped), last), floor=6)
+        if dropped == 1:
+            assert len(talk.through().server.survivors) == 6
+        else:
+            with pytest.raises(SumFailed, match="6 are needed"):
+                talk.through()
+
+
 def test_masked_vectors_are_uniform_and_say_nothing_of_the_vector() -> None:
     """Every client's masked coordinates are uniform whatever its vector is, and independent of it; so is the difference
     of two clients'.
