@@ -294,4 +294,11 @@ def test_objections_name_the_option_and_the_bound(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, strategies=["dpfl_agn"], limits={"max_clip_norm": 1e6})
     assert objections(policy, steps, 12) == ["batches in a round=11: at most 10"]
     assert not objections(policy_of(tmp_path, strategies=["dpfl_agn"], limits={"max_local_steps": 11}), steps, 12)
+    for radius, words in (
+        ("7", ["strategy.client.radius=7: at most 5"]),
+        ("[0.1,7,1]", ["strategy.client.radius=7: at most 5"]),
+        ("[0.1,5]", []),
+    ):
+        bits = compose(["strategy=ldpfl", "local.batch_size=6", "num_rounds=2", f"strategy.client.radius={radius}"])
+        assert objections(policy_of(tmp_path, strategies=["ldpfl"]), bits, 12) == words  # of the widest layer
     assert UnitBudget(unit="client", delta=1e-5, max_epsilon=1.0).threat == CLIENT_TO_SERVER

@@ -14,6 +14,7 @@ from conftest import Outcome, Run, ledger_of, result_of, rows_of
 from fedpriv.common.errors import FedprivError, OptionError, RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.own_options import CONF, group_choices
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 from fedpriv.runs import extension
 from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.extension import extend_run
@@ -107,6 +108,24 @@ def test_what_adaptive_noise_happened_to_spend_is_not_made_a_guarantee(run: Run)
             extend_run(folder, ["num_rounds=5", f"privacy.max_epsilon={1.01 * spent}"])
         assert (folder / "summary.json").exists()
     assert extended(held, "num_rounds=5", "privacy.max_epsilon=2e5")["privacy"]["verified_epsilon"] == 2e5
+
+
+@pytest.mark.parametrize(("realised", "adaptive"), [(None, False), (None, True), (2.0, False)])
+def test_no_budget_is_set_after_noise_that_followed_outputs(
+    realised: float | None, adaptive: bool, tmp_path: Path
+) -> None:
+    """Also where a bound was fixed before: what was spent below it hangs on earlier outputs."""
+    before = compose(["strategy=fedldp"])
+    after, folder = (compose(["strategy=fedldp", "privacy.max_epsilon=9"]), RunFolder(tmp_path))
+    spent = None if realised is None else Gaussian(threat=CLIENT_TO_SERVER, multiplier=realised)
+    bound = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
+    folder.append_entries([Entry(1, 0, 0, 0, bound, spent, adaptive)], together=False)
+    if realised is None and not adaptive:
+        extension._check_budget(before, after, folder)
+    else:
+        with pytest.raises(OptionError, match="followed earlier outputs"):
+            extension._check_budget(before, after, folder)
+    extension._check_budget(after, before, folder)
 
 
 def test_rounds_of_another_budget_are_not_repeated_with_their_noise(run: Run) -> None:

@@ -22,14 +22,18 @@ from fedpriv.common.messages import FIRST_NODE, Refusal, Reply, refusal
 from fedpriv.common.records import most_bytes
 from fedpriv.common.seeds import draw_cohort
 from fedpriv.common.vectors import pack_vector, unpack_vector
+from fedpriv.mechanisms.noise_sources import KeyRegistry
 from fedpriv.server import nodes as foreign_grid
 from fedpriv.server import strategy as server
 from fedpriv.server.round import BudgetsSpent, Hooks, Population, Round
 from fedpriv.server.strategy import FederatedStrategy
+from strategies.dpfedavg import DPFedAvg
+from strategies.dpftrl import DPFTRL
 from strategies.fedavg import FedAvg
 from strategies.fedcad import FedCAD
 from strategies.fedldp import FedLDP
 from strategies.fedprox import FedProx
+from strategies.nbafl import NbAFL
 
 # --- the mean --------------------------------------------------------------------------------------------
 
@@ -384,3 +388,24 @@ def test_fed_cad_shows_means_of_its_own_figures_where_it_has_them() -> None:
     strategy = build(FedCAD)
     assert strategy.figures(replies(figures)) == pytest.approx({"diff": 0.4, "noise_variance": 0.75, "reuse": 0.2})
     assert strategy.figures(replies([{}, figures[0]])) == {}  # a deployment sends no diagnostics
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (NbAFL, {"rounds": 30, "exposures": 1, "epsilon": 1.0}),
+        (DPFedAvg, {"form": "central", "noise_multiplier": 1.0}),
+        (DPFTRL, {"rounds": 4, "participation": "cyclic"}),
+    ],
+)
+def test_no_two_rounds_or_attempts_of_a_server_have_noise_in_common(
+    kind: type[FederatedStrategy], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sums under the same noise show their difference."""
+    monkeypatch.setattr(FederatedStrategy, "mean", lambda self, size, replies: np.zeros(size))
+    with KeyRegistry() as used:
+        for attempt in (0, 1):
+            made = making.server(kind, Population(0, 4, 2, lambda client: 10, attempt=attempt), **options)
+            for made.current.number in (1, 2):
+                made.aggregate(np.zeros(5, np.float32), [])
+    assert len(used.keys) == 4
