@@ -12,6 +12,7 @@ from pytest import approx
 
 import fedpriv.mechanisms.privunit as privunit
 from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.bookkeeping import _ghost_norms
 from fedpriv.mechanisms.laws import cap_response
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, coefficients, moves
 from fedpriv.mechanisms.noise import DITHER, NoiseSource, fine_step, grid_step
@@ -140,3 +141,20 @@ def test_a_matrix_mechanisms_noise_is_worth_its_multiplier(name: str, rounds: in
         step = std / 2**36  # `fine_step` is at most that
         assert std / (length + 2 * math.sqrt(dimension * rounds) * step) >= 1.7 * (1 - 1e-6)
         assert std == approx(1.7 * (length + 2 * math.sqrt(dimension * rounds) * mechanism.std / 2**36), rel=1e-12)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (25, 3), (3, 40)])
+@pytest.mark.parametrize("positions", [2, 36, 784])
+@pytest.mark.parametrize("most", [1, 32])
+def test_a_ghosts_length_has_the_slack_of_its_mass(inputs: int, outputs: int, positions: int, most: int) -> None:
+    """2 gamma(i + o + p^2 + 8) + (gamma(m p + 8) 2^28)^2 of the square of the mass A, where all of c_k cancels."""
+
+    def gamma(terms: int) -> mpf:
+        return terms * mpf(2) ** -53 / (1 - terms * mpf(2) ** -53)
+
+    columns = torch.ones(1, inputs, positions, dtype=torch.float64)
+    gradient = torch.ones(1, outputs, positions, dtype=torch.float64)
+    gradient[..., ::2] = -1.0  # exactly as many as ones: every sum of products is 0
+    slack = 2 * gamma(inputs + outputs + positions**2 + 8) + (gamma(most * positions + 8) * 2**28) ** 2
+    mass = positions * mpmath.sqrt(inputs * outputs)
+    assert float(_ghost_norms(gradient, columns, most)[0]) == approx(float(slack * mass**2), rel=1e-12)
