@@ -38,6 +38,7 @@ from fedpriv.config.options import Options
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.auditor import audit, verdict
+from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.start import start_run
@@ -438,6 +439,17 @@ def test_directions_are_audited_at_the_runs_own_dimension(mechanism: str) -> Non
     found = audit_mechanism(client, 1, **settings)
     assert found.dimension == 650 and found.audit.epsilon_lower <= min(found.verified, found.attainable)
     assert found.audit.looks == 4  # three pairs beside the method's own
+
+
+@pytest.mark.parametrize(
+    ("delta", "words"), [(1e-5, "refutes the claim"), (1e-7, "refutes the claim"), (1e-3, "cannot tell")]
+)
+def test_a_claim_at_a_larger_delta_is_not_refuted(delta: float, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its own delta it may hold: epsilon falls with delta."""
+    client = making.client(FedLDPClient, noise_multiplier=1.0)
+    monkeypatch.setattr(client, "claim", lambda participations, at: Claim(0.1, "run", "a formula", delta))
+    found = audit_mechanism(client, 1, delta=DELTA, trials=4000, confidence=0.95, seed=0)
+    assert found.audit.epsilon_lower > 0.1 and found.verdict == words
 
 
 def test_all_looks_at_a_run_share_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

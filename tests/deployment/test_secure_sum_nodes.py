@@ -268,8 +268,8 @@ def test_no_option_makes_a_second_set_of_keys(network: Machines) -> None:
         )
     ]
     assert len(set(said)) == 1
-    for context in ({"members": [0, 1, 2]}, {"model-digest": bytes([1] * 32)}):  # in the same round and attempt
-        assert asker(network, overrides)(1, **(asked | context)).error.code == Refusal.UNSAFE_SUM
+    for other in ({"members": [0, 1, 2]}, {"model-digest": bytes([1] * 32)}):  # in the same round and attempt
+        assert asker(network, overrides)(1, **(asked | other)).error.code == Refusal.UNSAFE_SUM
 
 
 def test_no_graph_is_sought_for_members_that_nobody_knows(network: Machines, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.ledger import LedgerFile
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import planned_histories, schedule
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import start_run
@@ -80,6 +81,18 @@ def test_a_client_pays_what_a_trusted_server_tells_of_all_and_what_it_tells_itse
     of_all = Accounts(compose(["strategy=fedldp"]), RunFolder(alone))
     of_all.book([Entry(1, EVERY_CLIENT, 0, 0, event)])
     assert of_all.verified().maximum == of_all.verified().median == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+
+
+def test_a_server_books_for_a_node_every_attempt_of_a_round_once():
+    """It cannot read a node's ledger, and a second attempt is a second release; a restart forgets nothing of it."""
+    config = compose([*ON_NODES, "strategy.client.noise_multiplier=1"])
+    planned = PlannedAccounts(config, [])
+    booked = [planned.ask([0], number, attempt) for number, attempt in ((1, 0), (1, 0), (1, 1), (2, 0), (2, 1))]
+    assert [len(found) for found in booked] == [len(booked[0]), 0, *[len(booked[0])] * 3] and booked[0]
+    entries = [entry for found in booked for entry in found]
+    assert [entry.sequence for entry in entries] == list(range(len(entries)))
+    again = PlannedAccounts(config, entries)
+    assert not again.ask([0], 1, 1) and again.ask([0], 1, 2)[0].sequence == len(entries)
 
 
 @pytest.mark.parametrize("strategy", ["fedcad", "dpsgd"])
