@@ -244,3 +244,17 @@ def test_a_method_that_does_not_book_is_not_heard(machines: MACHINES, monkeypatc
     network = machines(2)
     monkeypatch.setattr("clients.fedldp.FedLDPClient._entries", lambda *_: [])
     assert refused(network, network.overrides()) == {"POLICY"}
+
+
+def test_only_the_very_request_that_was_booked_is_repeated_without_a_booking(
+    machines: MACHINES, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another attempt of a booked round is another release."""
+    network = machines(2)
+    ask = asker(network, network.overrides("num_rounds=2"))
+    assert not ask(1).has_error()
+    monkeypatch.setattr("clients.fedldp.FedLDPClient._entries", lambda *_: [])
+    assert not ask(1).has_error()
+    for place in ((1, 1), (2, 0)):
+        assert ask(*place).error.code == Refusal.POLICY
+    assert network.booked(0) == 1

@@ -112,3 +112,15 @@ def test_a_signature_of_survivors_counts_in_its_own_group_alone() -> None:
     victim, _ = victim.confirm(named, known[0], 1)
     with pytest.raises(SumRefused, match="1 clients have signed"):
         victim.unmask(signed, known[0], 1)
+
+
+def test_only_survivors_sign_for_survivors() -> None:
+    """The server's helpers outside of a sum are not among the colluders that its threshold counts with."""
+    known, session = identities(CLIENTS), a_session(CLIENTS)
+    talk = Talk(session, known, vectors(session), {5: 2})
+    talk.through(talk.confirm)
+    text = survivors_text(talk.server.group, talk.server.survivors)
+    signed = {client: known[client].sign(text) for client in (1, 2, 3, 5)}
+    with pytest.raises(SumRefused, match="4 clients have signed the survivor set, 5 are needed"):
+        talk.members[0].unmask(signed, known[0], 1)
+    talk.members[0].unmask(signed | {4: known[4].sign(text)}, known[0], 1)
