@@ -12,8 +12,10 @@ import pytest
 from deployed import MACHINES, Grid, Machines, asker, codes, context, refused
 from flwr.app import Message
 
+from clients.fedldp import FedLDPClient
 from fedpriv.app import client_app
-from fedpriv.common.messages import RUN, Refusal, Request, train_content
+from fedpriv.client.memory import read_memory
+from fedpriv.common.messages import RUN, Outgoing, Refusal, Request, train_content
 from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.config.compose import compose_remote_text
 from fedpriv.deployment.gate import Node
@@ -258,3 +260,19 @@ def test_only_the_very_request_that_was_booked_is_repeated_without_a_booking(
     for place in ((1, 1), (2, 0)):
         assert ask(*place).error.code == Refusal.POLICY
     assert network.booked(0) == 1
+
+
+def test_two_releases_of_one_message_are_one_round(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that books twice before it replies: the second release finds the first one in its round."""
+    real = FedLDPClient.answer
+
+    def twice(self: FedLDPClient, request: Request, received: np.ndarray | None) -> Outgoing:
+        found, memory = real(self, request, received), read_memory(self._site().store)
+        more = self._entries(memory, request, self.price(None, request))
+        self._site().store.keep(memory.after(None, more, memory.answer))
+        return found
+
+    network = machines(2, {"limits": {"max_round_epsilon": 5.0}})  # one costs 4.377, two 6.573
+    monkeypatch.setattr(FedLDPClient, "answer", twice)
+    ask = asker(network, network.overrides())
+    assert ask(1).error.code == Refusal.BUDGET_SPENT and network.booked(0) == 1
