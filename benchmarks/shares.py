@@ -76,8 +76,7 @@ def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Itera
         (MESSAGES, server, ("start",)),  # all that belongs to no other part
         (TRAINING, Worker, ("local_data",)),
         (TRAINING, SequentialTrainer, ("train", "clipped_sum")),
-        (TRAINING, client, ("train_locally",)),
-        (PRIVACY, client, ("work", "respond", "release", "measure", "price", "_entries", *ASKED)),
+        (PRIVACY, client, ("releasing", "release", "measure", "price", "entries", *ASKED)),
         (PRIVACY, Session, ("_collect", "_epsilon_so_far")),
         (AGGREGATION, server, ("aggregate",)),
         (EVALUATION, Session, ("_evaluate",)),

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,7 @@ from benchmarks.contenders import OwnEngine
 from benchmarks.job import Job
 from benchmarks.speed import RESULTS, alternate, ratio
 from benchmarks.statistics import machine, median_interval
-from fedpriv.training.sequential import LocalData, SequentialTrainer
-from fedpriv.training.vectorised import VectorisedTrainer
+from fedpriv.training.sequential import SequentialTrainer, Training
 
 PICTURES = {"28x28": "benchmarks.job.random_pictures", "8x8": "benchmarks.job.small_pictures"}
 LOCAL = {"5 epochs, batch 10": (5, 10), "1 epoch, batch 12": (1, 12), "1 epoch, batch 60": (1, 60)}
@@ -40,7 +38,7 @@ def contender(model: str, pictures: str, epochs: int, batch: int, trainer: str) 
     return OwnEngine(job, "inprocess", extra=[f"{key}={value}" for key, value in extra.items()])
 
 
-class Training:
+class Alone:
     """The cohort's training without messages, memories and releases."""
 
     def __init__(self, engine: OwnEngine) -> None:
@@ -50,18 +48,10 @@ class Training:
 
     def round(self) -> float:
         began = time.perf_counter()
-        tasks = [partial(self._train, client, data) for client, data in enumerate(self.data)]
-        _all(self.trainer)(tasks)
+        self.trainer.train_all(
+            [Training(self.theta, data, np.random.default_rng(client)) for client, data in enumerate(self.data)]
+        )
         return time.perf_counter() - began
-
-    def _train(self, client: int, data: LocalData) -> object:
-        return self.trainer.train(self.theta, data, np.random.default_rng(client))
-
-
-def _all(trainer: SequentialTrainer) -> Callable[[Sequence[Callable[[], object]]], object]:
-    if isinstance(trainer, VectorisedTrainer):
-        return trainer.together
-    return lambda tasks: [task() for task in tasks]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -78,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
                 turns = 5 if model == "cnn" else rounds
                 both = {kind: contender(model, pictures, epochs, batch, kind) for kind in ("sequential", "vectorised")}
                 whole = alternate(both, turns)
-                alone = alternate({kind: Training(engine) for kind, engine in both.items()}, turns)
+                alone = alternate({kind: Alone(engine) for kind, engine in both.items()}, turns)
                 results[name] = {
                     "sequential / vectorised, whole rounds": ratio(whole, "sequential", "vectorised"),
                     "sequential / vectorised, training alone": ratio(alone, "sequential", "vectorised"),

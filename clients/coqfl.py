@@ -23,7 +23,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,20 +101,20 @@ class CoQFLClient(OneBitClient):
 
     # --- the exchanges -----------------------------------------------------------------------------------
 
-    def answer(self, request: Request, received: np.ndarray | None) -> Outgoing:
+    def further(self, request: Request) -> Outgoing:
         """``keys``: tells the public key, or it and its signature. ``seeds``, to a group's first member: a sealed seed
-        for each other member, in order. ``train``: bits (uint8 [d/8]) from theta. Raises `StaleRequest` for what comes
-        too late.
+        for each other member, in order. Raises `StaleRequest` for what comes too late.
         """
         site = self._site()
         memory = read_memory(site.store)
-        if request.exchange == TRAIN:
-            self._join(request, memory)
-            return super().answer(request, received)
         if repeated_answer(memory, request) is not None:
             raise StaleRequest(f"round {request.round} was answered already")
         told = self._key(request, memory) if request.exchange == KEYS else self._seeds(request, memory)
         return Outgoing(site.num_examples, blobs=tuple(told))
+
+    def prepare(self, request: Request) -> None:
+        super().prepare(request)
+        self._join(request)
 
     def _key(self, request: Request, memory: ClientMemory) -> list[bytes]:
         """A fresh key pair for this round; the private half waits in the client's memory until its release."""
@@ -151,13 +150,13 @@ class CoQFLClient(OneBitClient):
                 sealed.append(b"")
         return sealed
 
-    def _join(self, request: Request, memory: ClientMemory) -> None:
+    def _join(self, request: Request) -> None:
         """Derives the group's secret, or says why the client falls back to its own noise."""
         self.secret, self.fallback, self._streams = None, None, {}
         if self.bits == 0 or MEMBERS not in request.options:
             return  # planned: nobody to pair with
         try:
-            self.secret = self._group_secret(request, memory)
+            self.secret = self._group_secret(request, read_memory(self._site().store))
         except KeyRefused as refused:
             self.fallback = str(refused)
             log.warning("client %d uses its own noise in round %d: %s", self._site().client, request.round, refused)

@@ -32,7 +32,7 @@ class DPFedAvgClient(NoisyGradientClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
     options: DPFedAvgClientOptions
-    in_columns = True
+    in_rows = True
 
     @property
     def moves_clip(self) -> bool:

@@ -26,7 +26,7 @@ class DPFedSNLCClient(SelectingClient):
     """The top ``share`` of the coordinates gets noise."""
 
     options: DPFedSNLCClientOptions
-    in_columns = True
+    in_rows = True
 
     def count(self, dimension: int, server_round: int) -> int:
         return top_count(self.options.share, dimension)

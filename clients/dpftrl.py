@@ -36,7 +36,7 @@ class DPFTRLClient(Client):
     """Clip the update to C; the server adds the noise. Every outsider learns of a client in every round."""
 
     options: DPFTRLClientOptions
-    in_columns = True
+    in_rows = True
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     threat: ClassVar[Threat] = Threat("client", "add-or-remove-one", "trusted-server")
 

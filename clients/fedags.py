@@ -52,7 +52,7 @@ class FedAGSClient(SelectingClient):
     """
 
     options: FedAGSClientOptions
-    in_columns = True
+    in_rows = True
 
     @property
     def sends_loss(self) -> bool:

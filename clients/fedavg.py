@@ -12,4 +12,4 @@ from fedpriv.client.base import Client
 class FedAvgClient(Client):
     """Local SGD; the update is released as it is."""
 
-    in_columns = True
+    in_rows = True

@@ -68,7 +68,7 @@ class FedCADClient(GaussianClient):
 
     options: FedCADClientOptions
     State = CorrelatedState
-    in_columns = True
+    in_rows = True
 
     @property
     def priced_alike(self) -> bool:

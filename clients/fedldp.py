@@ -28,7 +28,7 @@ class FedLDPClient(SummedGaussians, GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
     options: FedLDPClientOptions
-    in_columns = True
+    in_rows = True
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = clip(update, self.clip_norm)  # [Fed-CAD, III-C (3)]

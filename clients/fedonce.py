@@ -11,13 +11,11 @@ Published and repaired are the same. Local training: `fedpriv.training.full_batc
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
-from fedpriv.client.contract import RunFacts
+from fedpriv.client.method import Traits
 from fedpriv.client.unit_vector import UnitVectorClient
 from fedpriv.config.unit_methods import FedOnceClientOptions
-from fedpriv.training.full_batch import FullBatchTrainer
-from fedpriv.training.sequential import SequentialTrainer
 
 
 class FedOnceClient(UnitVectorClient):
@@ -25,7 +23,4 @@ class FedOnceClient(UnitVectorClient):
 
     options: FedOnceClientOptions
 
-    def __init__(self, options: Any, run: RunFacts) -> None:
-        super().__init__(options, run)
-        if self.site is not None and isinstance(self.site.trainer, SequentialTrainer):
-            self.site = replace(self.site, trainer=FullBatchTrainer(self.site.trainer))
+    traits: ClassVar[Traits] = replace(UnitVectorClient.traits, whole_batches=True)

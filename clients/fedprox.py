@@ -21,7 +21,7 @@ class FedProxClient(Client):
     """
 
     options: FedProxClientOptions
-    in_columns = True
+    in_rows = True
 
     @property
     def proximal_mu(self) -> float:

@@ -26,7 +26,7 @@ class LDPFLClient(OneBitClient):
     """
 
     options: LDPFLClientOptions
-    in_columns = True
+    in_rows = True
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         leak = self.exact_leak()

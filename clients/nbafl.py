@@ -43,7 +43,7 @@ class NbAFLClient(Client):
     """
 
     options: NbAFLClientOptions
-    in_columns = True
+    in_rows = True
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     threat: ClassVar[Threat] = UPLOAD
 

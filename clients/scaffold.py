@@ -61,7 +61,7 @@ class ScaffoldClient(NoisyGradientClient):
 
     options: ScaffoldClientOptions
     State = ControlState
-    in_columns = True
+    in_rows = True
     #: c [d] of this participation; None before the first (and in an audit of the release alone): zero.
     control: Tensor | None = None
 

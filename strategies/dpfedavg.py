@@ -43,7 +43,7 @@ class DPFedAvg(NoisyGradientServer):
     """
 
     options: DPFedAvgServerOptions
-    in_columns = True
+    in_rows = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

@@ -39,7 +39,7 @@ class DPFTRL(FederatedStrategy):
     """
 
     options: DPFTRLServerOptions
-    in_columns = True
+    in_rows = True
     steps_when_empty = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:

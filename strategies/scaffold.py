@@ -30,7 +30,7 @@ class Scaffold(NoisyGradientServer):
     """
 
     options: ScaffoldServerOptions
-    in_columns = True
+    in_rows = True
     control: NDArray[np.float64] | None = None  # c [d]; None: zero, before the first round
 
     def coming_down(self, arrays: ArrayRecord) -> ArrayRecord:

@@ -23,15 +23,13 @@ from torch import Tensor
 
 from fedpriv.attacks.example_canaries import run_with_pictures
 from fedpriv.attacks.gradient_canaries import planned_guesses, run_with_gradients
-from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, make_client
 from fedpriv.client.example_level import ExampleLevelClient
-from fedpriv.client.memory import MemoryStore
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.records import ARRAYS
 from fedpriv.common.vectors import FloatVector, pack_vector, unpack_array
-from fedpriv.config.schema import Config, LocalConfig
+from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
@@ -42,7 +40,6 @@ from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, di
 from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
-from fedpriv.training.sequential import LocalData, LocalResult
 
 if TYPE_CHECKING:
     pass
@@ -61,18 +58,6 @@ COINS, MOST_RUNS = 100, 20
 PARTS = (1, 2, 4)
 
 
-class CanaryTrainer:
-    """Replaces local training: returns a canary's update."""
-
-    def __init__(self, update: Tensor, config: LocalConfig) -> None:
-        self.update, self.config = update, config
-
-    def train(
-        self, theta: Tensor, data: LocalData, rng: Any, proximal_mu: float = 0.0, drift: Tensor | None = None
-    ) -> LocalResult:
-        return LocalResult(self.update, 0.0)
-
-
 class CanaryWorker(Worker):
     """A worker whose clients are canaries."""
 
@@ -80,11 +65,11 @@ class CanaryWorker(Worker):
         super().__init__(config)
         self.updates = updates
 
-    def client(self, client: int, store: MemoryStore, *others: Any) -> Client:
-        real = super().client(client, store, *others)
-        assert real.site is not None
-        real.site = replace(real.site, trainer=CanaryTrainer(self.updates[client], self.config.local), test=None)  # type: ignore[arg-type]
-        return real
+    def train(self, clients: Sequence[int], *others: Any) -> tuple[Tensor, Tensor]:
+        return self.updates[torch.tensor(clients)], torch.zeros(len(clients), dtype=torch.float64)
+
+    def test_locally(self, client: int, theta: Tensor) -> dict[str, float]:
+        return {}
 
 
 class ListeningGrid(InProcessGrid):

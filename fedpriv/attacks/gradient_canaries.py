@@ -19,7 +19,7 @@ Shapes: k canaries of a client, d parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,7 +49,7 @@ from fedpriv.privacy.canaries import audit_canaries, coin_flips
 from fedpriv.runs.planning import most_participations
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
-from fedpriv.training.sequential import LocalData, SequentialTrainer
+from fedpriv.training.sequential import Clipping, LocalData, SequentialTrainer
 
 #: Length of a canary's gradient in clip bounds, so that skipped clipping shows.
 LENGTH = 10.0
@@ -123,19 +123,24 @@ class GradientCanaryWorker(Worker):
     def trainer(self) -> SequentialTrainer:
         """The run's own, which also adds the gradients of canaries, clipped by the production code's factor."""
         found = super().trainer
-        real = found.clipped_sum
+        real = found.clipped_sums
 
-        def clipped_sum(theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
-            if not isinstance(data, WithCanaries):
-                return real(theta, data, bound, chosen)
-            ordinary = real(theta, LocalData(data.images, data.labels), bound, chosen)
-            norms = torch.full((len(data.coordinates),), LENGTH * bound, dtype=torch.float64)
-            clipped = per_example.clip_factors(norms, bound) * norms
-            total = ordinary.total.index_add(0, data.coordinates, clipped)
-            return replace(ordinary, total=total, norms=torch.cat([ordinary.norms, norms]))
+        def clipped_sums(requests: Sequence[Clipping]) -> list[ClippedSum]:
+            plain = [replace(one, data=LocalData(one.data.images, one.data.labels)) for one in requests]
+            return [with_canaries(*both) for both in zip(requests, real(plain), strict=True)]
 
-        found.clipped_sum = clipped_sum  # type: ignore[method-assign]
+        found.clipped_sums = clipped_sums  # type: ignore[method-assign]
         return found
+
+
+def with_canaries(asked: Clipping, ordinary: ClippedSum) -> ClippedSum:
+    """The sum of ordinary examples and of the canaries that were drawn with them."""
+    if not isinstance(asked.data, WithCanaries):
+        return ordinary
+    norms = torch.full((len(asked.data.coordinates),), LENGTH * asked.bound, dtype=torch.float64)
+    clipped = per_example.clip_factors(norms, asked.bound) * norms
+    total = ordinary.total.index_add(0, asked.data.coordinates, clipped)
+    return replace(ordinary, total=total, norms=torch.cat([ordinary.norms, norms]))
 
 
 class DiracGrid(InProcessGrid):

@@ -29,7 +29,20 @@ def client_class(config: Config) -> type[Client]:
         raise OptionError(
             "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"
         )
+    for name, instead in FIXED.items():
+        if getattr(found, name, None) is not getattr(Client, name, None):
+            words = f"{found.__name__} has its own `{name}`, which all methods share; allowed: {instead}"
+            raise OptionError("strategy.client._target_", found.__name__, words)
     return found
+
+
+#: Steps of a participation that no method changes, and what it may say instead.
+FIXED = {
+    **dict.fromkeys(("answer", "fit"), "`further`, for exchanges without a release"),
+    **dict.fromkeys(("work", "train_locally"), "`releasing`, or `steps` where training has noise in every step"),
+    **dict.fromkeys(("check_budget", "entries"), "`charges`"),
+    **dict.fromkeys(("noise", "batches"), "the noise that `release` is given"),
+}
 
 
 def exchanges_of(config: Config) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ n_j -> num_examples, eta -> local.lr, s_b -> count_noise, eta_C -> clip_lr.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,9 +32,10 @@ from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
 from fedpriv.mechanisms.optimisers import Moments, Optimiser
-from fedpriv.mechanisms.per_example import clip_factors, excess
+from fedpriv.mechanisms.per_example import ClippedSum, clip_factors, excess
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
+from fedpriv.training.sequential import Clipping
 
 EXAMPLE_TO_SERVER = Threat("example", "add-or-remove-one", "server")
 
@@ -152,22 +154,23 @@ class ExampleLevelClient(Client):
         moments = self.optimiser.fresh(like)
         return TrainingState(moments.m, moments.v, 0, torch.full(like.shape[:-1], self.clip_norm, dtype=torch.float64))
 
-    def work(self, theta: Tensor, state: TrainingState | None, request: Request) -> Release:
+    def steps(
+        self, theta: Tensor, state: TrainingState | None, request: Request
+    ) -> Generator[Clipping, ClippedSum, Release]:
         """``local_steps`` noisy steps from theta; the release is theta_local - theta."""
         site = self._site()
         sigma = self.sigma(request)
-        rng = self._batch_generator(request.round, request.attempt)
-        noise = self.noise(request, "steps")
-        trainer, state = site.trainer, state or self.fresh_state(theta)
+        rng, noise = self.batches(request), self.noise(request, "steps")
+        state = state or self.fresh_state(theta)
         update, losses, norms, drawn = torch.zeros_like(theta), 0.0, 0.0, 0
+        chosen = "median" if self.options.clipping == "median" else "given"
         for _ in range(self.local_steps):
             rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
             batch = site.load_data(rows)
-            chosen = "median" if self.options.clipping == "median" else "given"
-            found = trainer.clipped_sum(theta + update, batch, float(state.clip_norm), chosen)
+            found = yield Clipping(theta + update, batch, float(state.clip_norm), chosen)
             within = (found.norms <= state.clip_norm).double().sum() - len(batch) / 2
             step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
-            change, moments = self.optimiser.step(step.gradient, state.moments, trainer.config.lr)
+            change, moments = self.optimiser.step(step.gradient, state.moments, site.trainer.config.lr)
             update = update + change
             state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
             losses, drawn = losses + found.loss * len(batch), drawn + len(batch)

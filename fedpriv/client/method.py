@@ -30,7 +30,8 @@ class Traits:
     then `Method.exchange` and `Method.shared` say which travel. canary_everywhere: a canary must be long in every
     coordinate, since each has noise of its own; else it is long in one. clips_examples: training asks for sums of
     clipped per-example gradients instead of whole updates. shares_secrets: other clients know a part of a release's
-    randomness, so that they could help the server. exchanges: what a round asks of a client, in order.
+    randomness, so that they could help the server. whole_batches: trained on all pictures in each step, by
+    `FullBatchTrainer` where it can. exchanges: what a round asks of a client, in order.
     """
 
     needs_facts: bool = False
@@ -38,6 +39,7 @@ class Traits:
     canary_everywhere: bool = False
     clips_examples: bool = False
     shares_secrets: bool = False
+    whole_batches: bool = False
     exchanges: tuple[str, ...] = (TRAIN,)
 
     @property
@@ -61,10 +63,10 @@ class Method:
     threat: ClassVar[Threat] = CLIENT_TO_SERVER
     #: Dataclass of what the method keeps between participations.
     State: ClassVar[type[Any] | None] = None
-    #: Whether several clients may take part at once: then `release` and all that it calls treat the leading dimension
-    #: as clients, each with its own noise, and give each the bits that it would have alone. A class says so for itself,
-    #: not for those derived from it; tests/contract holds it to that.
-    in_columns: ClassVar[bool] = False
+    #: Whether the releases of several clients are one computation: then `release` and all that it calls treat the
+    #: leading dimension as clients, each with its own noise, and give each the bits that it would have alone. A class
+    #: says so for itself, not for those derived from it; tests/contract holds it to that.
+    in_rows: ClassVar[bool] = False
     #: Whether a release of few coordinates is the same mechanism as one of many, so that an audit of it counts.
     alike_at_any_dimension: ClassVar[bool] = True
     #: Of the audited updates: `Neighbours.axes`.
@@ -145,6 +147,10 @@ class Method:
         """
         return self.charges(state)
 
+    def due(self, state: Any, request: Request) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
+        """(what is booked with this exchange, what will follow in the same round and must fit into the budget too)."""
+        return self.price(state, request), ()
+
     def planned_events(self, participations: int) -> list[Event]:
         """The guarantee's events of a client that takes part this often, fixed before the run."""
         (charge,) = self.charges(None)
@@ -167,8 +173,8 @@ class Method:
         return None
 
     @property
-    def one_by_one(self) -> str | None:
-        """Why clients with these options cannot take part at once, although their class is written for it."""
+    def single_row(self) -> str | None:
+        """Why clients with these options are computed one row after the other, although their class has `in_rows`."""
         return None
 
     @property
@@ -180,6 +186,11 @@ class Method:
     def keeps_budget(self) -> bool:
         """Whether every release has a finite price, so that `privacy.max_epsilon` bounds the total."""
         return self.exact_leak() is None
+
+    @property
+    def measures_first(self) -> bool:
+        """Whether a round asks twice: for statistics of an update, then for its release."""
+        return STATISTICS in self.exchanges
 
     @final
     @property

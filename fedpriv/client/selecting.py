@@ -51,7 +51,7 @@ class SelectingClient(GradientClient):
         """Published: bool [..., d]."""
 
     @property
-    def one_by_one(self) -> str | None:
+    def single_row(self) -> str | None:
         return (
             "how many coordinates are perturbed differs from client to client" if self.variant == "published" else None
         )

@@ -16,15 +16,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Release, repeated_answer
-from fedpriv.client.memory import Waiting, read_memory
-from fedpriv.common.messages import SUM_EXCHANGES, TRAIN, Outgoing, Request
+from fedpriv.client.contract import Release, Trained
+from fedpriv.client.memory import Waiting
+from fedpriv.common.messages import SUM_EXCHANGES, Outgoing, Request
 from fedpriv.config.sum_methods import ModularClientOptions
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.residues import Residues, pack_residues, packed_size, to_residues
 
 if TYPE_CHECKING:
@@ -69,18 +69,19 @@ class SummingClient(Client):
 
         return MaskedSum(self._site(), self.options)
 
-    def answer(self, request: Request, received: np.ndarray | None) -> Outgoing:
-        """As of every client in TRAIN; with ``secure_sum=protocol`` masked, after KEYS and SHARES, before CONFIRM and
-        UNMASK. Raises `SumRefused` besides.
-        """
-        if self.options.secure_sum != "protocol":
-            return super().answer(request, received)
-        if request.exchange != TRAIN:
-            return self.sum.answer(request, self.bits, self.numbers(self._length(request)))
-        assert received is not None, "an exchange that trains brings parameters"
-        if repeated_answer(read_memory(self._site().store), request) is None:
-            self.sum.expect(request, received)
-        return super().answer(request, received)
+    def further(self, request: Request) -> Outgoing:
+        """KEYS and SHARES before TRAIN, CONFIRM and UNMASK after it. Raises `SumRefused`."""
+        return self.sum.answer(request, self.bits, self.numbers(self._length(request)))
+
+    def prepare(self, request: Request) -> None:
+        super().prepare(request)
+        self.request = request
+
+    def opened(self, received: Tensor) -> Tensor:
+        """In a sum that runs, the model that was signed. Raises `SumRefused` for another one."""
+        if self.options.secure_sum == "protocol":
+            self.sum.expect(self.request, received.numpy())
+        return super().opened(received)
 
     def still_waiting(self) -> Waiting | None:
         return self.sum.waiting if self.options.secure_sum == "protocol" else None
@@ -109,14 +110,14 @@ class SummingClient(Client):
         """None: what else is to be known of a round is a number in the sum."""
         return ()
 
-    def work(self, theta: Tensor, state: Any, request: Request) -> Release:
-        release = super().work(theta, state, request)
+    def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
+        release = super().releasing(theta, trained, state, noise)
         if not self.in_sum:
             return release
-        residues = self.masked(to_residues(release.value.numpy(), self.bits), request)
+        residues = self.masked(to_residues(release.value.numpy(), self.bits))
         return replace(release, value=torch.from_numpy(pack_residues(residues, self.bits)))
 
-    def masked(self, residues: Residues, request: Request) -> Residues:
+    def masked(self, residues: Residues) -> Residues:
         """What leaves of a release's residues [n] (uint32 up to 32 bits, uint64 above)."""
         return self.sum.masked(residues) if self.options.secure_sum == "protocol" else residues
 

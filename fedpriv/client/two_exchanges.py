@@ -7,18 +7,17 @@ so a client that drops out before its release is charged for its statistics alon
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release, StaleRequest, numbers, repeated_answer
+from fedpriv.client.contract import Charge, Release, Trained
 from fedpriv.client.gaussian import GaussianClient, joined_state, split_state
-from fedpriv.client.memory import Answer, ClientMemory, Waiting, read_memory
+from fedpriv.client.memory import Waiting
 from fedpriv.client.method import Traits
-from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request, place
+from fedpriv.common.messages import STATISTICS, TRAIN, Request
 from fedpriv.mechanisms.noise import NoiseSource
 
 
@@ -31,75 +30,37 @@ class TwoExchangeClient(GaussianClient):
     #: What this client reported in the first exchange.
     reported: Mapping[str, Tensor] = MappingProxyType({})
 
-    def answer(self, request: Request, received: np.ndarray | None) -> Outgoing:
-        """The exchange ``statistics`` trains from theta and tells the statistics; the exchange ``train`` takes no
-        parameters and tells the release [d_up], with the figures of both.
+    #: Whether this exchange is the first one.
+    measuring: bool = False
 
-        A repeated request gets the same bytes. Raises `StaleRequest` for an older one, and for a release before its
-        statistics; `BudgetSpent`.
-        """
-        memory = read_memory(self._site().store)
-        if request.exchange != STATISTICS:
-            return self._second(memory, request)
-        assert received is not None, "an exchange that trains brings parameters"
-        return self._first(received, memory, request)
+    @property
+    def purpose(self) -> str:  # type: ignore[override]
+        return STATISTICS if self.measuring else "release"
 
-    def _first(self, theta: np.ndarray, memory: ClientMemory, request: Request) -> Outgoing:
-        waiting = memory.waiting
-        if repeated_answer(memory, request) is not None:
-            raise StaleRequest(f"round {request.round} (attempt {request.attempt}) was answered already")
-        asked = (request.round, request.attempt)
-        if waiting is not None and place(*asked) <= place(waiting.round, waiting.attempt):
-            if asked != (waiting.round, waiting.attempt):
-                raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
-            return self._told(waiting.tensors["statistics"])
-        self.prepare(request)
-        method, norms = split_state(self.load_state(memory.state))
-        charges = self.statistic_charges()
-        # Statistics whose release could not follow would be spent for nothing.
-        self._check_budget(memory, (*charges, *self.charges(method)), request)
+    def prepare(self, request: Request) -> None:
+        super().prepare(request)
+        self.measuring = request.exchange == STATISTICS
 
-        trained = self.train_locally(self._start(self.opened(torch.from_numpy(theta)), memory, request), request)
-        figures = numbers(trained.figures) | self.tested(trained.local, self._site().client)
-        measured = self.measure(trained.sent, norms, self.noise(request, STATISTICS))
-        found = [measured.statistics[name].double() for name in self.statistic_names]
-        statistics = torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
-        after = memory.after(
-            self.dump_state(joined_state(method, measured.norms)),
-            self._entries(memory, request, charges),
-            memory.answer,
-            self._kept(trained.local, request),
-            Waiting(*asked, {"update": trained.sent, "statistics": statistics}, figures),
-        )
-        self._site().store.keep(after)
-        return self._told(statistics)
-
-    def _told(self, statistics: Tensor) -> Outgoing:
-        named = dict(zip(self.statistic_names, statistics.tolist(), strict=True))
-        return Outgoing(self._site().num_examples, statistics=named)
-
-    def _second(self, memory: ClientMemory, request: Request) -> Outgoing:
-        waiting = memory.waiting
-        if (answer := repeated_answer(memory, request)) is not None:
-            return self._outgoing(answer)
-        if waiting is None or waiting.round != request.round:
-            raise StaleRequest(f"round {request.round}: a release is asked for, but nothing was measured in this round")
-        self.prepare(request)
-        method, norms = split_state(self.load_state(memory.state))
+    def recall(self, waiting: Waiting) -> Trained:
         self.reported = dict(zip(self.statistic_names, waiting.tensors["statistics"], strict=True))
-        charges = self.release_charges(method)
-        self._check_budget(memory, charges, request)
+        return Trained(waiting.tensors["update"], None, waiting.figures)
 
-        release = self.perturb(waiting.tensors["update"], method, self.noise(request, "release"))
-        answer = Answer(request.round, request.attempt, release.value)
-        after = memory.after(
-            self.dump_state(joined_state(release.state, norms)),
-            self._entries(memory, request, charges),
-            answer,
-            memory.kept,
-        )
-        self._site().store.keep(after)
-        return self._outgoing(answer, waiting.figures | numbers(release.figures))
+    def due(self, state: Any, request: Request) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
+        """Statistics whose release could not follow would be spent for nothing."""
+        method, _ = split_state(state)
+        if request.exchange == STATISTICS:
+            return self.statistic_charges(), self.charges(method)
+        return self.release_charges(method), ()
+
+    def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
+        """First the statistics, and the update as it is, which stays with the client; then the release."""
+        method, norms = split_state(state)
+        if self.measuring:
+            measured = self.measure(trained.sent, norms, noise)
+            after = joined_state(method, measured.norms)
+            return self.released(trained, Release(trained.sent, after, statistics=measured.statistics))
+        release = self.perturb(trained.sent, method, noise)
+        return self.released(trained, replace(release, state=joined_state(release.state, norms)))
 
     def release_charges(self, state: Any) -> tuple[Charge, ...]:
         """What the release costs, now that it is known what was reported."""

@@ -1,7 +1,7 @@
 """The adapter between messages and clients.
 
 The same two apps run on every engine. The adapter is the only code through which anything leaves a real client (in a
-simulation also `fedpriv.engines.cohort`, for many at once): it catches every exception, attaches diagnostics in
+simulation also `fedpriv.engines.cohort`, for many): it catches every exception, attaches diagnostics in
 simulation only, and lets planned faults happen there.
 """
 
@@ -20,8 +20,11 @@ from flwr.serverapp import Grid, ServerApp
 from fedpriv.client.base import Client
 from fedpriv.client.contract import BudgetSpent, Charge, StaleRequest, UnsafeClipNorm, UnsafeNoise
 from fedpriv.client.memory import ContextStore, FileStore, MemoryStore
+from fedpriv.client.participation import Answered, Asked
 from fedpriv.common.errors import LedgerRefused, OptionError, PolicyRefused
 from fedpriv.common.messages import (
+    STATISTICS,
+    TRAIN,
     Refusal,
     Request,
     identity_content,
@@ -30,9 +33,9 @@ from fedpriv.common.messages import (
     refusal,
 )
 from fedpriv.common.records import MalformedMessage, shown
-from fedpriv.common.vectors import unpack_vector
+from fedpriv.common.vectors import FloatVector, unpack_vector
 from fedpriv.config.schema import Config
-from fedpriv.engines.worker import memory_folder, worker_for
+from fedpriv.engines.worker import Worker, memory_folder, worker_for
 from fedpriv.secure_sum.sum_session import SumRefused
 
 if TYPE_CHECKING:
@@ -132,13 +135,20 @@ def _train(config: Config, message: Message, context: Context) -> Message:
     if config.dataset.name == "on_nodes":
         raise PolicyRefused("node-config names no policy: this machine answers simulations only")
 
+    if not config.engine.faults:
+        worker = worker_for(config)
+        identity, run_id = _identity(config, context)
+        asked = Asked(_partition(context), _store(config, context), request, identity, run_id)
+        if request.exchange not in (STATISTICS, TRAIN):
+            return _answer(config, message, worker.half([asked]), request, config.privacy.rng == "seeded")
+        found = worker.participation.answer([asked], parameters_of(worker, message, request))
+        return replied(config, found, asked, message)
+
     def answer(asked: Request, change: Callable[[Client], None]) -> Message:
         client = _client(config, context, _store(config, context))
         change(client)
         return _answer(config, message, client, asked, config.privacy.rng == "seeded")
 
-    if not config.engine.faults:
-        return answer(request, lambda client: None)
     from fedpriv.engines.faults import with_faults  # in simulations that plan some
 
     return with_faults(config, _partition(context), message, request, answer)
@@ -157,13 +167,31 @@ def _client(
 
 def _answer(config: Config, message: Message, client: Client, request: Request, simulation: bool) -> Message:
     """The reply of a client's half to one exchange of a round; in simulation with diagnostics beside its release."""
-    exchange, received = request.exchange, None
-    if exchange not in client.exchanges:
-        raise MalformedMessage(f"{config.strategy.name} has no exchange {shown(exchange)}")
-    if exchange == client.traits.trains_in:
-        down = client.exchange(worker_for(config).model.layout, request.round).down
-        received = unpack_vector(message.content, client.numbers_down(down.stop - down.start))
-    return Message(outgoing_content(exchange, client.answer(request, received), simulation), reply_to=message)
+    received = parameters_of(worker_for(config), message, request)
+    return Message(outgoing_content(request.exchange, client.answer(request, received), simulation), reply_to=message)
+
+
+def parameters_of(worker: Worker, message: Message, request: Request) -> FloatVector | None:
+    """What came down (float32 [d_down]); None in an exchange that brings no parameters. Raises `MalformedMessage`."""
+    method = worker.maker.make()
+    if request.exchange not in method.exchanges:
+        raise MalformedMessage(f"{worker.config.strategy.name} has no exchange {shown(request.exchange)}")
+    if request.exchange != method.traits.trains_in:
+        return None
+    down = method.exchange(worker.model.layout, request.round).down
+    return unpack_vector(message.content, method.numbers_down(down.stop - down.start))
+
+
+def replied(config: Config, found: Answered, asked: Asked, message: Message) -> Message:
+    """A simulated client's own reply to its message; with diagnostics, and with the words of what it raised."""
+    simulation = config.privacy.rng == "seeded"
+    if (error := found.refused.get(asked.client)) is not None:
+        code, words = refused_as(error)
+        if code == Refusal.FAILED:
+            log.debug("client %d", asked.client, exc_info=error)
+        return refusal(code, message, words if simulation else None)
+    outgoing = found.replies[asked.client]
+    return Message(outgoing_content(asked.request.exchange, outgoing, simulation), reply_to=message)
 
 
 def _node(context: Context) -> Node | None:

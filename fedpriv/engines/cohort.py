@@ -1,28 +1,22 @@
-"""Which clients of a process work side by side: as columns where their method allows it, else all that wait for the
-vectorised trainer, else one by one.
-"""
+"""Which clients of a process take part together, and their replies, in a message each or in one for all."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-import torch
+import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedpriv.client.columns import CohortAnswer, OneByOne
 from fedpriv.client.memory import ContextStore
-from fedpriv.common.cohort_messages import COHORT, Refused, cohort_content
-from fedpriv.common.messages import FIRST_NODE, read_request, refusal, reply_content
+from fedpriv.client.participation import Answered, Asked
+from fedpriv.common.cohort_messages import Refused, cohort_content
+from fedpriv.common.messages import STATISTICS, TRAIN, read_request
 from fedpriv.common.records import ARRAYS, CONFIG
-from fedpriv.common.vectors import unpack_vector
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import refused_as
+from fedpriv.engines.adapter import parameters_of, refused_as, replied
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.worker import worker_for
-
-log = logging.getLogger("fedpriv")
 
 T = TypeVar("T")
 
@@ -52,85 +46,43 @@ def slices(config: Config, messages: Sequence[T], whose: Callable[[T], int]) -> 
         yield some
 
 
-def side_by_side(config: Config, tasks: Sequence[Callable[[], T | None]]) -> Iterator[T]:
-    """What the tasks of one slice give, without None."""
-    if len(tasks) > 1:
-        from fedpriv.training.vectorised import VectorisedTrainer
-
-        trainer = worker_for(config).trainer
-        assert isinstance(trainer, VectorisedTrainer), "several clients at a time need the trainer that waits for them"
-        found = trainer.together(tasks)
-    else:
-        found = [task() for task in tasks]
-    yield from (answer for answer in found if answer is not None)
-
-
-def one_message_each(message: Message, clients: Sequence[int]) -> list[Message]:
-    """What a message for many says, to each of these clients alone."""
-    content = RecordDict({key: record for key, record in message.content.items() if key != COHORT})
-    label = message.metadata.group_id
-    return [Message(content, client + FIRST_NODE, "train", group_id=label) for client in clients]
+def answers(
+    config: Config, asked: Sequence[tuple[Message, Context]], app: Callable[[Message, Context], Message]
+) -> list[Message]:
+    """The replies of clients of one slice, each to its own message; ``app`` answers for one alone."""
+    first = asked[0][0]
+    exchanges = {message.content[CONFIG].get("exchange", TRAIN) for message, _ in asked}  # type: ignore[union-attr]
+    same = all(message.content.get(ARRAYS) == first.content.get(ARRAYS) for message, _ in asked)
+    if len(asked) == 1 or config.engine.faults or not same or not exchanges <= {STATISTICS, TRAIN}:
+        return [app(message, context) for message, context in asked]
+    requests = [
+        Asked(client_of(message), ContextStore(context), read_request(message.content)) for message, context in asked
+    ]
+    worker = worker_for(config)
+    found = worker.participation.answer(requests, parameters_of(worker, first, requests[0].request))
+    return [replied(config, found, one, message) for one, (message, _) in zip(requests, asked, strict=True)]
 
 
-def answer_at_once(
+def answer_for_all(
     config: Config, message: Message, clients: Sequence[int], contexts: Mapping[int, Context]
-) -> Message | None:
-    """The reply of these clients, of those that a message for many asks; None where they must be asked one by one, and
-    nothing has been done.
-    """
-    found = _answered(config, message, clients, contexts)
-    return None if found is None else Message(_content(config, clients, found), reply_to=message)
-
-
-def each_at_once(config: Config, asked: Sequence[tuple[Message, Context]]) -> list[Message] | None:
-    """As `answer_at_once`, for clients that were asked one by one, and answer so."""
-    first, worker = asked[0][0], worker_for(config)
-    same = all(message.content[CONFIG] == first.content[CONFIG] for message, _ in asked)
-    if len(asked) < 2 or worker.one_by_one is not None or not same or ARRAYS not in first.content:
-        return None
-    clients = [client_of(message) for message, _ in asked]
-    found = _answered(config, first, clients, dict(zip(clients, (context for _, context in asked), strict=True)))
-    if found is None:
-        return None
-    replies, simulation = dict[int, Message](), config.privacy.rng == "seeded"
-    messages = dict(zip(clients, (message for message, _ in asked), strict=True))
-    for client, error in found.refused.items():
-        code, words = refused_as(error)
-        replies[client] = refusal(code, messages[client], words if simulation else None)
-    rows = zip(found.clients, found.releases, found.statistics, found.figures, strict=True)
-    for client, release, statistics, figures in rows:
-        told = dict(zip(found.names, statistics, strict=True))
-        examples = worker.data.num_examples(client)
-        content = reply_content(release.numpy(), examples, figures if simulation else None, told)
-        replies[client] = Message(content, reply_to=messages[client])
-    return [replies[client] for client in clients]
-
-
-def _answered(
-    config: Config, message: Message, clients: Sequence[int], contexts: Mapping[int, Context]
-) -> CohortAnswer | None:
-    """What these clients answer at once; None where nothing has been done."""
+) -> Message:
+    """The one reply of these clients, of those that a message for many asks."""
     worker, request = worker_for(config), read_request(message.content)
-    stores = {client: ContextStore(context) for client, context in contexts.items()}
-    before = {client: store.load() for client, store in stores.items()}
-    try:
-        size = worker.maker.make().numbers_down(worker.initial_parameters().size)
-        return worker.cohort.answer(clients, stores, request, unpack_vector(message.content, size))
-    except OneByOne:
-        return None
-    except Exception as error:  # e.g. out of memory: one client must not fail because of others
-        log.warning("a cohort is computed client by client: %s", error)
-        for client, memory in before.items():
-            stores[client].put_back(memory)
-        return None
+    asked = [Asked(client, ContextStore(contexts[client]), request) for client in clients]
+    found = worker.participation.answer(asked, parameters_of(worker, message, request))
+    return Message(_content(config, clients, found), reply_to=message)
 
 
-def _content(config: Config, clients: Sequence[int], found: CohortAnswer) -> RecordDict:
+def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordDict:
     simulation = config.privacy.rng == "seeded"
     refused = {}
     for client, error in found.refused.items():
         code, words = refused_as(error)
         refused[client] = Refused(int(code), words if simulation else code.name.lower())
-    releases = torch.stack(found.releases).numpy() if found.releases else torch.zeros(0, 0).numpy()
-    statistics = {name: [row[place] for row in found.statistics] for place, name in enumerate(found.names)}
-    return cohort_content(clients, found.clients, releases, statistics, found.figures if simulation else None, refused)
+    replies = [found.replies[client] for client in clients if client in found.replies]
+    released = [client for client in clients if client in found.replies]
+    releases = np.stack([reply.release for reply in replies]) if replies else np.zeros((0, 0))  # type: ignore[misc]
+    names = replies[0].statistics if replies else {}
+    statistics = {name: [reply.statistics[name] for reply in replies] for name in names}
+    figures = [reply.figures for reply in replies] if simulation else None
+    return cohort_content(clients, released, releases, statistics, figures, refused)

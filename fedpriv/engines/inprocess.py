@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedpriv.common.cohort_messages import cohort_of_message
 from fedpriv.config.schema import Config
-from fedpriv.engines.cohort import answer_at_once, one_message_each, side_by_side, slices
+from fedpriv.engines.cohort import answer_for_all, answers, slices
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.worker import worker_for
 
@@ -27,7 +26,7 @@ class InProcessGrid(LocalGrid):
 
     @property
     def carries_cohorts(self) -> bool:
-        return type(self).deliver is InProcessGrid.deliver and worker_for(self.config).one_by_one is None
+        return type(self).deliver is InProcessGrid.deliver and worker_for(self.config).why_single_messages is None
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
         """A client that has begun is not interrupted, but its reply does not count when it is late; after the deadline
@@ -37,7 +36,12 @@ class InProcessGrid(LocalGrid):
             yield from self._deliver_cohort(messages[0], clients, deadline)
             return
         for some in slices(self.config, messages, client_of):
-            yield from side_by_side(self.config, [partial(self._ask, message, deadline) for message in some])
+            if time.monotonic() > deadline:
+                return
+            asked = [(message, self.context_of(client_of(message))) for message in some]
+            replies = answers(self.config, asked, self.client_app)
+            if time.monotonic() <= deadline:
+                yield from replies
             self.contexts.settle()
 
     def _deliver_cohort(self, message: Message, clients: list[int], deadline: float) -> Iterator[Message]:
@@ -45,16 +49,7 @@ class InProcessGrid(LocalGrid):
             if time.monotonic() > deadline:
                 return
             contexts = {client: self.context_of(client) for client in some}
-            reply = answer_at_once(self.config, message, some, contexts)
-            if reply is None:
-                alone = one_message_each(message, some)
-                yield from side_by_side(self.config, [partial(self._ask, one, deadline) for one in alone])
-            elif time.monotonic() <= deadline:
+            reply = answer_for_all(self.config, message, some, contexts)
+            if time.monotonic() <= deadline:
                 yield reply
             self.contexts.settle()
-
-    def _ask(self, message: Message, deadline: float) -> Message | None:
-        if time.monotonic() > deadline:
-            return None
-        reply = self.client_app(message, self.context_of(client_of(message)))
-        return None if time.monotonic() > deadline else reply

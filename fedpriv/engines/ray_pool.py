@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,24 +67,22 @@ class ClientActor:
         After ``turn`` seconds no further slice begins: the answers so far go back, and the rest waits for any idle
         actor.
         """
-        from fedpriv.engines.cohort import each_at_once, side_by_side, slices
+        from fedpriv.engines.cohort import answers, slices
         from fedpriv.engines.grid import client_of
 
         began = time.monotonic()
-        answers: list[Any] = []
+        done: list[Any] = []
         messages, contexts = zip(*pickle.loads(parcel), strict=True)
         for some in slices(self.config, messages, client_of):
-            pairs = list(zip(some, contexts[len(answers) :], strict=False))
+            pairs = list(zip(some, contexts[len(done) :], strict=False))
             for message, _ in pairs:
                 if arrays is not None:
                     message.content["arrays"] = arrays
-            replies = each_at_once(self.config, pairs)
-            if replies is None:
-                replies = list(side_by_side(self.config, [partial(self.app, *pair) for pair in pairs]))
-            answers += [(reply, context) for reply, (_, context) in zip(replies, pairs, strict=True)]
+            replies = answers(self.config, pairs, self.app)
+            done += [(reply, context) for reply, (_, context) in zip(replies, pairs, strict=True)]
             if time.monotonic() - began > turn:
                 break
-        return pickle.dumps(answers)
+        return pickle.dumps(done)
 
 
 class Pool:

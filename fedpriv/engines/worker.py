@@ -14,9 +14,9 @@ import torch
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class
-from fedpriv.client.columns import Cohort, why_one_by_one
 from fedpriv.client.contract import Charge, Site
-from fedpriv.client.memory import ContextStore, MemoryStore
+from fedpriv.client.memory import MemoryStore
+from fedpriv.client.participation import Asked, Participation, why_single
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.common.vectors import FloatVector
@@ -26,12 +26,11 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, inputs, load_federated
-from fedpriv.engines.contexts import empty_context
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.flat_model import FlatModel, prefers_channels_last
 from fedpriv.training.models import build_model, resolve_model
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import LocalData, SequentialTrainer
+from fedpriv.training.sequential import LocalData, SequentialTrainer, Training
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
@@ -106,6 +105,14 @@ class Worker:
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
+        inner = self._plain_trainer()
+        if not client_class(self.config).traits.whole_batches:
+            return inner
+        from fedpriv.training.full_batch import FullBatchTrainer
+
+        return FullBatchTrainer(inner)
+
+    def _plain_trainer(self) -> SequentialTrainer:
         if self.config.engine.trainer == "vectorised":
             from fedpriv.training.vectorised import (
                 VectorisedTrainer,  # torch.func: a second that only this trainer needs
@@ -215,11 +222,11 @@ class Worker:
         )
         return self.maker.make(site, site.num_examples)
 
-    # --- several clients at once ---------------------------------------------------------------------------
+    # --- participations ------------------------------------------------------------------------------------
 
     @cached_property
-    def one_by_one(self) -> str | None:
-        """Why this configuration's clients take part one by one, in words; None where they do so at once."""
+    def why_single_messages(self) -> str | None:
+        """Why each client of this configuration has a message of its own, in words; None where one is for many."""
         if self.config.engine.trainer != "vectorised":
             return f"engine.trainer={self.config.engine.trainer}"
         if self.config.engine.faults:
@@ -227,48 +234,59 @@ class Worker:
         if self.config.dataset.name == "on_nodes" or self.config.strategy.secure_sum == "protocol":
             return "its messages are of single clients"
         half = locate(self.config.strategy.server.get("_target_", ""), "strategy.server._target_")
+        return self.why_apart or half.why_single_messages()
+
+    @cached_property
+    def why_apart(self) -> str | None:
+        """Why releases are computed one client after the other, in words; None where they are rows of one computation."""
         client = self.maker.make()
-        reason = why_one_by_one(client) or half.why_one_by_one()
+        reason = client.why_single
         if reason is None and type(client).__module__ != f"clients.{self.config.strategy.name}":
-            from fedpriv.engines.columns_trial import unlike  # of the project's own, tests/contract has seen it
+            from fedpriv.engines.rows_trial import unlike  # of the project's own, tests/contract has seen it
 
             reason = unlike(self)
         return reason
 
     @cached_property
-    def cohort(self) -> Cohort:
-        """This configuration's clients as columns."""
-        nowhere = ContextStore(empty_context(0, 0, 0, 0))
+    def participation(self) -> Participation:
+        """Of this configuration's clients."""
+        apart = self.config.engine.trainer != "vectorised" or self.why_apart is not None  # then nobody is beside others
+        return Participation(self.half, self.data.num_examples, self.train, self.trainer.clipped_sums, apart)
 
-        def make(clients: tuple[int, ...]) -> Client:
-            return self.client(clients[0], nowhere, together=clients)
+    def half(self, asked: Sequence[Asked]) -> Client:
+        """The client half of these clients."""
+        first, together = asked[0], tuple(one.client for one in asked)
+        return self.client(first.client, first.store, first.identity, first.run_id, together=together)
 
-        return Cohort(make, self.data.num_examples, self._train_all)
-
-    def _train_all(
+    def train(
         self,
-        rngs: Sequence[np.random.Generator],
         clients: Sequence[int],
+        rngs: Sequence[np.random.Generator],
         theta: torch.Tensor,
         mu: float,
         drifts: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(updates float32 [clients, d], mean losses float64 [clients]) of training from ``theta`` [d]."""
-        from fedpriv.training.vectorised import VectorisedTrainer
+        """(updates float32 [clients, d], mean losses float64 [clients]) of training from ``theta`` ([d] or [clients,
+        d]) with ``drifts`` [clients, d].
+        """
+        trainer = self.trainer
+        if self.config.engine.trainer == "vectorised" and type(self).local_data is Worker.local_data:
+            from fedpriv.training.vectorised import VectorisedTrainer
 
-        assert isinstance(self.trainer, VectorisedTrainer), "`one_by_one` says so"
-        rows = [self._rows_of(client) for client in clients]
-        together = np.concatenate(rows)
-        found = self.trainer.train_columns(
-            theta,
-            [len(own) for own in rows],
-            lambda places: self._normalised(together[places]),
-            math.prod(self.data.dataset.shape),
-            rngs,
-            mu,
-            drifts,
-        )
-        return found.updates, found.losses
+            if isinstance(trainer, VectorisedTrainer):
+                rows = [self._rows_of(client) for client in clients]
+                together, pixels = np.concatenate(rows), math.prod(self.data.dataset.shape)
+                counts = [len(own) for own in rows]
+                done = trainer.train_rows(
+                    theta, counts, lambda places: self._normalised(together[places]), pixels, rngs, mu, drifts
+                )
+                return done.updates, done.losses
+        starts, pulls = theta.expand(len(clients), -1), drifts if drifts is not None else [None] * len(clients)
+        data = map(self.local_data, clients)
+        parts = zip(starts, data, rngs, [mu] * len(clients), pulls, strict=True)
+        found = trainer.train_all([Training(*part) for part in parts])
+        losses = torch.tensor([result.loss for result in found], dtype=torch.float64)
+        return torch.stack([result.update for result in found]), losses
 
     def _rows_of(self, client: int) -> np.ndarray:
         """A client's training rows; of the newest clients they are remembered, since drawing them takes a while."""

@@ -59,11 +59,11 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
 
 
 def _together(worker: Worker) -> str:
-    """How a cohort takes part, where clients train together."""
+    """How a cohort's releases are computed, where clients train together."""
     if worker.config.engine.trainer != "vectorised":
         return ""
-    reason = worker.one_by_one
-    return "; clients take part at once" if reason is None else f"; clients take part one by one: {reason}"
+    reason = worker.why_single_messages
+    return "; clients release as rows" if reason is None else f"; clients release one after the other: {reason}"
 
 
 def server_class(config: Config) -> type[FederatedStrategy]:

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from fedpriv.data import ResampledPartition
 from fedpriv.data.cache import cache_folder, entry
 from fedpriv.engines.worker import Worker
 from fedpriv.runs.planning import estimate_seconds, timed
-from fedpriv.training.sequential import LocalData, SequentialTrainer
+from fedpriv.training.sequential import Clipping, LocalData, SequentialTrainer, Training
 
 #: Cohorts below this have nothing to share.
 FEWEST_CLIENTS = 8
@@ -157,17 +156,16 @@ def measure(config: Config, worker: Worker, examples: int) -> float:
     vectorised, sequential = VectorisedTrainer(model, local, precision), SequentialTrainer(model, local, precision)
     clips = client_class(config).traits.clips_examples
 
-    def ask(trainer: SequentialTrainer, client: int) -> object:
+    def ask(trainer: SequentialTrainer, clients: int) -> object:
         if clips:
-            return trainer.clipped_sum(theta, data, 1.0)
-        return trainer.train(theta, data, np.random.default_rng(client))
+            return trainer.clipped_sums([Clipping(theta, data, 1.0)] * clients)
+        return trainer.train_all([Training(theta, data, np.random.default_rng(client)) for client in range(clients)])
 
     def one_after_the_other(clients: int) -> None:
-        for client in range(clients):
-            ask(sequential, client)
+        ask(sequential, clients)
 
     def side_by_side() -> None:
-        vectorised.together([partial(ask, vectorised, client) for client in range(together)])
+        ask(vectorised, together)
 
     first = timed(lambda: one_after_the_other(1), model.theta.device)
     alone = max(1, min(together, int(0.1 / first)))

@@ -30,7 +30,7 @@ class NoisyGradientServer(GradientServer):
     """theta <- theta - eta times what becomes known of the clients' gradients (`gradient`)."""
 
     options: NoisyGradientServerOptions
-    in_columns = True
+    in_rows = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

@@ -62,7 +62,7 @@ class FederatedStrategy(Strategy):
     steps_when_empty: bool = False
     #: Whether its own `configure_train` and `aggregate_train` look at no message: then one may be for many clients. A
     #: class says so for itself, not for those derived from it.
-    in_columns: ClassVar[bool] = False
+    in_rows: ClassVar[bool] = False
     #: Whether the guarantee rests on who is drawn: then, under ``rng=secure``, not even the seed tells it.
     secret_cohorts: bool = False
 
@@ -202,12 +202,12 @@ class FederatedStrategy(Strategy):
         return self.exchange.messages(self.current, grid, clients, arrays, options, own)
 
     @classmethod
-    def why_one_by_one(cls) -> str | None:
+    def why_single_messages(cls) -> str | None:
         """Why a message is for one client alone, in words; None where it may be for many."""
         for name in ("configure_train", "messages", "aggregate_train"):
             writer = next(kind for kind in cls.__mro__ if name in vars(kind))
-            if writer is not FederatedStrategy and not vars(writer).get("in_columns", False):
-                return f"{writer.__name__}.{name} may look at the messages of single clients (in_columns)"
+            if writer is not FederatedStrategy and not vars(writer).get("in_rows", False):
+                return f"{writer.__name__}.{name} may look at the messages of single clients (in_rows)"
         return None
 
     def ask(

@@ -11,12 +11,14 @@ same. With more pictures the steps are taken in the weights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, Training
 from fedpriv.training.stacked_gradients import Chain
 
 
@@ -63,6 +65,15 @@ class FullBatchTrainer(SequentialTrainer):
         weights = theta.to(device).view(-1, inputs.shape[1])
         update, loss = softmax_update(weights, inputs, labels, config.lr, config.steps or config.epochs)
         return LocalResult(update.flatten().cpu(), loss)
+
+    def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
+        """Several clients' `train`; those that ``inner`` trains, as one computation if it does so."""
+        whole = [self._takes_whole(one.data) and not one.proximal_mu and one.drift is None for one in requests]
+        others = iter(self.inner.train_all([one for one, here in zip(requests, whole, strict=True) if not here]))
+        return [
+            self.train(one.theta, one.data, one.rng) if here else next(others)
+            for one, here in zip(requests, whole, strict=True)
+        ]
 
     def _takes_whole(self, data: LocalData) -> bool:
         """Whether each step is one on all pictures, of a model that this file knows."""

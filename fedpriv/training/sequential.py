@@ -31,6 +31,29 @@ class LocalData:
 
 
 @dataclass(frozen=True)
+class Clipping:
+    """One sum of clipped gradients: of ``data`` at ``theta`` [d], each clipped to ``bound``, or to the median of their
+    own norms (``chosen``).
+    """
+
+    theta: Tensor
+    data: LocalData
+    bound: float
+    chosen: str = "given"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One client's local training from ``theta`` [d]; see `SequentialTrainer.train`."""
+
+    theta: Tensor
+    data: LocalData
+    rng: np.random.Generator
+    proximal_mu: float = 0.0
+    drift: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class LocalResult:
     """Delta = theta_local - theta_global (float32 [d]) and the mean training loss over the batches."""
 
@@ -127,6 +150,14 @@ class SequentialTrainer:
         self.model.module.train()
         found = per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen)
         return replace(found, total=found.total.cpu())
+
+    def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
+        """Several clients' `clipped_sum`."""
+        return [self.clipped_sum(one.theta, one.data, one.bound, one.chosen) for one in requests]
+
+    def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
+        """Several clients' `train`; all with one mu, and all or none with a drift."""
+        return [self.train(one.theta, one.data, one.rng, one.proximal_mu, one.drift) for one in requests]
 
     def per_example(self, shape: Sequence[int]) -> PerExampleGradients:
         """Of the model on pictures of this shape, settled once, before any data or parameters of a server are seen.

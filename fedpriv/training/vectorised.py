@@ -1,9 +1,7 @@
 """Local training of a whole cohort as one computation.
 
-A cohort of columns is handed over whole (`VectorisedTrainer.train_columns`). Any other client runs its own code until
-it calls its trainer and waits there (a greenlet: one thread, one client at a time); all waiting requests are computed
-together, then each client continues. Batches, order of steps and losses are those of `SequentialTrainer`; sums are
-taken in a different order, so results agree with its up to float32 rounding.
+Batches, order of steps and losses are those of `SequentialTrainer`; sums are taken in a different order, so results
+agree with its up to float32 rounding.
 
 A client's result has the same bits whoever is computed beside it: its arrays have shapes that follow from itself alone
 (`padded_width`), there are always two clients in a product at least (a single one is computed twice), it is computed
@@ -20,25 +18,21 @@ outputs of a layer.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
-from greenlet import getcurrent, greenlet
 from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.per_example import ClippedSum, block_for
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.padded import Work, padded_width, table_of
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, draw_batches
+from fedpriv.training.sequential import Clipping, LocalData, LocalResult, SequentialTrainer, Training, draw_batches
 from fedpriv.training.stacked_gradients import Chain, Mapped
-
-log = logging.getLogger("fedpriv")
 
 T = TypeVar("T")
 
@@ -55,7 +49,7 @@ FEWEST = 2
 
 
 @dataclass(frozen=True)
-class Columns:
+class Rows:
     """A cohort's clients after training: updates (float32 [c, d]) and mean training losses (float64 [c])."""
 
     updates: Tensor
@@ -75,119 +69,31 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-class _Lane(greenlet):
-    """A client of a cohort."""
-
-
-@dataclass(frozen=True)
-class _Training:
-    """A client's call of `SequentialTrainer.train`."""
-
-    theta: Tensor
-    data: LocalData
-    rng: np.random.Generator
-    proximal_mu: float
-    drift: Tensor | None
-
-    @property
-    def form(self) -> tuple[float, bool]:
-        """What the calls of one computation have in common."""
-        return self.proximal_mu, self.drift is not None
-
-    def alone(self, trainer: SequentialTrainer) -> LocalResult:
-        return SequentialTrainer.train(trainer, self.theta, self.data, self.rng, self.proximal_mu, self.drift)
-
-
-@dataclass(frozen=True)
-class _Clipping:
-    """A client's call of `SequentialTrainer.clipped_sum` at the given bound."""
-
-    theta: Tensor
-    data: LocalData
-    bound: float
-
-    def alone(self, trainer: SequentialTrainer) -> ClippedSum:
-        return SequentialTrainer.clipped_sum(trainer, self.theta, self.data, self.bound)
-
-
 class VectorisedTrainer(SequentialTrainer):
-    """Computes the requests of the clients in `together` as one batch, and any other request alone."""
+    """Computes the requests of several clients as one batch, and a single `train` or `clipped_sum` as its base does."""
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         super().__init__(model, config, precision)
         by_hand = Chain.of(model.module) if precision == "float32" else None  # its in-place products support no other
         self.batched: Chain | Mapped = by_hand or Mapped(model.module)
 
-    def together(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """The tasks' results, in order. An error in a computation is raised only in the client that requested it; an
-        error raised by a task itself ends all of them, so a task must catch errors of its own client.
-        """
-        lanes = [_Lane(task) for task in tasks]
-        told = [lane.switch() for lane in lanes]  # each runs until its first request, or to its end
-        while waiting := [k for k, lane in enumerate(lanes) if not lane.dead]:
-            replies = self._answer([told[k] for k in waiting])
-            for k, reply in zip(waiting, replies, strict=True):
-                told[k] = lanes[k].throw(reply) if isinstance(reply, Exception) else lanes[k].switch(reply)
-        return told
+    def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
+        """As one computation where the model is a `Chain`, but for empty batches and bounds that follow from them."""
+        found: dict[int, ClippedSum] = {}
+        places = [
+            place
+            for place, one in enumerate(requests)
+            if isinstance(self.batched, Chain) and one.chosen == "given" and len(one.data)
+        ]
+        widest = max((requests[place].data.images.numel() for place in places), default=0)
+        for some in self._portions(places, widest):
+            found |= zip(some, self._clip_chunk([requests[place] for place in some]), strict=True)
+        for place, one in enumerate(requests):
+            if place not in found:
+                found[place] = self.clipped_sum(one.theta, one.data, one.bound, one.chosen)
+        return [found[place] for place in range(len(requests))]
 
-    def train(
-        self,
-        theta: Tensor,
-        data: LocalData,
-        rng: np.random.Generator,
-        proximal_mu: float = 0.0,
-        drift: Tensor | None = None,
-    ) -> LocalResult:
-        """As `SequentialTrainer.train`."""
-        lane = getcurrent()
-        if not isinstance(lane, _Lane):
-            return super().train(theta, data, rng, proximal_mu, drift)
-        result: LocalResult = lane.parent.switch(_Training(theta, data, rng, proximal_mu, drift))
-        return result
-
-    def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
-        """As `SequentialTrainer.clipped_sum`."""
-        lane = getcurrent()
-        together = isinstance(lane, _Lane) and isinstance(self.batched, Chain) and chosen == "given"
-        if not together or not len(data):
-            return super().clipped_sum(theta, data, bound, chosen)
-        result: ClippedSum = lane.parent.switch(_Clipping(theta, data, bound))
-        return result
-
-    # --- one computation for all waiting clients ----------------------------------------------------------------
-
-    def _answer(self, requests: Sequence[_Training | _Clipping]) -> list[LocalResult | ClippedSum | Exception]:
-        """A result or an exception for each request."""
-        states = {k: r.rng.bit_generator.state for k, r in enumerate(requests) if isinstance(r, _Training)}
-        try:
-            return self._compute(requests)
-        except Exception as error:  # e.g. out of memory: one client must not fail because of others
-            log.warning("a cohort's training is computed client by client: %s", error)
-        found: list[LocalResult | ClippedSum | Exception] = []
-        for k, request in enumerate(requests):
-            try:
-                if isinstance(request, _Training):
-                    request.rng.bit_generator.state = states[k]
-                found.append(request.alone(self))
-            except Exception as error:
-                found.append(error)
-        return found
-
-    def _compute(self, requests: Sequence[_Training | _Clipping]) -> list[LocalResult | ClippedSum | Exception]:
-        found: list[LocalResult | ClippedSum | Exception] = [LocalResult(torch.zeros(0), 0.0)] * len(requests)
-        trainings = [(k, request) for k, request in enumerate(requests) if isinstance(request, _Training)]
-        for form in dict.fromkeys(request.form for _, request in trainings):
-            same = [(k, request) for k, request in trainings if request.form == form]
-            for (k, _), result in zip(same, self._train_all([request for _, request in same]), strict=True):
-                found[k] = result
-        clippings = [(k, request) for k, request in enumerate(requests) if isinstance(request, _Clipping)]
-        widest = max((request.data.images.numel() for _, request in clippings), default=0)
-        for some in self._portions(clippings, widest):
-            for (k, _), clipped in zip(some, self._clip_chunk([request for _, request in some]), strict=True):
-                found[k] = clipped
-        return found
-
-    def train_columns(
+    def train_rows(
         self,
         theta: Tensor,
         examples: Sequence[int],
@@ -196,14 +102,15 @@ class VectorisedTrainer(SequentialTrainer):
         rngs: Sequence[np.random.Generator],
         proximal_mu: float = 0.0,
         drifts: Tensor | None = None,
-    ) -> Columns:
-        """As `train` from the same ``theta`` [d] for clients with so many ``examples``, whose pictures, of so many
-        ``pixels``, lie one client after the other in what ``read`` reads; drifts: [clients, d].
+    ) -> Rows:
+        """As `train` from ``theta`` ([d], or [clients, d]) for clients with so many ``examples``, whose pictures, of so
+        many ``pixels``, lie one client after the other in what ``read`` reads; drifts: [clients, d].
         """
-        found = Columns(torch.zeros(len(examples), theta.numel()), torch.zeros(len(examples), dtype=torch.float64))
+        found = Rows(torch.zeros(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
         for some in self._chunks(self._work(examples, rngs), pixels):
-            starts = theta.to(self.model.theta.device).expand(len(some), -1)
             places = [work.place for work in some]
+            begin = theta if theta.ndim == 1 else theta[torch.tensor(places)]
+            starts = begin.to(self.model.theta.device).expand(len(some), -1)
             in_a_row = places == list(range(places[0], places[0] + len(places)))  # then nothing is moved afterwards
             own = found.updates[places[0] : places[0] + len(places)] if in_a_row else None
             theirs = None if drifts is None else drifts[torch.tensor(places)]
@@ -213,31 +120,29 @@ class VectorisedTrainer(SequentialTrainer):
             found.losses[torch.tensor(places)] = losses
         return found
 
-    def _train_all(self, requests: Sequence[_Training]) -> list[LocalResult]:
-        """As `train_columns`, for clients that start from models of their own and bring their own pictures; of one
-        `_Training.form`.
-        """
-        mu, drifting = requests[0].form
-        found = [LocalResult(torch.zeros_like(request.theta), 0.0) for request in requests]
-        counts = [len(request.data) for request in requests]
-        pixels = max((request.data.images.shape[1:].numel() for request in requests), default=0)
-        for some in self._chunks(self._work(counts, [request.rng for request in requests]), pixels):
-            own = [requests[work.place] for work in some]
-            images = torch.cat([request.data.images for request in own])
-            labels = torch.cat([request.data.labels for request in own])
-            offsets = np.cumsum([0, *(len(request.data) for request in own)])
-            here = [replace(work, offset=int(offset)) for work, offset in zip(some, offsets, strict=False)]
+    def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
+        """As `train_rows`, for clients that bring their own pictures."""
+        if not requests:
+            return []
+        drifts = [one.drift for one in requests if one.drift is not None]
+        counts = [len(one.data) for one in requests]
+        images = torch.cat([one.data.images for one in requests])
+        labels = torch.cat([one.data.labels for one in requests])
 
-            def read(places: np.ndarray, images: Tensor = images, labels: Tensor = labels) -> LocalData:
-                index = torch.from_numpy(places).to(images.device)
-                return LocalData(images.index_select(0, index), labels.index_select(0, index))
+        def read(places: np.ndarray) -> LocalData:
+            index = torch.from_numpy(places).to(images.device)
+            return LocalData(images.index_select(0, index), labels.index_select(0, index))
 
-            starts = torch.stack([request.theta for request in own]).to(self.model.theta.device)
-            drifts = torch.stack([request.drift for request in own]) if drifting else None  # type: ignore[misc]
-            updates, losses = self._train_chunk(starts, here, read, mu, drifts)
-            for work, update, loss in zip(some, updates, losses.tolist(), strict=True):
-                found[work.place] = LocalResult(update, loss)
-        return found
+        found = self.train_rows(
+            torch.stack([one.theta for one in requests]),
+            counts,
+            read,
+            images.shape[1:].numel(),
+            [one.rng for one in requests],
+            requests[0].proximal_mu,
+            torch.stack(drifts) if drifts else None,
+        )
+        return [LocalResult(update, loss) for update, loss in zip(found.updates, found.losses.tolist(), strict=True)]
 
     def _work(self, counts: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Work]:
         """Of clients with so many examples, without those that have no batch. Equally wide ones side by side; of them
@@ -333,7 +238,7 @@ class VectorisedTrainer(SequentialTrainer):
         return images, labels
 
     @one_thread()
-    def _clip_chunk(self, requests: Sequence[_Clipping]) -> list[ClippedSum]:
+    def _clip_chunk(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
         """Norms from each layer's inputs and output gradients, then one more product for the weighted sums.
 
         In blocks of `block_for` examples of each client, padded with blank ones, whatever was drawn: a different number

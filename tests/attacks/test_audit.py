@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run
-from reference.federation import NEVER_EMPTY
+from reference.federation import NEVER_EMPTY, FixedUpdates
 
 import fedpriv.client.base
 from clients.dpsgd import DPSGDClient
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.attacks import release_audit
-from fedpriv.attacks.client_canaries import CanaryTrainer, audit_training
+from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.attacks.release_audit import ALL_NUMBERS, DIMENSION, audit_config, audit_mechanism, planned_looks
 from fedpriv.audit import main, parse_options
 from fedpriv.cli import both_schemas
@@ -147,7 +147,7 @@ def participate(client: Client, number: int, updates: list[torch.Tensor], seed: 
     )  # type: ignore[arg-type]
     releases = []
     for server_round, update in enumerate(updates, 1):
-        client.site = replace(site, trainer=CanaryTrainer(update, NEVER_EMPTY))  # type: ignore[arg-type]
+        client.site = replace(site, trainer=FixedUpdates(lambda _, update=update: update, NEVER_EMPTY))  # type: ignore[arg-type]
         (release,), _, _ = client.fit([np.zeros(2, np.float32)], {"round": server_round, "attempt": 0})
         releases.append(release)
     return releases

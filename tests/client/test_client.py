@@ -8,11 +8,10 @@ import making
 import numpy as np
 import pytest
 import torch
-from reference.federation import NEVER_EMPTY
+from reference.federation import NEVER_EMPTY, FixedUpdates
 
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
-from fedpriv.attacks.client_canaries import CanaryTrainer
 from fedpriv.client.base import Client
 from fedpriv.client.contract import BudgetSpent, Site, StaleRequest
 from fedpriv.client.memory import ClientMemory, read_memory
@@ -43,7 +42,7 @@ def at_site(client: Client, max_epsilon: float | None = None) -> Client:
 
 def with_update(client: Client, update: torch.Tensor) -> Client:
     assert client.site is not None
-    client.site = replace(client.site, trainer=CanaryTrainer(update, NEVER_EMPTY))  # type: ignore[arg-type]
+    client.site = replace(client.site, trainer=FixedUpdates(lambda _: update, NEVER_EMPTY))  # type: ignore[arg-type]
     return client
 
 

@@ -24,7 +24,7 @@ from fedpriv.mechanisms.bookkeeping import DRIFT, Trace, gamma
 from fedpriv.mechanisms.per_example import KEPT_BACK, PerExampleGradients, excess
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import LocalData
+from fedpriv.training.sequential import Clipping, LocalData
 from fedpriv.training.vectorised import VectorisedTrainer
 
 CHANNELS, SIDE = 64, 4
@@ -239,8 +239,7 @@ def test_an_example_changes_nothing_of_the_others(mode: str) -> None:
                 some = LocalData(images[:count], labels[:count])
                 if mode == "cohort":
                     pair = (some, LocalData(images[:2], labels[:2]))
-                    call = partial(trainer.clipped_sum, theta, bound=1.0)
-                    totals.append(trainer.together([partial(call, data=data) for data in pair])[0].total)
+                    totals.append(trainer.clipped_sums([Clipping(theta, data, 1.0) for data in pair])[0].total)
                 else:
                     totals.append(way.clipped_sum(some.images, some.labels, 1.0).total)
             worst = max(worst, float((totals[1] - totals[0]).norm()))
@@ -267,7 +266,7 @@ def test_one_among_thousands_moves_the_sum_by_no_more_than_the_bound(mode: str) 
 
         def total(start: int) -> Tensor:
             data = LocalData(images[start:], labels[start:])
-            return trainer.together([lambda: trainer.clipped_sum(theta, data, 1.0)])[0].total.double()
+            return trainer.clipped_sums([Clipping(theta, data, 1.0)])[0].total.double()
     else:
         way = PerExampleGradients(module, mode, physical=500)
 

@@ -450,14 +450,14 @@ def test_no_shared_cell_is_used_for_two_coordinates() -> None:
 
 def test_checkpoints_hold_no_private_key(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even of a client that never got to its release, so that its key still waits."""
-    real = CoQFLClient.work
+    real = CoQFLClient.prepare
 
-    def work(client: CoQFLClient, theta: Any, state: Any, request: Any) -> Any:
+    def prepare(client: CoQFLClient, request: Any) -> None:
         if (client._site().client, request.round) == (0, 2):
             raise RuntimeError("in the middle of a round")
-        return real(client, theta, state, request)
+        real(client, request)
 
-    monkeypatch.setattr(CoQFLClient, "work", work)
+    monkeypatch.setattr(CoQFLClient, "prepare", prepare)
     folder = run("strategy=coqfl", "privacy.rng=secure", "checkpoint.every=1")
     files = list((folder / "checkpoints").rglob("*"))
     assert len(files) > 2 and not any(b"waiting" in file.read_bytes() for file in files if file.is_file())

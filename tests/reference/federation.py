@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,13 @@ class BytesStore:
 class FixedUpdates:
     """A trainer whose updates are given: round -> vector."""
 
-    def __init__(self, update: Callable[[int], Tensor]) -> None:
+    def __init__(self, update: Callable[[int], Tensor], config: Any = None) -> None:
         self.update, self.calls = update, 0
+        if config is not None:
+            self.config = config
+
+    def train_all(self, requests: Sequence[Any]) -> list[LocalResult]:
+        return [self.train(one.theta) for one in requests]
 
     def train(self, theta: Tensor, *others: Any) -> LocalResult:
         self.calls += 1

@@ -15,7 +15,7 @@ from fedpriv.data.load import normalise
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, Training
 from fedpriv.training.stacked_gradients import Mapped
 from fedpriv.training.vectorised import VectorisedTrainer
 
@@ -31,10 +31,7 @@ def update(kind: type[SequentialTrainer], precision: str, model: str = "mlp") ->
     data = LocalData(torch.randn(20, 1, 16, 16, generator=random), torch.arange(20) % 10)
     trainer, theta = kind(flat, LOCAL, precision), flat.theta.clone()
 
-    def train() -> LocalResult:
-        return trainer.train(theta, data, np.random.default_rng(0))
-
-    return trainer.together([train])[0] if isinstance(trainer, VectorisedTrainer) else train()
+    return trainer.train_all([Training(theta, data, np.random.default_rng(0))])[0]
 
 
 def angle(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import LocalData
+from fedpriv.training.sequential import LocalData, Training
 from fedpriv.training.vectorised import VectorisedTrainer, padded_width
 
 SIZES = (12, 30, 7, 12, 1, 26, 12, 0, 33, 12)
@@ -40,11 +40,11 @@ def data() -> list[LocalData]:
 def trained(
     trainer: VectorisedTrainer, some: tuple[int, ...], mu: float = 0.0, drifts: Tensor | None = None
 ) -> dict[int, tuple[Tensor, float]]:
-    """By greenlets, each client on its own."""
+    """Clients that bring their own pictures."""
     theta, clients = trainer.model.theta.clone(), data()
     own = [None] * len(SIZES) if drifts is None else list(drifts)
-    tasks = [lambda k=k: trainer.train(theta, clients[k], np.random.default_rng(k), mu, own[k]) for k in some]
-    return {k: (found.update, found.loss) for k, found in zip(some, trainer.together(tasks), strict=True)}
+    asked = [Training(theta, clients[k], np.random.default_rng(k), mu, own[k]) for k in some]
+    return {k: (found.update, found.loss) for k, found in zip(some, trainer.train_all(asked), strict=True)}
 
 
 @pytest.mark.parametrize("sampler", ["shuffle", "poisson"])
@@ -71,8 +71,8 @@ def test_the_bits_do_not_depend_on_the_slice_with_several_threads(name: str) -> 
     theta = trainer.model.theta.clone()
 
     def updates(some: Sequence[int]) -> dict[int, Tensor]:
-        tasks = [lambda k=k: trainer.train(theta, clients[k], np.random.default_rng(k)) for k in some]
-        return {k: found.update for k, found in zip(some, trainer.together(tasks), strict=True)}
+        asked = [Training(theta, clients[k], np.random.default_rng(k)) for k in some]
+        return {k: found.update for k, found in zip(some, trainer.train_all(asked), strict=True)}
 
     torch.set_num_threads(2)
     try:
@@ -100,13 +100,13 @@ def test_the_bits_do_not_depend_on_the_slice_with_drifts() -> None:
 
 @pytest.mark.parametrize("drifting", [False, True])
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
-def test_columns_are_what_the_clients_compute_apart(name: str, drifting: bool) -> None:
+def test_rows_are_what_the_clients_compute_apart(name: str, drifting: bool) -> None:
     trainer, clients = trainer_of(name, 0.9), data()
     drifts = drifts_of(trainer) if drifting else None
     images = torch.cat([one.images for one in clients])
     labels = torch.cat([one.labels for one in clients])
     rngs = [np.random.default_rng(k) for k in range(len(SIZES))]
-    found = trainer.train_columns(
+    found = trainer.train_rows(
         trainer.model.theta.clone(),
         SIZES,
         lambda places: LocalData(images[torch.from_numpy(places)], labels[torch.from_numpy(places)]),

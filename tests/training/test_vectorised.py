@@ -7,7 +7,6 @@ import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ from fedpriv.runs.start import resume_run, start_run
 from fedpriv.runs.trainer_choice import choose_trainer
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import LocalData, SequentialTrainer
+from fedpriv.training.sequential import Clipping, LocalData, SequentialTrainer, Training
 from fedpriv.training.stacked_gradients import Chain, Mapped
 from fedpriv.training.vectorisable import obstacle
 from fedpriv.training.vectorised import VectorisedTrainer
@@ -68,13 +67,10 @@ def test_a_cohort_trains_as_its_clients_do_alone(name: str, sampler: str, moment
     alone, together = SequentialTrainer(model, config), VectorisedTrainer(model, config)
     thetas = [start * (1 + client / 10) for client in range(len(SIZES))]  # clients that keep layers start differently
     asked = [(thetas[client], data, client) for client, data in enumerate(data_of(name))]
-    drifts = [0.01 * torch.randn_like(start) if client % 3 else None for client in range(len(SIZES))]
+    drifts = [0.01 * torch.randn_like(start) * (client % 3 > 0) for client in range(len(SIZES))]
     expected = [alone.train(theta, data, rng(client), proximal_mu, drifts[client]) for theta, data, client in asked]
-    found = together.together(
-        [
-            lambda t=theta, d=data, c=client: together.train(t, d, rng(c), proximal_mu, drifts[c])
-            for theta, data, client in asked
-        ]
+    found = together.train_all(
+        [Training(theta, data, rng(client), proximal_mu, drifts[client]) for theta, data, client in asked]
     )
     for one, other in zip(expected, found, strict=True):
         assert float((one.update - other.update).norm()) <= 2e-5 * float(one.update.norm())
@@ -89,15 +85,7 @@ def test_the_generators_are_left_where_the_sequential_trainer_leaves_them() -> N
     left = []
     for trainer in (SequentialTrainer(model, config), VectorisedTrainer(model, config)):
         own = [rng(client) for client in range(3)]
-        tasks = [
-            lambda g=generator, d=some, t=trainer: t.train(model.theta.clone(), d, g)
-            for generator, some in zip(own, data, strict=False)
-        ]
-        if isinstance(trainer, VectorisedTrainer):
-            trainer.together(tasks)
-        else:
-            for task in tasks:
-                task()
+        trainer.train_all([Training(model.theta.clone(), some, one) for one, some in zip(own, data, strict=False)])
         left.append([generator.random() for generator in own])
     assert left[0] == left[1]
 
@@ -112,9 +100,7 @@ def test_clipped_sums_of_a_cohort_are_those_of_its_clients(name: str) -> None:
     alone, together = SequentialTrainer(model, config), VectorisedTrainer(model, config)
     bounds = [0.5 + client for client in range(len(SIZES))]
     expected = [alone.clipped_sum(theta, some, bound) for some, bound in zip(data, bounds, strict=True)]
-    found = together.together(
-        [lambda d=some, b=bound: together.clipped_sum(theta, d, b) for some, bound in zip(data, bounds, strict=True)]
-    )
+    found = together.clipped_sums([Clipping(theta, some, bound) for some, bound in zip(data, bounds, strict=True)])
     for one, other in zip(expected, found, strict=True):
         assert torch.allclose(one.total, other.total, atol=1e-5)
         assert torch.allclose(one.norms, other.norms, rtol=1e-5, equal_nan=True)
@@ -130,34 +116,14 @@ def test_a_client_that_diverges_does_not_touch_its_neighbours() -> None:
     trainer, theta = VectorisedTrainer(model, config), model.theta.clone()
 
     def updates() -> list[Tensor]:
-        tasks = [lambda c=client, d=some: trainer.train(theta, d, rng(c)) for client, some in enumerate(data)]
-        return [result.update for result in trainer.together(tasks)]
+        asked = [Training(theta, some, rng(client)) for client, some in enumerate(data)]
+        return [result.update for result in trainer.train_all(asked)]
 
     before = updates()
     data[0].images[:] = float("nan")
     after = updates()
     assert not torch.isfinite(after[0]).any()
     assert all(torch.equal(one, other) for one, other in zip(before[1:], after[1:], strict=True))
-
-
-def test_an_error_of_the_computation_reaches_its_own_client_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="shuffle")
-    model = model_of("linear")
-    trainer, theta = VectorisedTrainer(model, config), model.theta.clone()
-    data = data_of("linear")
-    data[2] = LocalData(torch.zeros(5, 1, 3, 3), data[2].labels)  # pictures of another size
-
-    def task(client: int) -> Any:
-        try:
-            return trainer.train(theta, data[client], rng(client)).update
-        except RuntimeError as error:
-            return str(error)
-
-    found = trainer.together([lambda c=client: task(c) for client in range(4)])
-    assert isinstance(found[2], str)
-    sequential = SequentialTrainer(model, config)
-    for client in (0, 1, 3):
-        assert torch.equal(found[client], sequential.train(theta, data[client], rng(client)).update)
 
 
 def test_outside_a_cohort_it_is_the_sequential_trainer() -> None:

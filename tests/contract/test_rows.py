@@ -1,9 +1,10 @@
-"""Clients that take part at once give, bit for bit, what they give one by one: models, ledgers, metrics, memories."""
+"""Clients whose releases are rows of one computation give, bit for bit, what they give alone: models, ledgers, metrics,
+memories.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,16 @@ from conftest import ledger_of
 from flwr.app import ConfigRecord, Message
 from test_every_method import CASES, METHODS
 
-from fedpriv.client.columns import Cohort, why_one_by_one
+from clients.fedldp import FedLDPClient
+from fedpriv.client.build import FIXED
 from fedpriv.client.memory import ContextStore, read_memory
+from fedpriv.client.participation import Participation, why_single
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Refusal
 from fedpriv.common.vectors import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
+from fedpriv.engines import cohort
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
@@ -78,7 +84,7 @@ FURTHER = [
     ("strategy=fedavg", *UNEVEN, "partition.test_fraction=0.03", "evaluate.clients=true", "local.lr=1e30"),
     ("strategy=fedldp", *LONG, "strategy.server.clipping=adp", "privacy.variant=published"),  # a full window of norms
     ("strategy=fedldp", "model=mlp", "local.epochs=2", "local.batch_size=7"),
-    ("strategy=fedcad", "model=cnn", "dataset=custom", "dataset.path=test_columns.larger_pictures", "num_rounds=2"),
+    ("strategy=fedcad", "model=cnn", "dataset=custom", "dataset.path=test_rows.larger_pictures", "num_rounds=2"),
     ("strategy=fedldp", "strategy.server.participation=once", "num_clients=36"),
 ]
 
@@ -91,8 +97,13 @@ def larger_pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From here on nobody takes part at once."""
-    return partial(monkeypatch.setattr, Worker, "one_by_one", property(lambda self: "in this test"))
+    """From here on every client is computed alone, and has a message of its own."""
+
+    def now() -> None:
+        monkeypatch.setattr(Worker, "why_single_messages", property(lambda self: "in this test"))
+        monkeypatch.setattr(cohort, "MOST_CLIENTS", 1)
+
+    return now
 
 
 def config_of(*case: str) -> Config:
@@ -170,17 +181,29 @@ def compose_epsilon(times: int) -> float:
 
 
 def test_who_takes_part_at_once_is_who_says_so() -> None:
-    found = {name for name in METHODS if why_one_by_one(Worker(config_of(f"strategy={name}")).maker.make()) is None}
+    found = {name for name in METHODS if why_single(Worker(config_of(f"strategy={name}")).maker.make()) is None}
     assert found == set(AT_ONCE)
     for case in ONE_BY_ONE:
-        reason = why_one_by_one(Worker(config_of(*case)).maker.make())
+        reason = why_single(Worker(config_of(*case)).maker.make())
         assert reason is not None and "differs from client to client" in reason
 
 
 def test_a_method_derived_from_one_says_so_for_itself() -> None:
     base = Worker(config_of("strategy=fedldp")).maker.make()
     derived = type("Derived", (type(base),), {})(base.options, base.run)
-    assert "in_columns" in str(why_one_by_one(derived)) and why_one_by_one(base) is None
+    assert "in_rows" in str(why_single(derived)) and why_single(base) is None
+
+
+def test_a_method_cannot_replace_the_steps_that_all_share() -> None:
+    """What a class does in a step that nobody calls, such as clipping and noise, would be left out unsaid."""
+    for name in FIXED:
+        for bases in ((FedLDPClient,), (type("Mixin", (), {name: lambda *_: None}), FedLDPClient)):
+            own = {name: lambda *_: None} if len(bases) == 1 else {}
+            globals()["Own"] = type("Own", bases, {"in_rows": True, **own})
+            with pytest.raises(
+                OptionError, match=rf"_target_=Own: Own has its own `{name}`.*allowed"
+            ):
+                Worker(config_of("strategy=fedldp", "strategy.client._target_=test_rows.Own")).maker  # noqa: B018
 
 
 class EverySecond(FederatedStrategy):
@@ -191,10 +214,10 @@ class EverySecond(FederatedStrategy):
 
 
 def test_a_server_half_that_may_look_at_messages_has_one_for_each_client(one_by_one: Callable[[], None]) -> None:
-    config = config_of("strategy=fedavg", "strategy.server._target_=test_columns.EverySecond")
+    config = config_of("strategy=fedavg", "strategy.server._target_=test_rows.EverySecond")
     told = Told(config)
     assert not told.at_once and all(len(row[1]) == 5 for row in told.rounds)
-    assert "one by one: EverySecond.configure_train" in resolve(config, None)[2].trainer
+    assert "one after the other: EverySecond.configure_train" in resolve(config, None)[2].trainer
     one_by_one()
     assert told.rounds == Told(config).rounds
 
@@ -210,9 +233,9 @@ def test_a_server_half_that_says_so_has_one_message_for_all(strategy: str) -> No
 
 def test_the_plan_says_who_takes_part_one_by_one() -> None:
     _, _, plan = resolve(config_of("strategy=fedcad"), None)
-    assert "at once" in plan.trainer
+    assert "release as rows" in plan.trainer
     _, _, plan = resolve(config_of("strategy=dpsgd"), None)
-    assert "one by one: DPSGDClient" in plan.trainer
+    assert "one after the other: DPSGDClient" in plan.trainer
 
 
 def test_a_run_that_is_resumed_goes_on_at_once(tmp_path: Path, one_by_one: Callable[[], None]) -> None:
@@ -235,12 +258,13 @@ def test_a_cohort_that_fails_is_computed_client_by_client(
 ) -> None:
     config = config_of("strategy=fedcad")
 
-    def half(*asked: Any) -> Any:
-        real(*asked)  # memories are written, and must be put back
-        raise MemoryError("too many clients")
+    def half(self: Any, groups: Any) -> Any:
+        if sum(len(group.members) for group in groups) > 1:
+            raise MemoryError("too many clients")
+        return real(self, groups)
 
-    real = Cohort._keep
-    monkeypatch.setattr(Cohort, "_keep", staticmethod(half))
+    real = Participation._computed
+    monkeypatch.setattr(Participation, "_computed", half)
     told = Told(config)
     assert told.at_once and "too many clients" in caplog.text
     one_by_one()
@@ -248,7 +272,33 @@ def test_a_cohort_that_fails_is_computed_client_by_client(
     assert told.rounds == singly.rounds and told.memories == singly.memories
 
 
-def test_a_repeated_request_gets_the_same_bytes(one_by_one: Callable[[], None]) -> None:
+def test_a_client_that_cannot_write_does_not_answer_and_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing leaves that is not booked, and its ledger has no entry."""
+    config, real = config_of("strategy=fedldp", "num_rounds=1", "strategy.server.min_replies=1"), ContextStore.keep
+    broken = cohort_of_round(config)[0]
+
+    def keep(store: ContextStore, memory: Any) -> None:
+        if memory.uncollected and client_of_context(store) == broken:
+            raise OSError(28, "no space left")
+        real(store, memory)
+
+    monkeypatch.setattr(ContextStore, "keep", keep)
+    told = Told(config)
+    assert {entry.client for entry in told.entries} == set(cohort_of_round(config)) - {broken}
+    assert "no space left" in str(told.rounds[0][5][broken])
+
+
+def cohort_of_round(config: Config) -> list[int]:
+    config, worker, _ = resolve(config, None)
+    adopt(config, worker)
+    return list(make_strategy(config, worker).begin(1, pack_vector(worker.initial_parameters())))
+
+
+def client_of_context(store: ContextStore) -> int:
+    return int(store.context.node_config["partition-id"])
+
+
+def test_a_repeated_request_gets_the_same_bytes() -> None:
     """And an older one is refused, also where a message is for many."""
     config, worker, _ = resolve(config_of("strategy=fedldp"), None)
     adopt(config, worker)
@@ -260,11 +310,10 @@ def test_a_repeated_request_gets_the_same_bytes(one_by_one: Callable[[], None]) 
         for message in messages:
             message.content["config"]["round"] = number
         answers.append(list(grid.send_and_receive(messages)))
-    assert len(answers[0]) == 1 and len(answers[1]) == 9 and len(answers[2]) == 9
-    rows = np.frombuffer(answers[0][0].content["arrays"]["vector"].data[-4 * 9 * 650 :], np.float32).reshape(9, 650)
-    singles = [np.frombuffer(one.content["arrays"]["vector"].data[-4 * 650 :], np.float32) for one in answers[1]]
-    assert np.array_equal(rows, np.stack(singles))
-    assert all(one.has_error() for one in answers[2])
+    assert [len(found) for found in answers] == [1, 1, 1]
+    first, again = (found[0].content["arrays"]["vector"].data[-4 * 9 * 650 :] for found in answers[:2])
+    assert first == again
+    assert set(answers[2][0].content["cohort"]["codes"]) == {Refusal.STALE} and "arrays" not in answers[2][0].content
 
 
 def test_no_participation_writes_to_the_memory_that_it_read() -> None:

@@ -1,0 +1,508 @@
+"""One participation: the order in which clients are priced, budgeted, trained, released, booked and answered.
+
+A participation is that of a cohort, some clients of one process; a single client (a real node, a test) is a cohort of
+one. Each client has the batches, the noise and the charges that it would have alone, so its release has the same bits.
+
+All clients are trained as one batch. Releases of a method that is written for it (`Method.in_rows`) are one computation
+on rows [clients, ...]; those of any other method are computed one row after the other, without the leading dimension.
+Nothing is written before everything is computed, and a client's ledger entries, state and reply are one write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.client.contract import (
+    BudgetSpent,
+    Charge,
+    Figure,
+    Release,
+    Site,
+    StaleRequest,
+    Trained,
+    numbers,
+    repeated_answer,
+)
+from fedpriv.client.memory import Answer, ClientMemory, MemoryStore, Waiting, read_memory
+from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request, place
+from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
+from fedpriv.mechanisms.noise_sources import CohortNoise
+from fedpriv.mechanisms.per_example import ClippedSum
+from fedpriv.training.flat_model import Exchange
+from fedpriv.training.sequential import Clipping, Training
+
+if TYPE_CHECKING:
+    from fedpriv.client.base import Client
+    from fedpriv.common.identities import Identity
+
+log = logging.getLogger("fedpriv")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A client, its memory, what it is asked, its key on a real machine, and Flower's run id."""
+
+    client: int
+    store: MemoryStore
+    request: Request
+    identity: Identity | None = None
+    run_id: int = 0
+
+
+@dataclass
+class Answered:
+    """What leaves a cohort: of each client that answered its reply, of every other what it raised in place of one."""
+
+    replies: dict[int, Outgoing] = field(default_factory=dict)
+    refused: dict[int, Exception] = field(default_factory=dict)
+
+
+#: The method for these clients: of one alone, or of all rows of a computation.
+MakeMethod = Callable[[Sequence[Asked]], "Client"]
+#: Trains clients: (clients, their generators of batches, start [d] or [clients, d], mu, drifts [clients, d] or None) ->
+#: (updates float32 [clients, d], mean losses float64 [clients]).
+Train = Callable[[Sequence[int], Sequence[np.random.Generator], Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
+#: Sums of clipped gradients, one for each request.
+Clip = Callable[[Sequence[Clipping]], list[ClippedSum]]
+
+
+@dataclass
+class _Group:
+    """Clients whose release is one computation: rows of one declared count and one form of state, or a single client.
+
+    theta: the start of local training [d], a whole model.
+    """
+
+    method: Client
+    members: list[Asked]
+    memories: list[ClientMemory]
+    charges: list[tuple[Charge, ...]]
+    rows: bool
+    state: Any
+    theta: Tensor
+
+    @property
+    def request(self) -> Request:
+        return self.members[0].request
+
+
+class Participation:
+    """Clients of one process that take part in an exchange of a round.
+
+    make: see `MakeMethod`; num_examples: the declared counts; train, clip: see `Train`, `Clip`.
+    """
+
+    def __init__(self, make: MakeMethod, num_examples: Callable[[int], int], train: Train, clip: Clip) -> None:
+        self.make, self.num_examples, self.train, self.clip = make, num_examples, train, clip
+
+    def answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
+        """received: the parameters that came down (float32 [d_down]), None where none did.
+
+        A repeated request gets the same bytes; an older one is refused by `StaleRequest`, a release beyond the budget
+        by `BudgetSpent`. Where a common computation fails (e.g. out of memory), each client is computed alone.
+        """
+        try:
+            return self._answer(asked, received)
+        except Exception as error:
+            if len(asked) == 1:
+                return Answered(refused={asked[0].client: error})
+            log.warning("a cohort is computed client by client: %s", error)
+        found = Answered()
+        for one in asked:
+            alone = self.answer([one], received)
+            found.replies |= alone.replies
+            found.refused |= alone.refused
+        return found
+
+    def _answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
+        found = Answered()
+        groups = self._admitted(asked, received, found)
+        computed = self._computed(groups)
+        for group, rows in zip(groups, computed, strict=True):
+            for number, one in enumerate(group.members):
+                try:
+                    found.replies[one.client] = self._kept(group, number, rows[number])
+                except Exception as error:  # e.g. a full disk: nothing leaves that is not booked
+                    found.refused[one.client] = error
+        return found
+
+    # --- before the work -------------------------------------------------------------------------------------
+
+    def _admitted(self, asked: Sequence[Asked], received: np.ndarray | None, found: Answered) -> list[_Group]:
+        """Those who may take part, by what their releases have in common; the others are answered or refused."""
+        kind = self.make(asked[:1])
+        rows, alike = why_single(kind) is None, dict[Any, list[tuple[Asked, ClientMemory]]]()
+        for one in asked:
+            try:
+                memory = read_memory(one.store)
+                if (known := self._known(kind, memory, one)) is not None:
+                    found.replies[one.client] = known
+                    continue
+            except StaleRequest as stale:
+                found.refused[one.client] = stale
+                continue
+            alike.setdefault(self._form(kind, one, memory) if rows else one.client, []).append((one, memory))
+        groups = []
+        for members in alike.values():
+            try:
+                group = self._group(members, rows, received, found)
+            except Exception as error:  # of what the server sent, which is the same for all of them
+                found.refused |= {one.client: error for one, _ in members}
+            else:
+                groups += [group] if group is not None else []
+        return groups
+
+    def _known(self, kind: Client, memory: ClientMemory, one: Asked) -> Outgoing | None:
+        """The reply to a request that was answered before; None for a new one. Raises `StaleRequest`."""
+        request, waiting, answer = one.request, memory.waiting, repeated_answer(memory, one.request)
+        asked = (request.round, request.attempt)
+        if request.exchange == STATISTICS:
+            if answer is not None:
+                raise StaleRequest(f"round {request.round} (attempt {request.attempt}) was answered already")
+            if waiting is None or place(*asked) > place(waiting.round, waiting.attempt):
+                return None
+            if asked != (waiting.round, waiting.attempt):
+                raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
+            return self._told(kind, one, None, waiting.tensors["statistics"])
+        if answer is not None:
+            return self._told(kind, one, answer.release, answer.statistics)
+        if kind.measures_first and (waiting is None or waiting.round != request.round):
+            words = f"round {request.round}: a release is asked for, but nothing was measured in this round"
+            raise StaleRequest(words)
+        return None
+
+    def _form(self, kind: Client, one: Asked, memory: ClientMemory) -> Any:
+        """What the rows of one computation have in common."""
+        counted = self.num_examples(one.client) if kind.traits.needs_facts else 0
+        asked = (one.request.round, one.request.attempt, one.request.exchange, repr(one.request.options))
+        return (*asked, counted, *_form_of_state(kind, memory.state))
+
+    def _group(
+        self,
+        members: Sequence[tuple[Asked, ClientMemory]],
+        rows: bool,
+        received: np.ndarray | None,
+        found: Answered,
+    ) -> _Group | None:
+        """The clients whose budgets admit the release; None where there are none. Raises what a method says of what it
+        was sent.
+        """
+        method, theta = self._prepared(members, received)
+        prices = self._prices(method, members)
+        admitted = []
+        for member, (charges, following) in zip(members, prices, strict=True):
+            (one, memory), request = member, member[0].request
+            try:
+                method.check_budget(memory, (*charges, *following), request, one.client)
+            except BudgetSpent as spent:
+                found.refused[one.client] = spent
+            else:
+                admitted.append((member, charges))
+        if not admitted:
+            return None
+        stayed = [member for member, _ in admitted]
+        if len(stayed) < len(members):
+            method, theta = self._prepared(stayed, received)
+        memories = [memory for _, memory in stayed]
+        states = [memory.state for memory in memories]
+        state = method.load_state(_stacked(method, states) if rows else states[0])
+        return _Group(
+            method, [one for one, _ in stayed], memories, [charges for _, charges in admitted], rows, state, theta
+        )
+
+    def _prepared(
+        self, members: Sequence[tuple[Asked, ClientMemory]], received: np.ndarray | None
+    ) -> tuple[Client, Tensor]:
+        """(the method after it took the request, the whole model [d] that training starts from)."""
+        method = self.make([one for one, _ in members])
+        one, memory = members[0]
+        method.prepare(one.request)
+        if received is None:
+            return method, torch.zeros(0)
+        return method, _start(method, method.opened(torch.from_numpy(received)), memory, one.request)
+
+    @staticmethod
+    def _prices(
+        method: Client, members: Sequence[tuple[Asked, ClientMemory]]
+    ) -> list[tuple[tuple[Charge, ...], tuple[Charge, ...]]]:
+        """(what is booked with this exchange, what will follow in the round) of each client."""
+
+        def price(one: Asked, memory: ClientMemory) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
+            if method.measures_first and memory.waiting is not None:
+                method.recall(memory.waiting)
+            return method.due(method.load_state(memory.state), one.request)
+
+        if members[0][1].state is None or method.priced_alike:
+            return [price(*members[0])] * len(members)
+        return [price(one, memory) for one, memory in members]
+
+    # --- the work --------------------------------------------------------------------------------------------
+
+    def _computed(self, groups: Sequence[_Group]) -> list[list[_Row]]:
+        """Each client's own row, of every group."""
+        if not groups:
+            return []
+        kind, exchange = groups[0].method, groups[0].request.exchange
+        if kind.traits.clips_examples:
+            released = self._in_steps(groups)
+            return [[_row(group.method, release)] for group, release in zip(groups, released, strict=True)]
+        if exchange != kind.traits.trains_in:
+            return [[_row(group.method, self._after_statistics(group))] for group in groups]
+        return [self._released(group, *trained) for group, trained in zip(groups, self._trained(groups), strict=True)]
+
+    def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
+        """(updates [rows, d], losses [rows]) of every group."""
+        kind = groups[0].method
+        clients = [one.client for group in groups for one in group.members]
+        rngs = [group.method.batches(one.request, one.client) for group in groups for one in group.members]
+        theta = groups[0].theta
+        if kind.traits.keeps_layers:  # then groups are single clients
+            theta = torch.stack([group.theta for group in groups])
+        updates, losses = self.train(clients, rngs, theta, kind.proximal_mu, _drifts(groups))
+        sizes = [len(group.members) for group in groups]
+        return list(zip(updates.split(sizes), losses.split(sizes), strict=True))
+
+    @staticmethod
+    def _released(group: _Group, updates: Tensor, losses: Tensor) -> list[_Row]:
+        """The releases that come of a group's updates [rows, d]."""
+        method, updates = group.method, finite_or_zero(updates)
+        if not group.rows:
+            updates, losses = updates[0], losses[0]
+        exchange = _exchange(method, group.request)
+        sent = updates if exchange is None else method.outgoing(group.theta, updates, exchange)
+        norms = l2_norm(updates if exchange is None else updates[exchange.up])
+        local = group.theta + updates if exchange is not None or method.tests_models else None
+        trained = Trained(sent, local, {"train_loss": losses, "update_norm": norms})
+        sources = [method.noise(one.request, method.purpose, one.client) for one in group.members]
+        noise = CohortNoise(sources) if group.rows else sources[0]
+        release = method.releasing(group.theta, trained, group.state, noise)
+        return _rows(method, release, len(group.members)) if group.rows else [_row(method, release)]
+
+    @staticmethod
+    def _after_statistics(group: _Group) -> Release:
+        """The release of the update that was measured in the round's first exchange, by one client."""
+        method, memory = group.method, group.memories[0]
+        assert memory.waiting is not None, "`_known` says so"
+        trained = method.recall(memory.waiting)
+        (one,) = group.members
+        noise = method.noise(one.request, method.purpose, one.client)
+        return method.releasing(group.theta, trained, group.state, noise)
+
+    def _in_steps(self, groups: Sequence[_Group]) -> list[Release]:
+        """The releases of single clients whose training has noise of its own in every step: all ask for their clipped
+        sums (`Client.steps`), which are computed as one batch, and go on with them.
+        """
+        under_way = dict(enumerate(group.method.steps(group.theta, group.state, group.request) for group in groups))
+        replies: dict[int, ClippedSum | None] = dict.fromkeys(under_way)
+        found: dict[int, Release] = {}
+        while under_way:
+            wanted: dict[int, Clipping] = {}
+            for number, steps in list(under_way.items()):
+                try:
+                    wanted[number] = _next(steps, replies[number])
+                except StopIteration as end:
+                    found[number] = end.value
+                    del under_way[number]
+            if wanted:
+                replies = dict(zip(wanted, self.clip(list(wanted.values())), strict=True))
+        return [found[number] for number in range(len(groups))]
+
+    # --- what is kept and told -------------------------------------------------------------------------------
+
+    def _kept(self, group: _Group, number: int, row: _Row) -> Outgoing:
+        """Writes a client's entries, state and answer, then gives its reply."""
+        method, one, memory, release = group.method, group.members[number], group.memories[number], row.release
+        request, trains = one.request, one.request.exchange == method.traits.trains_in
+        measures = request.exchange == STATISTICS
+        names = method.statistic_names if measures or not method.measures_first else ()
+        told = [release.statistics[name].double() for name in names]
+        statistics = torch.stack(told) if told else torch.zeros(0, dtype=torch.float64) if measures else None
+        figures = numbers(release.figures)
+        kept = memory.kept
+        if trains:
+            figures |= method.tested(release.local, one.client)
+            exchange = _exchange(method, request)
+            assert exchange is None or release.local is not None, "`releasing` keeps the local model"
+            kept = None if exchange is None else release.local[exchange.kept].clone()  # type: ignore[index]
+        answer, waiting = memory.answer, method.still_waiting()
+        if measures:
+            left = {"update": release.value, "statistics": statistics}
+            waiting = Waiting(request.round, request.attempt, left, figures)  # type: ignore[arg-type]
+        else:  # a release without noise has no noise key to protect: nothing is kept of it
+            keeps = method.measures_first or method.keeps_answer()
+            value = release.value.clone() if group.rows else release.value
+            answer = Answer(request.round, request.attempt, value, statistics) if keeps else None
+        entries = method.entries(memory, request, group.charges[number], one.client)
+        one.store.keep(memory.after(row.state, entries, answer, kept, waiting))
+        if measures:
+            return self._told(method, one, None, statistics)
+        return self._told(method, one, release.value, statistics, figures)
+
+    def _told(
+        self,
+        method: Client,
+        one: Asked,
+        release: Tensor | None,
+        statistics: Tensor | None,
+        figures: Mapping[str, float] | None = None,
+    ) -> Outgoing:
+        beside = [] if statistics is None else statistics.tolist()
+        named = dict(zip(method.statistic_names, beside, strict=True)) if beside else {}
+        value = None if release is None else release.numpy()
+        return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
+
+
+def why_single(method: Client) -> str | None:
+    """Why clients of this method are computed one row after the other, in words; None where they are rows."""
+    kind = type(method)
+    if vars(kind).get("in_rows") is not True:
+        return f"{kind.__name__} is not written for rows (in_rows)"
+    if method.traits.clips_examples:
+        return f"{kind.__name__} has noise in every step"
+    if method.exchanges != (TRAIN,):
+        return f"{kind.__name__} has several exchanges in a round"
+    if method.traits.keeps_layers:
+        return f"{kind.__name__} keeps layers of its own"
+    return method.single_row
+
+
+def alone(client: Client) -> Participation:
+    """Of one client at its own site."""
+    site = _site(client)
+
+    def train(
+        clients: Sequence[int],
+        rngs: Sequence[np.random.Generator],
+        theta: Tensor,
+        mu: float,
+        drifts: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        start, drift = theta if theta.ndim == 1 else theta[0], None if drifts is None else drifts[0]
+        (found,) = site.trainer.train_all([Training(start, site.load_data(), rngs[0], mu, drift)])
+        return found.update.unsqueeze(0), torch.tensor([found.loss], dtype=torch.float64)
+
+    return Participation(
+        lambda clients: client,
+        lambda _: site.num_examples,
+        train,
+        lambda requests: site.trainer.clipped_sums(requests),
+    )
+
+
+def _site(method: Client) -> Site:
+    if method.site is None:
+        raise RuntimeError("a client without a site can be planned and audited, not trained")
+    return method.site
+
+
+def _next(steps: Generator[Clipping, ClippedSum, Release], reply: ClippedSum | None) -> Clipping:
+    return next(steps) if reply is None else steps.send(reply)
+
+
+def _exchange(method: Client, request: Request) -> Exchange | None:
+    """Which layers travel in this round; None where all do."""
+    if not method.traits.keeps_layers:
+        return None
+    layout = _site(method).layout
+    assert layout is not None, "a client that keeps layers needs the model's layout"
+    return method.exchange(layout, request.round)
+
+
+def _start(method: Client, theta: Tensor, memory: ClientMemory, request: Request) -> Tensor:
+    """The whole model [d] that a participation starts from: what came down, the client's own layers, and theta^0 where
+    it has trained none yet.
+    """
+    exchange = _exchange(method, request)
+    if exchange is None:
+        return theta
+    initial = _site(method).initial
+    assert initial is not None, "a client that keeps layers needs the initial model"
+    start = initial.clone()
+    if memory.kept is not None:
+        start[exchange.kept] = memory.kept
+    if theta.shape != start[exchange.down].shape:
+        raise ValueError(f"{theta.numel()} parameters came down, expected {start[exchange.down].numel()}")
+    start[exchange.down] = theta
+    return start
+
+
+def _drifts(groups: Sequence[_Group]) -> Tensor | None:
+    """What is added to every gradient of each client [clients, d], in the order of the groups; None: nothing."""
+    drifts = [group.method.drift(group.state) for group in groups]
+    found = [
+        drift.expand(len(group.members), group.theta.numel())
+        for group, drift in zip(groups, drifts, strict=True)
+        if drift is not None
+    ]
+    return torch.cat(found) if found else None
+
+
+# --- states and releases as rows -----------------------------------------------------------------------------
+
+
+def _form_of_state(kind: Client, state: dict[str, Tensor] | None) -> tuple[Any, ...]:
+    """What states must have in common to be stacked: names, shapes, and the values of fields that are numbers."""
+    if state is None:
+        return (None,)
+    plain = _number_fields(kind)
+    return tuple((name, float(value) if name in plain else tuple(value.shape)) for name, value in state.items())
+
+
+def _number_fields(kind: Client) -> set[str]:
+    """Fields of the method's state that are numbers and not tensors."""
+    if kind.State is None:
+        return set()
+    return {item.name for item in fields(kind.State) if item.type in ("int", "float", int, float)}
+
+
+def _stacked(kind: Client, states: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
+    """States of one form as one, whose tensors have a leading dimension."""
+    first, plain = states[0], _number_fields(kind)
+    if first is None:
+        return None
+    rows = [state for state in states if state is not None]
+    return {name: value if name in plain else torch.stack([row[name] for row in rows]) for name, value in first.items()}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One client's own release, and its state as a memory holds it."""
+
+    release: Release
+    state: dict[str, Tensor] | None
+
+
+def _row(method: Client, release: Release) -> _Row:
+    """Of a client that was computed alone."""
+    return _Row(release, method.dump_state(release.state))
+
+
+def _rows(method: Client, release: Release, many: int) -> list[_Row]:
+    """Of each client of a computation; what has no leading dimension is everybody's."""
+    figures = {name: _column(value, many) for name, value in release.figures.items()}
+    beside = {name: release.statistics[name].expand(many) for name in method.statistic_names}
+    dumped = method.dump_state(release.state)
+    found = []
+    for row in range(many):
+        own = Release(
+            release.value[row],
+            figures={name: column[row] for name, column in figures.items()},
+            statistics={name: values[row] for name, values in beside.items()},
+            local=None if release.local is None else release.local[row],
+        )
+        state = None if dumped is None else {k: v[row].clone() if v.ndim else v for k, v in dumped.items()}
+        found.append(_Row(own, state))
+    return found
+
+
+def _column(value: Figure, many: int) -> list[float]:
+    if isinstance(value, Tensor):
+        return value.double().expand(many).tolist()
+    return [float(value)] * many

@@ -1,0 +1,101 @@
+"""Whether a method gives clients whose releases are rows of one computation what it gives each alone, tried before a run.
+
+A class says of itself that it is written for rows (`in_rows`). tests/contract holds the project's own to it; one of a
+user's is tried here: two participations of three clients together and apart, with the run's options and given updates,
+one far beyond any clip norm. Releases, statistics, states and ledgers have to be equal, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.client.base import Client
+from fedpriv.client.memory import ContextStore
+from fedpriv.client.one_path import Asked, Participation
+from fedpriv.common.messages import Outgoing, Request
+from fedpriv.engines.contexts import empty_context
+from fedpriv.training.sequential import LocalData
+
+#: Lengths of the updates, one for each client, in units of the clip norm.
+LENGTHS = (0.1, 1.0, 1e4)
+ROUNDS = 2
+
+
+class Workplace(Protocol):
+    """What a trial needs of a `fedpriv.engines.worker.Worker`, whose module asks this one."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def maker(self) -> Any: ...
+
+    @property
+    def data(self) -> Any: ...
+
+    @property
+    def trainer(self) -> Any: ...
+
+    @property
+    def initial_model(self) -> Any: ...
+
+    def initial_parameters(self) -> Any: ...
+
+    def half(self, asked: Sequence[Asked]) -> Client: ...
+
+
+def unlike(worker: Workplace) -> str | None:
+    """Why the configuration's clients are to be computed apart; None where no difference was seen."""
+    clients, name = range(min(len(LENGTHS), worker.config.num_clients)), type(worker.maker.make()).__name__
+    try:
+        differs = _differs(worker, clients)
+    except Exception as error:  # the user's code
+        return f"{name} cannot be tried with several clients at once ({type(error).__name__}: {error})"
+    return f"{name} gives clients that are rows something else than each alone" if differs else None
+
+
+def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
+    plain, size = worker.maker.make(), worker.initial_model.numel()
+    drawn = torch.randn(len(clients), size, generator=torch.Generator().manual_seed(0)) / size**0.5
+    updates = drawn * torch.tensor(LENGTHS)[: len(clients), None] * float(getattr(plain, "clip_norm", 1.0))
+    initial = worker.initial_parameters()
+    received = np.zeros(plain.numbers_down(initial.size), np.float32)
+    received[: initial.size] = initial
+    nothing = LocalData(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+
+    def half(asked: Sequence[Asked]) -> Client:
+        """With noise that is there twice, and without limits."""
+        found = worker.half(asked)
+        assert found.site is not None, "it was made with one"
+        free: dict[str, Any] = {"rng": "seeded", "max_epsilon": None, "participations": None, "test": None}
+        found.site = replace(found.site, load_data=lambda rows=None: nothing, **free)
+        return found
+
+    def train(some: Sequence[int], rngs: Any, theta: Tensor, mu: float, drifts: Tensor | None) -> tuple[Tensor, Tensor]:
+        own = updates[torch.tensor(some)]
+        return own if drifts is None else own + drifts, torch.zeros(len(some), dtype=torch.float64)
+
+    def answers(apart: bool) -> list[Any]:
+        stores = {client: ContextStore(empty_context(0, 0, 0, 0)) for client in clients}
+        path = Participation(half, worker.data.num_examples, train, worker.trainer.clipped_sums, apart)
+        told = []
+        for number in range(1, ROUNDS + 1):
+            asked = [Asked(client, stores[client], Request(number, 0)) for client in clients]
+            found = path.answer(asked, received)
+            for error in found.refused.values():
+                raise error
+            told += [_bits(found.replies[client]) for client in clients]
+        return [*told, *(stores[client].read() for client in clients)]
+
+    return answers(False) != answers(True)
+
+
+def _bits(reply: Outgoing) -> tuple[Any, ...]:
+    assert reply.release is not None, "it took part"
+    return reply.release.tobytes(), dict(reply.statistics)
