@@ -41,7 +41,7 @@ from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_each
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound
+from fedpriv.privacy.events import SECURE_SUM, Gaussian, NoBound
 
 NOISE_SHOWS_NORM = (
     "the noise's standard deviation, readable from the coordinates of one release, gives eps_i and so the exact norm"
@@ -155,9 +155,6 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
     def statistic_charges(self) -> tuple[Charge, ...]:
         """What is reported goes to the clipping server one by one, whether or not uploads are summed in secret."""
         return (*super().statistic_charges(), *(Charge(event) for event in self.statistic.events(SECURE_SUM)))
-
-    def planned_releases(self, participations: int) -> list[Event]:
-        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.adpfl([self.epsilon], self.options.claimed_delta)

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.client import key_agreement as shared_bits
-from fedpriv.client.contract import Charge, Release, StaleRequest, Trained, repeated_answer
+from fedpriv.client.contract import Charge, Release, Trained
 from fedpriv.client.key_agreement import KeyRefused, Session, first_of
-from fedpriv.client.memory import ClientMemory, Waiting, read_memory
+from fedpriv.client.memory import ClientMemory, StaleRequest, Waiting, read_memory, repeated_answer
 from fedpriv.client.method import Method, Traits
 from fedpriv.client.one_bit import WITH_MEMBERS, OneBitClient
 from fedpriv.common.messages import (
@@ -61,7 +61,7 @@ from fedpriv.mechanisms.quantisation import (
     tanh_half,
 )
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, NoBound, PairedQuantisation, RandomisedResponse, Threat
+from fedpriv.privacy.events import NoBound, PairedQuantisation, RandomisedResponse, Threat
 
 log = logging.getLogger("fedpriv")
 
@@ -94,10 +94,6 @@ class CoQFLClient(OneBitClient):
     @property
     def private_share(self) -> float:
         return self.options.private_share if self.variant == "repaired" else 0.0
-
-    @property
-    def keeps_budget(self) -> bool:
-        return super().keeps_budget and (self.bits == 0 or self.private_share > 0)
 
     # --- the exchanges -----------------------------------------------------------------------------------
 
@@ -264,9 +260,6 @@ class CoQFLClient(OneBitClient):
             alone = RandomisedResponse(threat=threat, epsilon=self.epsilon, dimension=self.dimension)
             found.append(Charge(event, alone if self.site is not None and self.secret is None else None))
         return tuple(found)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
         return None if self.exact_leak() else claimed.coqfl(self.epsilon)

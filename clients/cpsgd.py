@@ -91,12 +91,6 @@ class CpSGDClient(SummingClient, GradientClient):
         """The noises of so many clients, on what one of them changes."""
         return self.grid.event(threat, delta_share(self.options.claimed_delta, self.facts.num_rounds), clients)
 
-    @property
-    def keeps_budget(self) -> bool:
-        from fedpriv.privacy.event_costs import why_unbounded  # loads the accountants
-
-        return all(why_unbounded(event) is None for event in self.planned_events(1))
-
     def bound_to_rounds(self) -> str | None:
         return "a release's share of delta is claimed_delta / num_rounds"
 

@@ -22,7 +22,7 @@ Where this departs from the print:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -92,8 +92,10 @@ class FedCADClient(GaussianClient):
 
     @property
     def keeps_budget(self) -> bool:
-        """Published, adaptive and without noise on the norm, no budget can be kept."""
-        return super().keeps_budget and (self.repaired or self.options.obsolete_factor == 0 or self.sigma_diff > 0)
+        """Published and adaptive there is no plan; with noise on the norm, a filter on what releases cost keeps it."""
+        if self.repaired or self.options.obsolete_factor == 0:
+            return super().keeps_budget
+        return self.sigma_diff > 0 and self.exact_leak() is None
 
     # --- the release -------------------------------------------------------------------------------------
 
@@ -204,9 +206,13 @@ class FedCADClient(GaussianClient):
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.fedcad(self.noise_multiplier, participations, delta)
 
-    def planned_releases(self, participations: int) -> list[Event]:
+    def planned_events(self, participations: int) -> list[Event]:
         if participations == 0:
             return []
+        beside = [replace(charge.event, count=participations) for charge in self.statistic_charges()]
+        return [*self._planned_releases(participations), *beside]
+
+    def _planned_releases(self, participations: int) -> list[Event]:
         if self.repaired or self.options.obsolete_factor == 0:
             later = list(self._constant_events(first=False)) * (participations - 1)
             return [*self._constant_events(first=True), *later]

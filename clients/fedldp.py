@@ -9,7 +9,6 @@ Published and repaired are the same: fresh noise every time keeps what the analy
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +20,7 @@ from fedpriv.config.methods import FedLDPClientOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, Gaussian
+from fedpriv.privacy.events import Gaussian
 
 
 class FedLDPClient(SummedGaussians, GaussianClient):
@@ -44,9 +43,6 @@ class FedLDPClient(SummedGaussians, GaussianClient):
         """What moves C, beside the update in the sum or, where the rule needs each client's, one by one."""
         in_sum = self.statistic.events_in_sum(self.noises) if self.noises > 1 else ()
         return (*super().statistic_charges(), *map(Charge, in_sum))
-
-    def planned_releases(self, participations: int) -> list[Event]:
-        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.fedldp(self.noise_multiplier, participations, delta)

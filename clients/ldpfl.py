@@ -9,14 +9,13 @@ coordinate is kept for a coordinate.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from fedpriv.client.contract import Charge
 from fedpriv.client.one_bit import OneBitClient
 from fedpriv.config.methods import LDPFLClientOptions
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import SECURE_SUM, Event, NoBound, RandomisedResponse, Shuffled
+from fedpriv.privacy.events import SECURE_SUM, NoBound, RandomisedResponse, Shuffled
 
 
 class LDPFLClient(OneBitClient):
@@ -47,9 +46,6 @@ class LDPFLClient(OneBitClient):
 
     def bound_to_rounds(self) -> str | None:
         return "shuffle_delta is divided among num_rounds" if self.options.shuffle else None
-
-    def planned_events(self, participations: int) -> list[Event]:
-        return [replace(self.charges(None)[0].event, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
         return None if self.exact_leak() else claimed.ldpfl(self.epsilon)

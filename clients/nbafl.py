@@ -29,7 +29,7 @@ from fedpriv.config.methods import NbAFLClientOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, Gaussian, Threat
+from fedpriv.privacy.events import Gaussian, Threat
 
 UPLOAD = Threat("example", "add-or-remove-one", "server")
 PUBLIC = Threat("example", "add-or-remove-one", "public")
@@ -110,10 +110,6 @@ class NbAFLClient(Client):
             Charge(Gaussian(threat=UPLOAD, multiplier=self.noise_multiplier / 2)),
             Charge(Gaussian(threat=PUBLIC, multiplier=public)),
         )
-
-    def planned_events(self, participations: int) -> list[Event]:
-        upload = self.charges(None)[0].event
-        return [replace(upload, count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.nbafl(self.options.epsilon, self.options.claimed_delta)

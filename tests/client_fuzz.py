@@ -16,9 +16,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from record_fuzz import array, config_value, damaged, oversized
 
 from fedpriv.client import key_agreement as shared_bits
-from fedpriv.client.contract import BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise
+from fedpriv.client.contract import BudgetSpent, UnsafeClipNorm, UnsafeNoise
 from fedpriv.client.masked_sum import _simulated
-from fedpriv.client.memory import ClientMemory, ContextStore
+from fedpriv.client.memory import ClientMemory, ContextStore, StaleRequest
 from fedpriv.common.identities import Identity
 from fedpriv.common.messages import (
     ATTEMPT,

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedpriv.client.memory import Answer, ClientMemory, MemoryStore
+from fedpriv.client.memory import MemoryStore
 from fedpriv.common.errors import FedprivError
-from fedpriv.common.messages import Request, place
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout
 from fedpriv.training.sequential import LocalData, SequentialTrainer
@@ -25,10 +24,6 @@ Figure = float | Tensor
 
 class BudgetSpent(FedprivError):
     """The next release would take the client over `privacy.max_epsilon`; nothing was released."""
-
-
-class StaleRequest(FedprivError):
-    """A request for a round before the last answered one: its noise may have been used; nothing was released."""
 
 
 class UnsafeNoise(FedprivError):
@@ -158,23 +153,6 @@ class RunFacts:
     site: Site | None = None
 
 
-def numbers(figures: Mapping[str, Figure]) -> dict[str, float]:
-    """The figures of one client."""
-    return {name: float(value) for name, value in figures.items()}
-
-
 def figure(values: Tensor) -> Figure:
     """A figure [] of one client as a number, [clients] of several as it is."""
     return values if values.ndim else float(values)
-
-
-def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
-    """The stored answer for the very request that it answered; None for a newer request. Raises `StaleRequest`."""
-    answer = memory.answer
-    if answer is None or place(request.round, request.attempt) > place(answer.round, answer.attempt):
-        return None
-    if (request.round, request.attempt) != (answer.round, answer.attempt):
-        raise StaleRequest(
-            f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
-        )
-    return answer

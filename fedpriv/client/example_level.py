@@ -99,10 +99,6 @@ class ExampleLevelClient(Client):
         return self.options.local_steps
 
     @property
-    def keeps_budget(self) -> bool:
-        return self.options.clipping != "median" and self.noise_multiplier > 0
-
-    @property
     def sampling_rate(self) -> float:
         """q = H / n_j."""
         return min(1.0, self.facts.batch_size / self.facts.num_examples)

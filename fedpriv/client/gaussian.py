@@ -18,7 +18,6 @@ from fedpriv.common.records import shown
 from fedpriv.config.methods import ClippingClientOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.privacy.events import Event
 
 
 def split_state(state: Any) -> tuple[Any, Tensor | None]:
@@ -33,9 +32,9 @@ def joined_state(method: Any, norms: Tensor | None) -> Any:
 class GaussianClient(Client):
     """Base of the clients that clip their update to ``clip_norm`` and add Gaussian noise.
 
-    A method says what it releases at the C of this participation (`perturb`), what that costs (`charges`, and
-    `planned_releases` for a whole run). How C moves is the server's rule (`fedpriv.server.clip_rules`); here is the
-    client's side of it: the announced C is checked and taken, and the rule's statistic leaves beside the release, with
+    A method says what it releases at the C of this participation (`perturb`) and what that costs (`charges`). How C
+    moves is the server's rule (`fedpriv.server.clip_rules`); here is the client's side of it: the announced C is
+    checked and taken, and the rule's statistic leaves beside the release, with
     its own price. Noise is at least noise_multiplier * C, so C changes no event of the release.
     """
 
@@ -103,17 +102,6 @@ class GaussianClient(Client):
     def statistic_charges(self) -> tuple[Charge, ...]:
         """What the statistics of one participation cost, whatever the data and C are."""
         return tuple(Charge(event) for event in self.statistic.events(self.threat))
-
-    def planned_releases(self, participations: int) -> list[Event]:
-        """The guarantee's events of the releases alone."""
-        return super().planned_events(participations)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        beside = self.statistic.events(self.threat) if participations else []
-        return [
-            *self.planned_releases(participations),
-            *(replace(event, count=participations * event.count) for event in beside),
-        ]
 
     def remarks(self) -> tuple[str, ...]:
         if self.statistic.in_words is None:

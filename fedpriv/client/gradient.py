@@ -21,7 +21,7 @@ from fedpriv.common.messages import Request
 from fedpriv.config.methods import GradientOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
-from fedpriv.privacy.events import Event, Gaussian
+from fedpriv.privacy.events import Gaussian
 
 
 def printed_multiplier(epsilon: float, sensitivity: float) -> float:
@@ -131,10 +131,6 @@ class GradientClient(Client):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         return (Charge(self.gaussian()),)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        events = [charge.event for charge in self.charges(None) if charge.event.threat == self.threat]
-        return [replace(event, count=participations) for event in events] if participations else []
 
     def exact_leak(self) -> str | None:
         return "noise_multiplier=0: the clipped gradient is sent as it is" if self.noise_multiplier == 0 else None

@@ -15,8 +15,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 import torch
 
-from fedpriv.client.contract import Site, StaleRequest, repeated_answer
-from fedpriv.client.memory import ClientMemory, Waiting, read_memory
+from fedpriv.client.contract import Site
+from fedpriv.client.memory import ClientMemory, StaleRequest, Waiting, read_memory, repeated_answer
 from fedpriv.common.identities import Identity, new_identity
 from fedpriv.common.messages import (
     ATTEMPTS_PER_START,

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 from torch import Tensor
 
+from fedpriv.common.errors import FedprivError
 from fedpriv.common.files import write_atomic
+from fedpriv.common.messages import Request, place
 from fedpriv.privacy.event_json import entry_from_json, entry_to_json
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import Account
@@ -32,6 +34,10 @@ _WAITING = "waiting"
 #: `ClientMemory.arrays` that are JSON texts.
 TEXTS = (_ACCOUNT, _UNCOLLECTED, _WAITING)
 _ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
+
+
+class StaleRequest(FedprivError):
+    """A request for a round before the last answered one: its noise may have been used; nothing was released."""
 
 
 @dataclass(frozen=True)
@@ -357,3 +363,15 @@ def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> Memories
         return memory.to_bytes()
 
     return Memories([*memories, *(client for client in further if client not in memories)], read)
+
+
+def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
+    """The stored answer for the very request that it answered; None for a newer request. Raises `StaleRequest`."""
+    answer = memory.answer
+    if answer is None or place(request.round, request.attempt) > place(answer.round, answer.attempt):
+        return None
+    if (request.round, request.attempt) != (answer.round, answer.attempt):
+        raise StaleRequest(
+            f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
+        )
+    return answer

@@ -152,9 +152,15 @@ class Method:
         return self.price(state, request), ()
 
     def planned_events(self, participations: int) -> list[Event]:
-        """The guarantee's events of a client that takes part this often, fixed before the run."""
-        (charge,) = self.charges(None)
-        return [replace(charge.event, count=participations)] if participations else []
+        """The guarantee's events of a client that takes part this often, fixed before the run: those of its first
+        participation, so often. A method whose later participations cost something else says so here.
+        """
+        return self._each_alike(self.threat, participations)
+
+    @final
+    def _each_alike(self, threat: Threat, participations: int) -> list[Event]:
+        events = [charge.event for charge in self.price(None, Request(1, 0)) if charge.event.threat == threat]
+        return [replace(event, count=participations * event.count) for event in events] if participations else []
 
     def observed_rounds(self, participations: int) -> int:
         """In how many rounds the observer learns something of a client that takes part this often."""
@@ -185,7 +191,9 @@ class Method:
     @property
     def keeps_budget(self) -> bool:
         """Whether every release has a finite price, so that `privacy.max_epsilon` bounds the total."""
-        return self.exact_leak() is None
+        from fedpriv.privacy.event_costs import why_unbounded  # loads the accountants
+
+        return all(why_unbounded(event) is None for event in self.planned_events(1))
 
     @property
     def measures_first(self) -> bool:
@@ -213,8 +221,7 @@ class Method:
         """As `planned_events`, under any of the `accounts`; under a further one every participation is booked alike."""
         if threat == self.threat:
             return self.planned_events(participations)
-        events = [charge.event for charge in self.price(None, Request(1, 0)) if charge.event.threat == threat]
-        return [replace(event, count=participations * event.count) for event in events] if participations else []
+        return self._each_alike(threat, participations)
 
     @classmethod
     def chosen_for(

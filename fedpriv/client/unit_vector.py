@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -98,9 +97,6 @@ class UnitVectorClient(SummedGaussians, Client):
         if observer == SECURE_SUM.observer and not isinstance(self.mechanism, GaussianUnit):
             return "a sum hides no more of what is not Gaussian; allowed: strategy.client.mechanism=gaussian"
         return super().why_no_account(observer)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        return [replace(self.event(), count=participations)] if participations else []
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         law = self.mechanism.law

@@ -6,7 +6,6 @@ What moves the clip norm (a bit, a norm) is a number in the same sum, so that it
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -94,9 +93,6 @@ class WholeGaussianClient(SummingClient, GaussianClient):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         return self.price(state, Request(1, 0))
-
-    def planned_events(self, participations: int) -> list[Event]:
-        return [replace(event, count=participations) for event in self.costs(self.threat)] if participations else []
 
     def exact_leak(self) -> str | None:
         return "noise_multiplier=0: sums of clipped updates have no noise" if self.noise_multiplier == 0 else None

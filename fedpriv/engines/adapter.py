@@ -18,9 +18,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import BudgetSpent, Charge, StaleRequest, UnsafeClipNorm, UnsafeNoise
-from fedpriv.client.memory import ContextStore, FileStore, MemoryStore
-from fedpriv.client.participation import Answered, Asked
+from fedpriv.client.contract import BudgetSpent, Charge, UnsafeClipNorm, UnsafeNoise
+from fedpriv.client.memory import ContextStore, FileStore, MemoryStore, StaleRequest
+from fedpriv.client.one_path import Answered, Asked
 from fedpriv.common.errors import LedgerRefused, OptionError, PolicyRefused
 from fedpriv.common.messages import (
     STATISTICS,

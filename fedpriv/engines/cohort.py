@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 
 from fedpriv.client.memory import ContextStore
-from fedpriv.client.participation import Answered, Asked
+from fedpriv.client.one_path import Answered, Asked
 from fedpriv.common.cohort_messages import Refused, cohort_content
 from fedpriv.common.messages import STATISTICS, TRAIN, read_request
 from fedpriv.common.records import ARRAYS, CONFIG

@@ -16,7 +16,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class
 from fedpriv.client.contract import Charge, Site
 from fedpriv.client.memory import MemoryStore
-from fedpriv.client.participation import Asked, Participation, why_single
+from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.common.vectors import FloatVector

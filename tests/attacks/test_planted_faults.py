@@ -224,10 +224,8 @@ class _Batches:
 
 
 def _drawn_otherwise(patch: Patch, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    real = fedpriv.client.base.Client._batch_generator
-    patch.setattr(
-        fedpriv.client.base.Client, "_batch_generator", lambda self, *asked: _Batches(real(self, *asked), change)
-    )
+    real = fedpriv.client.base.Client.batches
+    patch.setattr(fedpriv.client.base.Client, "batches", lambda self, *asked: _Batches(real(self, *asked), change))
 
 
 def fixed_size(patch: Patch) -> None:

@@ -13,9 +13,9 @@ from reference.federation import NEVER_EMPTY, FixedUpdates
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
-from fedpriv.client.contract import BudgetSpent, Site, StaleRequest
-from fedpriv.client.memory import ClientMemory, read_memory
-from fedpriv.common.messages import ATTEMPTS_PER_START
+from fedpriv.client.contract import BudgetSpent, Site
+from fedpriv.client.memory import ClientMemory, StaleRequest, read_memory
+from fedpriv.common.messages import ATTEMPTS_PER_START, Request
 from fedpriv.mechanisms.noise_sources import KeyRegistry
 from fedpriv.privacy.composition import compose
 from fedpriv.training.sequential import LocalData
@@ -120,10 +120,10 @@ def test_secure_batches_come_from_a_cipher_and_no_seed() -> None:
     """Whoever knows the seed, the round and the attempt still knows nothing of a sample."""
     client = at_site(making.client(FedLDPClient, noise_multiplier=1.0, clip_norm=1.0))
     assert client.site is not None
-    seeded = [client._batch_generator(1, 0).random(4).tolist() for _ in range(2)]
+    seeded = [client.batches(Request(1, 0)).random(4).tolist() for _ in range(2)]
     assert seeded[0] == seeded[1]
     client.site = replace(client.site, rng="secure")
-    drawn = [client._batch_generator(1, 0) for _ in range(2)]
+    drawn = [client.batches(Request(1, 0)) for _ in range(2)]
     assert drawn[0].random(4).tolist() != drawn[1].random(4).tolist()
     assert {type(each.bit_generator).__name__ for each in drawn} == {"ChaCha"}
     assert sorted(drawn[0].permutation(50).tolist()) == list(range(50))
@@ -134,7 +134,7 @@ def test_the_key_of_secure_batches_has_256_bits() -> None:
     client = at_site(making.client(FedLDPClient, noise_multiplier=1.0, clip_norm=1.0))
     assert client.site is not None
     client.site = replace(client.site, rng="secure")
-    states = [client._batch_generator(1, 0).bit_generator.state["state"] for _ in range(64)]
+    states = [client.batches(Request(1, 0)).bit_generator.state["state"] for _ in range(64)]
     keys = [int.from_bytes(np.asarray(state["keysetup"], "<u4").tobytes(), "little") for state in states]
     ever, always = 0, 2**256 - 1
     for key in keys:

@@ -18,7 +18,7 @@ from test_every_method import CASES, METHODS
 from clients.fedldp import FedLDPClient
 from fedpriv.client.build import FIXED
 from fedpriv.client.memory import ContextStore, read_memory
-from fedpriv.client.participation import Participation, why_single
+from fedpriv.client.one_path import Participation
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Refusal
 from fedpriv.common.vectors import pack_vector
@@ -181,17 +181,17 @@ def compose_epsilon(times: int) -> float:
 
 
 def test_who_takes_part_at_once_is_who_says_so() -> None:
-    found = {name for name in METHODS if why_single(Worker(config_of(f"strategy={name}")).maker.make()) is None}
+    found = {name for name in METHODS if Worker(config_of(f"strategy={name}")).maker.make().why_single is None}
     assert found == set(AT_ONCE)
     for case in ONE_BY_ONE:
-        reason = why_single(Worker(config_of(*case)).maker.make())
+        reason = Worker(config_of(*case)).maker.make().why_single
         assert reason is not None and "differs from client to client" in reason
 
 
 def test_a_method_derived_from_one_says_so_for_itself() -> None:
     base = Worker(config_of("strategy=fedldp")).maker.make()
     derived = type("Derived", (type(base),), {})(base.options, base.run)
-    assert "in_rows" in str(why_single(derived)) and why_single(base) is None
+    assert "in_rows" in str(derived.why_single) and base.why_single is None
 
 
 def test_a_method_cannot_replace_the_steps_that_all_share() -> None:
@@ -200,9 +200,7 @@ def test_a_method_cannot_replace_the_steps_that_all_share() -> None:
         for bases in ((FedLDPClient,), (type("Mixin", (), {name: lambda *_: None}), FedLDPClient)):
             own = {name: lambda *_: None} if len(bases) == 1 else {}
             globals()["Own"] = type("Own", bases, {"in_rows": True, **own})
-            with pytest.raises(
-                OptionError, match=rf"_target_=Own: Own has its own `{name}`.*allowed"
-            ):
+            with pytest.raises(OptionError, match=rf"_target_=Own: Own has its own `{name}`.*allowed"):
                 Worker(config_of("strategy=fedldp", "strategy.client._target_=test_rows.Own")).maker  # noqa: B018
 
 

@@ -20,8 +20,8 @@ from reference.federation import BytesStore, FixedUpdates, booked, linear_model,
 
 from clients.adpfl import NOISE_SHOWS_NORM, SECURE_SUM, ADPFLClient
 from fedpriv.client.clip_statistics import EXACT_CHANGE, EXACT_NORM
-from fedpriv.client.contract import BudgetSpent, PublicFacts, StaleRequest, UnsafeClipNorm
-from fedpriv.client.memory import read_memory
+from fedpriv.client.contract import BudgetSpent, PublicFacts, UnsafeClipNorm
+from fedpriv.client.memory import StaleRequest, read_memory
 from fedpriv.common.messages import CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, EXCHANGE, LEAST_NORM, STATISTICS, Report
 from fedpriv.common.records import MalformedMessage
 from fedpriv.config.compose import compose

@@ -21,9 +21,9 @@ from clients.coqfl import PRIVATE_SHARES, CoQFLClient, mean_variance
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.build import make_client
-from fedpriv.client.contract import PublicFacts, StaleRequest, UnsafeNoise
+from fedpriv.client.contract import PublicFacts, UnsafeNoise
 from fedpriv.client.key_agreement import KeyRefused, Session, verify_key
-from fedpriv.client.memory import read_memory
+from fedpriv.client.memory import StaleRequest, read_memory
 from fedpriv.client.one_bit import WITH_MEMBERS
 from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import Identity, new_identity, read_identity

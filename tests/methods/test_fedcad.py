@@ -22,8 +22,7 @@ from clients.fedavg import FedAvgClient
 from clients.fedcad import CorrelatedState, FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
-from fedpriv.client.contract import StaleRequest
-from fedpriv.client.memory import FileStore, read_memory
+from fedpriv.client.memory import FileStore, StaleRequest, read_memory
 from fedpriv.client.states import state_to_tensors, tensors_to_state
 from fedpriv.common.messages import Reply
 from fedpriv.common.seeds import draw_cohort

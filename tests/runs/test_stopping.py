@@ -21,6 +21,7 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
 from fedpriv.client.base import Client
+from fedpriv.common.messages import Request
 from fedpriv.common.stopping import SIGNALS, Stopped, stop
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
@@ -54,15 +55,15 @@ def in_round(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``in_round(3, work)``: ``work`` is done as the second client of round 3 trains."""
 
     def plan(number: int, work: Callable[[], object]) -> None:
-        real, calls = Client._batch_generator, [0]
+        real, calls = Client.batches, [0]
 
-        def generator(self: Client, server_round: int, attempt: int) -> np.random.Generator:
-            calls[0] += server_round == number
-            if server_round == number and calls[0] == 2:
+        def generator(self: Client, request: Request, client: int | None = None) -> np.random.Generator:
+            calls[0] += request.round == number
+            if request.round == number and calls[0] == 2:
                 work()
-            return real(self, server_round, attempt)
+            return real(self, request, client)
 
-        monkeypatch.setattr(Client, "_batch_generator", generator)
+        monkeypatch.setattr(Client, "batches", generator)
 
     return plan
 

@@ -11,8 +11,8 @@ Nothing is written before everything is computed, and a client's ledger entries,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,22 +24,18 @@ from fedpriv.client.contract import (
     Charge,
     Figure,
     Release,
-    Site,
-    StaleRequest,
     Trained,
-    numbers,
-    repeated_answer,
 )
-from fedpriv.client.memory import Answer, ClientMemory, MemoryStore, Waiting, read_memory
-from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request, place
+from fedpriv.client.half import Half
+from fedpriv.client.memory import Answer, ClientMemory, MemoryStore, StaleRequest, Waiting, read_memory, repeated_answer
+from fedpriv.client.states import Row, form_of_state, row_of, rows_of, stacked
+from fedpriv.common.messages import STATISTICS, Outgoing, Request, place
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise_sources import CohortNoise
 from fedpriv.mechanisms.per_example import ClippedSum
-from fedpriv.training.flat_model import Exchange
 from fedpriv.training.sequential import Clipping, Training
 
 if TYPE_CHECKING:
-    from fedpriv.client.base import Client
     from fedpriv.common.identities import Identity
 
 log = logging.getLogger("fedpriv")
@@ -65,7 +61,7 @@ class Answered:
 
 
 #: The method for these clients: of one alone, or of all rows of a computation.
-MakeMethod = Callable[[Sequence[Asked]], "Client"]
+MakeMethod = Callable[[Sequence[Asked]], Half]
 #: Trains clients: (clients, their generators of batches, start [d] or [clients, d], mu, drifts [clients, d] or None) ->
 #: (updates float32 [clients, d], mean losses float64 [clients]).
 Train = Callable[[Sequence[int], Sequence[np.random.Generator], Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
@@ -80,7 +76,7 @@ class _Group:
     theta: the start of local training [d], a whole model.
     """
 
-    method: Client
+    method: Half
     members: list[Asked]
     memories: list[ClientMemory]
     charges: list[tuple[Charge, ...]]
@@ -96,11 +92,14 @@ class _Group:
 class Participation:
     """Clients of one process that take part in an exchange of a round.
 
-    make: see `MakeMethod`; num_examples: the declared counts; train, clip: see `Train`, `Clip`.
+    make: see `MakeMethod`; num_examples: the declared counts; train, clip: see `Train`, `Clip`; apart: whether every
+    client is a computation of its own.
     """
 
-    def __init__(self, make: MakeMethod, num_examples: Callable[[int], int], train: Train, clip: Clip) -> None:
-        self.make, self.num_examples, self.train, self.clip = make, num_examples, train, clip
+    def __init__(
+        self, make: MakeMethod, num_examples: Callable[[int], int], train: Train, clip: Clip, apart: bool = False
+    ) -> None:
+        self.make, self.num_examples, self.train, self.clip, self.apart = make, num_examples, train, clip, apart
 
     def answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
         """received: the parameters that came down (float32 [d_down]), None where none did.
@@ -138,7 +137,7 @@ class Participation:
     def _admitted(self, asked: Sequence[Asked], received: np.ndarray | None, found: Answered) -> list[_Group]:
         """Those who may take part, by what their releases have in common; the others are answered or refused."""
         kind = self.make(asked[:1])
-        rows, alike = why_single(kind) is None, dict[Any, list[tuple[Asked, ClientMemory]]]()
+        rows, alike = kind.why_single is None, dict[Any, list[tuple[Asked, ClientMemory]]]()
         for one in asked:
             try:
                 memory = read_memory(one.store)
@@ -148,7 +147,9 @@ class Participation:
             except StaleRequest as stale:
                 found.refused[one.client] = stale
                 continue
-            alike.setdefault(self._form(kind, one, memory) if rows else one.client, []).append((one, memory))
+            alike.setdefault(self._form(kind, one, memory) if rows and not self.apart else one.client, []).append(
+                (one, memory)
+            )
         groups = []
         for members in alike.values():
             try:
@@ -159,7 +160,7 @@ class Participation:
                 groups += [group] if group is not None else []
         return groups
 
-    def _known(self, kind: Client, memory: ClientMemory, one: Asked) -> Outgoing | None:
+    def _known(self, kind: Half, memory: ClientMemory, one: Asked) -> Outgoing | None:
         """The reply to a request that was answered before; None for a new one. Raises `StaleRequest`."""
         request, waiting, answer = one.request, memory.waiting, repeated_answer(memory, one.request)
         asked = (request.round, request.attempt)
@@ -178,11 +179,11 @@ class Participation:
             raise StaleRequest(words)
         return None
 
-    def _form(self, kind: Client, one: Asked, memory: ClientMemory) -> Any:
+    def _form(self, kind: Half, one: Asked, memory: ClientMemory) -> Any:
         """What the rows of one computation have in common."""
         counted = self.num_examples(one.client) if kind.traits.needs_facts else 0
         asked = (one.request.round, one.request.attempt, one.request.exchange, repr(one.request.options))
-        return (*asked, counted, *_form_of_state(kind, memory.state))
+        return (*asked, counted, *form_of_state(kind.State, memory.state))
 
     def _group(
         self,
@@ -212,25 +213,25 @@ class Participation:
             method, theta = self._prepared(stayed, received)
         memories = [memory for _, memory in stayed]
         states = [memory.state for memory in memories]
-        state = method.load_state(_stacked(method, states) if rows else states[0])
+        state = method.load_state(stacked(method.State, states) if rows else states[0])
         return _Group(
             method, [one for one, _ in stayed], memories, [charges for _, charges in admitted], rows, state, theta
         )
 
     def _prepared(
         self, members: Sequence[tuple[Asked, ClientMemory]], received: np.ndarray | None
-    ) -> tuple[Client, Tensor]:
+    ) -> tuple[Half, Tensor]:
         """(the method after it took the request, the whole model [d] that training starts from)."""
         method = self.make([one for one, _ in members])
         one, memory = members[0]
         method.prepare(one.request)
         if received is None:
             return method, torch.zeros(0)
-        return method, _start(method, method.opened(torch.from_numpy(received)), memory, one.request)
+        return method, method.start_from(method.opened(torch.from_numpy(received)), memory, one.request)
 
     @staticmethod
     def _prices(
-        method: Client, members: Sequence[tuple[Asked, ClientMemory]]
+        method: Half, members: Sequence[tuple[Asked, ClientMemory]]
     ) -> list[tuple[tuple[Charge, ...], tuple[Charge, ...]]]:
         """(what is booked with this exchange, what will follow in the round) of each client."""
 
@@ -245,16 +246,15 @@ class Participation:
 
     # --- the work --------------------------------------------------------------------------------------------
 
-    def _computed(self, groups: Sequence[_Group]) -> list[list[_Row]]:
+    def _computed(self, groups: Sequence[_Group]) -> list[list[Row]]:
         """Each client's own row, of every group."""
         if not groups:
             return []
         kind, exchange = groups[0].method, groups[0].request.exchange
         if kind.traits.clips_examples:
-            released = self._in_steps(groups)
-            return [[_row(group.method, release)] for group, release in zip(groups, released, strict=True)]
+            return [[row_of(release)] for release in self._in_steps(groups)]
         if exchange != kind.traits.trains_in:
-            return [[_row(group.method, self._after_statistics(group))] for group in groups]
+            return [[row_of(self._after_statistics(group))] for group in groups]
         return [self._released(group, *trained) for group, trained in zip(groups, self._trained(groups), strict=True)]
 
     def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
@@ -270,12 +270,12 @@ class Participation:
         return list(zip(updates.split(sizes), losses.split(sizes), strict=True))
 
     @staticmethod
-    def _released(group: _Group, updates: Tensor, losses: Tensor) -> list[_Row]:
+    def _released(group: _Group, updates: Tensor, losses: Tensor) -> list[Row]:
         """The releases that come of a group's updates [rows, d]."""
         method, updates = group.method, finite_or_zero(updates)
         if not group.rows:
             updates, losses = updates[0], losses[0]
-        exchange = _exchange(method, group.request)
+        exchange = method.travelling(group.request)
         sent = updates if exchange is None else method.outgoing(group.theta, updates, exchange)
         norms = l2_norm(updates if exchange is None else updates[exchange.up])
         local = group.theta + updates if exchange is not None or method.tests_models else None
@@ -283,7 +283,7 @@ class Participation:
         sources = [method.noise(one.request, method.purpose, one.client) for one in group.members]
         noise = CohortNoise(sources) if group.rows else sources[0]
         release = method.releasing(group.theta, trained, group.state, noise)
-        return _rows(method, release, len(group.members)) if group.rows else [_row(method, release)]
+        return rows_of(release, len(group.members), method.statistic_names) if group.rows else [row_of(release)]
 
     @staticmethod
     def _after_statistics(group: _Group) -> Release:
@@ -297,7 +297,7 @@ class Participation:
 
     def _in_steps(self, groups: Sequence[_Group]) -> list[Release]:
         """The releases of single clients whose training has noise of its own in every step: all ask for their clipped
-        sums (`Client.steps`), which are computed as one batch, and go on with them.
+        sums (`Half.steps`), which are computed as one batch, and go on with them.
         """
         under_way = dict(enumerate(group.method.steps(group.theta, group.state, group.request) for group in groups))
         replies: dict[int, ClippedSum | None] = dict.fromkeys(under_way)
@@ -306,7 +306,7 @@ class Participation:
             wanted: dict[int, Clipping] = {}
             for number, steps in list(under_way.items()):
                 try:
-                    wanted[number] = _next(steps, replies[number])
+                    wanted[number] = steps.send(replies[number])  # None begins
                 except StopIteration as end:
                     found[number] = end.value
                     del under_way[number]
@@ -316,7 +316,7 @@ class Participation:
 
     # --- what is kept and told -------------------------------------------------------------------------------
 
-    def _kept(self, group: _Group, number: int, row: _Row) -> Outgoing:
+    def _kept(self, group: _Group, number: int, row: Row) -> Outgoing:
         """Writes a client's entries, state and answer, then gives its reply."""
         method, one, memory, release = group.method, group.members[number], group.memories[number], row.release
         request, trains = one.request, one.request.exchange == method.traits.trains_in
@@ -328,7 +328,7 @@ class Participation:
         kept = memory.kept
         if trains:
             figures |= method.tested(release.local, one.client)
-            exchange = _exchange(method, request)
+            exchange = method.travelling(request)
             assert exchange is None or release.local is not None, "`releasing` keeps the local model"
             kept = None if exchange is None else release.local[exchange.kept].clone()  # type: ignore[index]
         answer, waiting = memory.answer, method.still_waiting()
@@ -347,7 +347,7 @@ class Participation:
 
     def _told(
         self,
-        method: Client,
+        method: Half,
         one: Asked,
         release: Tensor | None,
         statistics: Tensor | None,
@@ -359,23 +359,14 @@ class Participation:
         return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
 
 
-def why_single(method: Client) -> str | None:
-    """Why clients of this method are computed one row after the other, in words; None where they are rows."""
-    kind = type(method)
-    if vars(kind).get("in_rows") is not True:
-        return f"{kind.__name__} is not written for rows (in_rows)"
-    if method.traits.clips_examples:
-        return f"{kind.__name__} has noise in every step"
-    if method.exchanges != (TRAIN,):
-        return f"{kind.__name__} has several exchanges in a round"
-    if method.traits.keeps_layers:
-        return f"{kind.__name__} keeps layers of its own"
-    return method.single_row
+def numbers(figures: Mapping[str, Figure]) -> dict[str, float]:
+    """The figures of one client."""
+    return {name: float(value) for name, value in figures.items()}
 
 
-def alone(client: Client) -> Participation:
+def alone(client: Half) -> Participation:
     """Of one client at its own site."""
-    site = _site(client)
+    site = client._site()
 
     def train(
         clients: Sequence[int],
@@ -396,43 +387,6 @@ def alone(client: Client) -> Participation:
     )
 
 
-def _site(method: Client) -> Site:
-    if method.site is None:
-        raise RuntimeError("a client without a site can be planned and audited, not trained")
-    return method.site
-
-
-def _next(steps: Generator[Clipping, ClippedSum, Release], reply: ClippedSum | None) -> Clipping:
-    return next(steps) if reply is None else steps.send(reply)
-
-
-def _exchange(method: Client, request: Request) -> Exchange | None:
-    """Which layers travel in this round; None where all do."""
-    if not method.traits.keeps_layers:
-        return None
-    layout = _site(method).layout
-    assert layout is not None, "a client that keeps layers needs the model's layout"
-    return method.exchange(layout, request.round)
-
-
-def _start(method: Client, theta: Tensor, memory: ClientMemory, request: Request) -> Tensor:
-    """The whole model [d] that a participation starts from: what came down, the client's own layers, and theta^0 where
-    it has trained none yet.
-    """
-    exchange = _exchange(method, request)
-    if exchange is None:
-        return theta
-    initial = _site(method).initial
-    assert initial is not None, "a client that keeps layers needs the initial model"
-    start = initial.clone()
-    if memory.kept is not None:
-        start[exchange.kept] = memory.kept
-    if theta.shape != start[exchange.down].shape:
-        raise ValueError(f"{theta.numel()} parameters came down, expected {start[exchange.down].numel()}")
-    start[exchange.down] = theta
-    return start
-
-
 def _drifts(groups: Sequence[_Group]) -> Tensor | None:
     """What is added to every gradient of each client [clients, d], in the order of the groups; None: nothing."""
     drifts = [group.method.drift(group.state) for group in groups]
@@ -442,67 +396,3 @@ def _drifts(groups: Sequence[_Group]) -> Tensor | None:
         if drift is not None
     ]
     return torch.cat(found) if found else None
-
-
-# --- states and releases as rows -----------------------------------------------------------------------------
-
-
-def _form_of_state(kind: Client, state: dict[str, Tensor] | None) -> tuple[Any, ...]:
-    """What states must have in common to be stacked: names, shapes, and the values of fields that are numbers."""
-    if state is None:
-        return (None,)
-    plain = _number_fields(kind)
-    return tuple((name, float(value) if name in plain else tuple(value.shape)) for name, value in state.items())
-
-
-def _number_fields(kind: Client) -> set[str]:
-    """Fields of the method's state that are numbers and not tensors."""
-    if kind.State is None:
-        return set()
-    return {item.name for item in fields(kind.State) if item.type in ("int", "float", int, float)}
-
-
-def _stacked(kind: Client, states: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
-    """States of one form as one, whose tensors have a leading dimension."""
-    first, plain = states[0], _number_fields(kind)
-    if first is None:
-        return None
-    rows = [state for state in states if state is not None]
-    return {name: value if name in plain else torch.stack([row[name] for row in rows]) for name, value in first.items()}
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One client's own release, and its state as a memory holds it."""
-
-    release: Release
-    state: dict[str, Tensor] | None
-
-
-def _row(method: Client, release: Release) -> _Row:
-    """Of a client that was computed alone."""
-    return _Row(release, method.dump_state(release.state))
-
-
-def _rows(method: Client, release: Release, many: int) -> list[_Row]:
-    """Of each client of a computation; what has no leading dimension is everybody's."""
-    figures = {name: _column(value, many) for name, value in release.figures.items()}
-    beside = {name: release.statistics[name].expand(many) for name in method.statistic_names}
-    dumped = method.dump_state(release.state)
-    found = []
-    for row in range(many):
-        own = Release(
-            release.value[row],
-            figures={name: column[row] for name, column in figures.items()},
-            statistics={name: values[row] for name, values in beside.items()},
-            local=None if release.local is None else release.local[row],
-        )
-        state = None if dumped is None else {k: v[row].clone() if v.ndim else v for k, v in dumped.items()}
-        found.append(_Row(own, state))
-    return found
-
-
-def _column(value: Figure, many: int) -> list[float]:
-    if isinstance(value, Tensor):
-        return value.double().expand(many).tolist()
-    return [float(value)] * many
