@@ -1,4 +1,4 @@
-"""Whether a method gives clients whose releases are rows of one computation what it gives each alone, tried before a run.
+"""Whether a method gives clients that are rows of one computation what it gives each alone, tried before a run.
 
 A class says of itself that it is written for rows (`in_rows`). tests/contract holds the project's own to it; one of a
 user's is tried here: two participations of three clients together and apart, with the run's options and given updates,

@@ -238,7 +238,7 @@ class Worker:
 
     @cached_property
     def why_apart(self) -> str | None:
-        """Why releases are computed one client after the other, in words; None where they are rows of one computation."""
+        """Why releases are computed one client after the other, in words; None where they are rows."""
         client = self.maker.make()
         reason = client.why_single
         if reason is None and type(client).__module__ != f"clients.{self.config.strategy.name}":

@@ -52,7 +52,7 @@ AT_ONCE = (
     "scaffold",
 )
 ONE_BY_ONE = [("strategy=fedags", "privacy.variant=published"), ("strategy=dpfedsnlc", "privacy.variant=published")]
-COLUMNS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE and case not in ONE_BY_ONE]
+ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE and case not in ONE_BY_ONE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
 MODELS = {"fedonce": "softmax"}  # of those that cannot train the small network
 UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
@@ -157,7 +157,7 @@ def same(config: Config, one_by_one: Callable[[], None]) -> Told:
     return at_once
 
 
-@pytest.mark.parametrize("case", [*COLUMNS, *FURTHER], ids=" ".join)
+@pytest.mark.parametrize("case", [*ROWS, *FURTHER], ids=" ".join)
 def test_a_cohort_gives_what_its_clients_give_alone(case: tuple[str, ...], one_by_one: Callable[[], None]) -> None:
     told = same(config_of(*case), one_by_one)
     assert len(told.rounds) > 1
