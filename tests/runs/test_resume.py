@@ -21,6 +21,7 @@ from forked import TESTS, Forks, forks
 from fedpriv.client import base as client
 from fedpriv.common import files, versions
 from fedpriv.common.errors import RunFolderError
+from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose, read_config
 from fedpriv.privacy import ledger
 from fedpriv.runs import folder as run_folder
@@ -142,15 +143,15 @@ def test_killed_again_and_again(forked: Forks, whole: Path, tmp_path: Path):
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that Ctrl-C ended in round 6; its newest checkpoint is of round 4."""
-    folder, real = tmp_path_factory.mktemp("stopped") / "run", client.Client._batch_generator
+    folder, real = tmp_path_factory.mktemp("stopped") / "run", client.Client.batches
 
-    def ctrl_c(self: client.Client, server_round: int, attempt: int) -> np.random.Generator:
-        if server_round == 6:
+    def ctrl_c(self: client.Client, request: Request, who: int | None = None) -> np.random.Generator:
+        if request.round == 6:
             raise KeyboardInterrupt
-        return real(self, server_round, attempt)
+        return real(self, request, who)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(client.Client, "_batch_generator", ctrl_c)
+        patch.setattr(client.Client, "batches", ctrl_c)
         start_run(compose(OPTIONS), folder)
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000002", "round-000004"]
     return folder

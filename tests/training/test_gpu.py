@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from fedpriv.runs.preparation import resolve
 from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.sequential import Clipping, LocalData, LocalResult, SequentialTrainer, Training
 from fedpriv.training.vectorised import VectorisedTrainer
 
 pytestmark = pytest.mark.gpu
@@ -59,10 +57,8 @@ def updates(
     flat = FlatModel(build_model(ModelConfig(name=model, hidden=32), SHAPE, 10, 0), device)
     local = LocalConfig(epochs=2, batch_size=8, lr=0.05, momentum=momentum, sampler="shuffle")
     trainer, theta = kind(flat, local, precision), flat.theta.cpu().clone()
-    tasks: Sequence[Callable[[], LocalResult]] = [
-        partial(trainer.train, theta, data, np.random.default_rng(client), 0.1) for client, data in enumerate(cohort())
-    ]
-    return trainer.together(tasks) if isinstance(trainer, VectorisedTrainer) else [task() for task in tasks]
+    asked = [Training(theta, data, np.random.default_rng(client), 0.1) for client, data in enumerate(cohort())]
+    return trainer.train_all(asked)
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp", "cnn"])
@@ -169,8 +165,7 @@ def test_one_clipped_example_is_no_longer_than_its_bound(kind: type[SequentialTr
     flat = FlatModel(build_model(ModelConfig(name="mlp", hidden=32), SHAPE, 10, 0), GPU)
     trainer = kind(flat, LocalConfig(epochs=1, batch_size=1, lr=0.1, momentum=0.0, sampler="poisson"))
     theta, one = flat.theta.cpu().clone(), LocalData(cohort()[0].images[:1], cohort()[0].labels[:1])
-    ask = partial(trainer.clipped_sum, theta, one, 0.25)
-    found = trainer.together([ask])[0] if isinstance(trainer, VectorisedTrainer) else ask()
+    (found,) = trainer.clipped_sums([Clipping(theta, one, 0.25)])
     assert float(found.norms[0]) > 0.25 >= float(found.total.norm()) > 0.2497
 
 
