@@ -306,7 +306,8 @@ class Participation:
             wanted: dict[int, Clipping] = {}
             for number, steps in list(under_way.items()):
                 try:
-                    wanted[number] = steps.send(replies[number])  # None begins
+                    reply = replies[number]
+                    wanted[number] = next(steps) if reply is None else steps.send(reply)
                 except StopIteration as end:
                     found[number] = end.value
                     del under_way[number]
