@@ -77,8 +77,8 @@ class TwinWorker(Worker):
         self.value, self.label, self.other = value, label, value if other is None else other
         self.drawn: list[tuple[int, NDArray[np.int64]]] = []
 
-    def client(self, client: int, *others: Any) -> Client:
-        real = super().client(client, *others)
+    def client(self, client: int, *others: Any, **named: Any) -> Client:
+        real = super().client(client, *others, **named)
         if self.plain and isinstance(real, ExampleLevelClient):
             vars(real)["optimiser"] = SGD()  # a cached property
         return real

@@ -142,6 +142,8 @@ def _train(config: Config, message: Message, context: Context) -> Message:
         if request.exchange not in (STATISTICS, TRAIN):
             return _answer(config, message, worker.half([asked]), request, config.privacy.rng == "seeded")
         found = worker.participation.answer([asked], parameters_of(worker, message, request))
+        for error in found.refused.values():
+            raise error
         return replied(config, found, asked, message)
 
     def answer(asked: Request, change: Callable[[Client], None]) -> Message:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import clients.fedldp
-import fedpriv.client.base
+import fedpriv.client.half
 import fedpriv.mechanisms.unit_vectors as unit_vectors
 from clients.fedldp import FedLDPClient
 from fedpriv.audit import main
@@ -117,7 +117,7 @@ def key_without(client: bool) -> Callable[[Patch], None]:
     def source(rng: str, seed: int, number: int, *rest: Any) -> NoiseSource:
         return SeededNoise(seed, *rest) if client else SeededNoise(seed, number)
 
-    return lambda patch: patch.setattr(fedpriv.client.base, "noise_source", source)
+    return lambda patch: patch.setattr(fedpriv.client.half, "noise_source", source)
 
 
 def answers_only_with_an_update(patch: Patch) -> None:

@@ -174,13 +174,13 @@ def test_batches_that_are_no_samples_are_found() -> None:
 
 
 def fifth_of_the_servers_noise(patch: Patch) -> None:
-    real = noisy_gradient.add_normal_to_sum
-    patch.setattr(noisy_gradient, "add_normal_to_sum", lambda parts, n, std, noise: real(parts, n, std / 5, noise))
+    real = noisy_gradient.noisy_sum
+    patch.setattr(noisy_gradient, "noisy_sum", lambda sent, n, c, z, noise: real(sent, n, c, z / 5, noise))
 
 
 def no_noise_of_the_server(patch: Patch) -> None:
-    real = noisy_gradient.add_normal_to_sum
-    patch.setattr(noisy_gradient, "add_normal_to_sum", lambda parts, n, std, noise: real(parts, n, 0.0, noise))
+    real = noisy_gradient.noisy_sum
+    patch.setattr(noisy_gradient, "noisy_sum", lambda sent, n, c, z, noise: real(sent, n, c, 0.0, noise))
 
 
 def key_without_the_round(patch: Patch) -> None:

@@ -207,7 +207,7 @@ def test_what_is_booked_is_checked_even_where_a_method_does_not_ask(
     machines: MACHINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = machines(2, {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 4.0}]})
-    monkeypatch.setattr("fedpriv.client.base.Client._check_budget", lambda *_: None)
+    monkeypatch.setattr("fedpriv.client.base.Client.check_budget", lambda *_: None)
     reply = asker(network, network.overrides())(1)
     assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
 

@@ -60,6 +60,8 @@ READERS = (
     "fedpriv.app",
     "fedpriv.engines.adapter",
     "fedpriv.client.base",
+    "fedpriv.client.half",
+    "fedpriv.client.one_path",
     "fedpriv.client.contract",
     "fedpriv.client.method",
     "fedpriv.client.two_exchanges",
