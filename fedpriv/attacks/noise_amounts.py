@@ -85,6 +85,8 @@ def less_later(config: Config, rounds: int) -> list[str]:
     vectors = _of_the_vector(heard.releases()[0])
     spreads = [spread_of(values[:, vectors]) for values in heard.releases()]
     noises = [spread * distance for spread, distance in zip(spreads, distances, strict=True)]
+    if not noises[0] > 0:
+        return ["round 1 has no noise, and the ledger counts on some"]
     found = []
     for place, distance in enumerate(distances):
         bound = booked_distance(heard, place + 1, bound=True)
