@@ -1,6 +1,6 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo reproduce leaderboard site docs lint \
+.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo reproduce leaderboard docs lint \
 	format bench bench-privacy papers map lock clean
 
 PYTHON ?= python3
@@ -52,9 +52,6 @@ test-times: ## runs all tests and writes which of them are slow (tests/slow_test
 
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)
-
-site: install ## the site of docs/results in site/; ARGS="results=FOLDER out=FOLDER"
-	$(PY) -m fedpriv.site $(ARGS)
 
 docs: install ## the documentation as a site in build/docs; to search in it: python -m http.server -d build/docs
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet

@@ -61,11 +61,6 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/studies/test_leaderboard.py::test_a_board_from_search_to_page",
     ),
     (
-        r"make site|python -m fedpriv\.site.*",
-        "needs the results of studies",
-        "tests/studies/test_site.py::test_every_link_and_anchor_leads_somewhere",
-    ),
-    (
         r"python -m fedpriv\.studies\.front_page",
         "needs the results of studies",
         "tests/studies/test_front_page.py::test_it_is_written_where_there_are_siblings",

@@ -34,7 +34,7 @@ FLOORS = {
 #: Files that can be run, or that Flower loads. No room imports one.
 DOORS = {
     *("__main__", "cli", "app", "attack", "audit", "predict", "new", "papers", "dme", "reproduce", "leaderboard"),
-    *("site", "node", "superlink", "credentials"),
+    *("node", "superlink", "credentials"),
 }
 #: What the two halves of a paper may import of the project; of `config` the schemas of their options alone.
 FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "config", "common"}

@@ -256,15 +256,6 @@ class ContextStore:
         else:
             self.write(memory.to_bytes())
 
-    def put_back(self, memory: ClientMemory | None) -> None:
-        """What `load` gave, in the place of what was kept since."""
-        if memory is not None:
-            self.keep(memory)
-        elif isinstance(self.context, LiveContext):
-            self.context.memory = None
-        else:
-            self.context.state.pop(_RECORD, None)
-
     def write(self, blob: bytes) -> None:
         if isinstance(self.context, LiveContext):
             self.context.memory = ClientMemory.from_bytes(blob)

@@ -72,7 +72,6 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "leaderboard": Subcommand(
         "fedpriv.leaderboard:main", "[board=NAME]", "all methods at equal verified epsilon", f"board= {_STUDY}"
     ),
-    "site": Subcommand("fedpriv.site:main", "[results=DIR]", "a static site of a folder of results", "results= out="),
     "dme": Subcommand(
         "fedpriv.dme:main",
         "[n=10 ...]",

@@ -165,7 +165,7 @@ def damage_of(run: RunFolder) -> dict[str, str]:
     if run.summary is None and problems.get("metrics.jsonl") == TORN_LAST:
         problems.pop("metrics.jsonl")
     if "config.yaml" not in problems:
-        from fedpriv.config.compose import read_config  # Hydra, which a site of finished studies does without
+        from fedpriv.config.compose import read_config  # Hydra: only where a configuration is read
 
         try:
             read_config(run.path)

@@ -92,7 +92,7 @@ BASE = (
 """
 )
 
-#: Shared by a run's report and its page on the site: the row of tiles, and the three epsilons under a threat model.
+#: Of a run's report: the row of tiles, and the three epsilons under a threat model.
 SUMMARY = """{% macro row(tiles) %}
 <div class="tiles">
 {% for tile in tiles %}

@@ -1,5 +1,5 @@
-"""What a study leaves behind: ``results.json`` and ``runs.jsonl`` in its folder, which tables, words and the site are
-made from. Infinite is the string "inf", as in summary.json.
+"""What a study leaves behind: ``results.json`` and ``runs.jsonl`` in its folder, which tables and words are made
+from. Infinite is the string "inf", as in summary.json.
 """
 
 from __future__ import annotations

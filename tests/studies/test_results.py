@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.site import main as site
 from fedpriv.studies import spec
 from fedpriv.studies import study_words as words
 from fedpriv.studies.boards import read_boards
@@ -71,9 +70,3 @@ def test_no_result_names_a_place_of_its_machine() -> None:
     for file in RESULTS.rglob("*"):
         if file.suffix in (".md", ".json", ".jsonl", ".csv"):
             assert not re.search(r"(?<![\w.])/(root|tmp|home|work)/", file.read_text(encoding="utf-8")), file
-
-
-def test_they_make_a_site(tmp_path: Path) -> None:
-    assert site([f"results={RESULTS}", f"out={tmp_path / 'site'}"]) == 0
-    front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert all(f"papers/{paper}.html" in front for paper in PAPERS) and "leaderboard.html" in front

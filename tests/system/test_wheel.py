@@ -120,8 +120,3 @@ def test_a_node_does_not_look_into_its_working_directory(python: Path, folder: P
     )
     printed = said(python, folder, "-c", code)
     assert printed.count("nothing there") == 3 and "site-packages/fedpriv/clients/fedcad.py" in printed
-
-
-def test_a_site_from_a_folder_of_results(python: Path, folder: Path) -> None:
-    said(python, folder, "-m", "fedpriv.site", f"results={ROOT / 'docs/results'}", "out=site")
-    assert (folder / "site/index.html").is_file()
