@@ -92,14 +92,21 @@ class _Group:
 class Participation:
     """Clients of one process that take part in an exchange of a round.
 
-    make: see `MakeMethod`; num_examples: the declared counts; train, clip: see `Train`, `Clip`; apart: whether every
-    client is a computation of its own.
+    kind: the method, of no client yet; make: see `MakeMethod`; num_examples: the declared counts; train, clip: see
+    `Train`, `Clip`; apart: whether every client is a computation of its own.
     """
 
     def __init__(
-        self, make: MakeMethod, num_examples: Callable[[int], int], train: Train, clip: Clip, apart: bool = False
+        self,
+        kind: Half,
+        make: MakeMethod,
+        num_examples: Callable[[int], int],
+        train: Train,
+        clip: Clip,
+        apart: bool = False,
     ) -> None:
-        self.make, self.num_examples, self.train, self.clip, self.apart = make, num_examples, train, clip, apart
+        self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
+        self.apart = apart or kind.why_single is not None
 
     def answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
         """received: the parameters that came down (float32 [d_down]), None where none did.
@@ -136,31 +143,28 @@ class Participation:
 
     def _admitted(self, asked: Sequence[Asked], received: np.ndarray | None, found: Answered) -> list[_Group]:
         """Those who may take part, by what their releases have in common; the others are answered or refused."""
-        kind = self.make(asked[:1])
-        rows, alike = kind.why_single is None, dict[Any, list[tuple[Asked, ClientMemory]]]()
+        alike: dict[Any, list[tuple[Asked, ClientMemory]]] = {}
         for one in asked:
             try:
                 memory = read_memory(one.store)
-                if (known := self._known(kind, memory, one)) is not None:
+                if (known := self._known(memory, one)) is not None:
                     found.replies[one.client] = known
                     continue
             except StaleRequest as stale:
                 found.refused[one.client] = stale
                 continue
-            alike.setdefault(self._form(kind, one, memory) if rows and not self.apart else one.client, []).append(
-                (one, memory)
-            )
+            alike.setdefault(one.client if self.apart else self._form(one, memory), []).append((one, memory))
         groups = []
         for members in alike.values():
             try:
-                group = self._group(members, rows, received, found)
+                group = self._group(members, received, found)
             except Exception as error:  # of what the server sent, which is the same for all of them
                 found.refused |= {one.client: error for one, _ in members}
             else:
                 groups += [group] if group is not None else []
         return groups
 
-    def _known(self, kind: Half, memory: ClientMemory, one: Asked) -> Outgoing | None:
+    def _known(self, memory: ClientMemory, one: Asked) -> Outgoing | None:
         """The reply to a request that was answered before; None for a new one. Raises `StaleRequest`."""
         request, waiting, answer = one.request, memory.waiting, repeated_answer(memory, one.request)
         asked = (request.round, request.attempt)
@@ -171,26 +175,22 @@ class Participation:
                 return None
             if asked != (waiting.round, waiting.attempt):
                 raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
-            return self._told(kind, one, None, waiting.tensors["statistics"])
+            return self._told(self.kind, one, None, waiting.tensors["statistics"])
         if answer is not None:
-            return self._told(kind, one, answer.release, answer.statistics)
-        if kind.measures_first and (waiting is None or waiting.round != request.round):
+            return self._told(self.kind, one, answer.release, answer.statistics)
+        if self.kind.measures_first and (waiting is None or waiting.round != request.round):
             words = f"round {request.round}: a release is asked for, but nothing was measured in this round"
             raise StaleRequest(words)
         return None
 
-    def _form(self, kind: Half, one: Asked, memory: ClientMemory) -> Any:
+    def _form(self, one: Asked, memory: ClientMemory) -> Any:
         """What the rows of one computation have in common."""
-        counted = self.num_examples(one.client) if kind.traits.needs_facts else 0
+        counted = self.num_examples(one.client) if self.kind.traits.needs_facts else 0
         asked = (one.request.round, one.request.attempt, one.request.exchange, repr(one.request.options))
-        return (*asked, counted, *form_of_state(kind.State, memory.state))
+        return (*asked, counted, *form_of_state(self.kind.State, memory.state))
 
     def _group(
-        self,
-        members: Sequence[tuple[Asked, ClientMemory]],
-        rows: bool,
-        received: np.ndarray | None,
-        found: Answered,
+        self, members: Sequence[tuple[Asked, ClientMemory]], received: np.ndarray | None, found: Answered
     ) -> _Group | None:
         """The clients whose budgets admit the release; None where there are none. Raises what a method says of what it
         was sent.
@@ -213,6 +213,7 @@ class Participation:
             method, theta = self._prepared(stayed, received)
         memories = [memory for _, memory in stayed]
         states = [memory.state for memory in memories]
+        rows = self.kind.why_single is None
         state = method.load_state(stacked(method.State, states) if rows else states[0])
         return _Group(
             method, [one for one, _ in stayed], memories, [charges for _, charges in admitted], rows, state, theta
@@ -380,12 +381,8 @@ def alone(client: Half) -> Participation:
         (found,) = site.trainer.train_all([Training(start, site.load_data(), rngs[0], mu, drift)])
         return found.update.unsqueeze(0), torch.tensor([found.loss], dtype=torch.float64)
 
-    return Participation(
-        lambda clients: client,
-        lambda _: site.num_examples,
-        train,
-        lambda requests: site.trainer.clipped_sums(requests),
-    )
+    clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none
+    return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip)
 
 
 def _drifts(groups: Sequence[_Group]) -> Tensor | None:

@@ -34,7 +34,7 @@ class Workplace(Protocol):
     def config(self) -> Any: ...
 
     @property
-    def maker(self) -> Any: ...
+    def method(self) -> Any: ...
 
     @property
     def data(self) -> Any: ...
@@ -52,7 +52,7 @@ class Workplace(Protocol):
 
 def unlike(worker: Workplace) -> str | None:
     """Why the configuration's clients are to be computed apart; None where no difference was seen."""
-    clients, name = range(min(len(LENGTHS), worker.config.num_clients)), type(worker.maker.make()).__name__
+    clients, name = range(min(len(LENGTHS), worker.config.num_clients)), type(worker.method).__name__
     try:
         differs = _differs(worker, clients)
     except Exception as error:  # the user's code
@@ -61,7 +61,7 @@ def unlike(worker: Workplace) -> str | None:
 
 
 def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
-    plain, size = worker.maker.make(), worker.initial_model.numel()
+    plain, size = worker.method, worker.initial_model.numel()
     drawn = torch.randn(len(clients), size, generator=torch.Generator().manual_seed(0)) / size**0.5
     updates = drawn * torch.tensor(LENGTHS)[: len(clients), None] * float(getattr(plain, "clip_norm", 1.0))
     initial = worker.initial_parameters()
@@ -83,7 +83,7 @@ def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
 
     def answers(apart: bool) -> list[Any]:
         stores = {client: ContextStore(empty_context(0, 0, 0, 0)) for client in clients}
-        path = Participation(half, worker.data.num_examples, train, worker.trainer.clipped_sums, apart)
+        path = Participation(worker.method, half, worker.data.num_examples, train, worker.trainer.clipped_sums, apart)
         told = []
         for number in range(1, ROUNDS + 1):
             asked = [Asked(client, stores[client], Request(number, 0)) for client in clients]

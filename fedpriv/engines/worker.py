@@ -127,9 +127,14 @@ class Worker:
         return ClientMaker(self.config)
 
     @cached_property
+    def method(self) -> Client:
+        """The method without a client: what can be said of all of them."""
+        return self.maker.make()
+
+    @cached_property
     def shared(self) -> slice:
         """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
-        return self.maker.make().shared(self.model.layout)
+        return self.method.shared(self.model.layout)
 
     @cached_property
     def participations(self) -> int | None:
@@ -239,7 +244,7 @@ class Worker:
     @cached_property
     def why_apart(self) -> str | None:
         """Why releases are computed one client after the other, in words; None where they are rows."""
-        client = self.maker.make()
+        client = self.method
         reason = client.why_single
         if reason is None and type(client).__module__ != f"clients.{self.config.strategy.name}":
             from fedpriv.engines.rows_trial import unlike  # of the project's own, tests/contract has seen it
@@ -251,7 +256,8 @@ class Worker:
     def participation(self) -> Participation:
         """Of this configuration's clients."""
         apart = self.config.engine.trainer != "vectorised" or self.why_apart is not None  # then nobody is beside others
-        return Participation(self.half, self.data.num_examples, self.train, self.trainer.clipped_sums, apart)
+        counts, clip = self.data.num_examples, self.trainer.clipped_sums
+        return Participation(self.method, self.half, counts, self.train, clip, apart)
 
     def half(self, asked: Sequence[Asked]) -> Client:
         """The client half of these clients."""
