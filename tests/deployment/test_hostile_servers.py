@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from clients.fedldp import FedLDPClient
 from fedpriv.app import client_app
+from fedpriv.client.base import Client
 from fedpriv.client.memory import read_memory
 from fedpriv.common.messages import RUN, Outgoing, Refusal, Request, train_content
 from fedpriv.common.vectors import pack_vector, unpack_vector
@@ -207,7 +208,7 @@ def test_what_is_booked_is_checked_even_where_a_method_does_not_ask(
     machines: MACHINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = machines(2, {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 4.0}]})
-    monkeypatch.setattr("fedpriv.client.base.Client.check_budget", lambda *_: None)
+    monkeypatch.setattr("fedpriv.client.half.Half.check_budget", lambda *_: None)
     reply = asker(network, network.overrides())(1)
     assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
 
@@ -244,7 +245,7 @@ def test_another_name_for_the_run_is_another_charge(asked: tuple[Machines, Calla
 
 def test_a_method_that_does_not_book_is_not_heard(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
     network = machines(2)
-    monkeypatch.setattr("clients.fedldp.FedLDPClient._entries", lambda *_: [])
+    monkeypatch.setattr("fedpriv.client.half.Half.entries", lambda *_: [])
     assert refused(network, network.overrides()) == {"POLICY"}
 
 
@@ -255,7 +256,7 @@ def test_only_the_very_request_that_was_booked_is_repeated_without_a_booking(
     network = machines(2)
     ask = asker(network, network.overrides("num_rounds=2"))
     assert not ask(1).has_error()
-    monkeypatch.setattr("clients.fedldp.FedLDPClient._entries", lambda *_: [])
+    monkeypatch.setattr("fedpriv.client.half.Half.entries", lambda *_: [])
     assert not ask(1).has_error()
     for place in ((1, 1), (2, 0)):
         assert ask(*place).error.code == Refusal.POLICY
@@ -264,15 +265,15 @@ def test_only_the_very_request_that_was_booked_is_repeated_without_a_booking(
 
 def test_two_releases_of_one_message_are_one_round(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
     """A method that books twice before it replies: the second release finds the first one in its round."""
-    real = FedLDPClient.answer
+    real = Client.answer
 
     def twice(self: FedLDPClient, request: Request, received: np.ndarray | None) -> Outgoing:
         found, memory = real(self, request, received), read_memory(self._site().store)
-        more = self._entries(memory, request, self.price(None, request))
+        more = self.entries(memory, request, self.price(None, request), self._site().client)
         self._site().store.keep(memory.after(None, more, memory.answer))
         return found
 
     network = machines(2, {"limits": {"max_round_epsilon": 5.0}})  # one costs 4.377, two 6.573
-    monkeypatch.setattr(FedLDPClient, "answer", twice)
+    monkeypatch.setattr(Client, "answer", twice)
     ask = asker(network, network.overrides())
     assert ask(1).error.code == Refusal.BUDGET_SPENT and network.booked(0) == 1
