@@ -19,8 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fedpriv.config import compose
-from fedpriv.privacy import event_costs
-from fedpriv.privacy.events import Event, PoissonGaussian
+from fedpriv.privacy.events import PoissonGaussian
 
 
 def kept(folder: Path, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,12 +43,7 @@ def kept(folder: Path, make: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def shared(folder: Path) -> Iterator[None]:
     """While it lasts, compositions of options and loss distributions are kept in ``folder``."""
-    loss_distribution = event_costs.loss_distribution
-    sampled = kept(folder / "loss_distributions", loss_distribution)
-
-    def of(event: Event, interval: float) -> Any:
-        return (sampled if isinstance(event, PoissonGaussian) else loss_distribution)(event, interval)
-
+    sampled = kept(folder / "loss_distributions", PoissonGaussian.loss_distribution)
     composed = kept(folder / "compositions", compose._composed.__wrapped__)
-    with patch.object(compose, "_composed", composed), patch.object(event_costs, "loss_distribution", of):
+    with patch.object(compose, "_composed", composed), patch.object(PoissonGaussian, "loss_distribution", sampled):
         yield

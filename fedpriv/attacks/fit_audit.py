@@ -46,7 +46,6 @@ from fedpriv.mechanisms.residues import centred, unpack_residues
 from fedpriv.privacy.auditor import Audit, audit
 from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.event_costs import one_coordinate
 from fedpriv.privacy.events import BLIND_TO_COHORT, CLIENT_TO_SERVER
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
@@ -250,7 +249,8 @@ def _audit_bits(config: Config, client: OneBitClient, settings: dict[str, Any], 
         return worlds[world][start : start + trials]
 
     found = audit(sample, trials=many, seed=seed, chunk=many, **settings)
-    verified = compose_events(map(one_coordinate, client.planned_events(1)), config.privacy.delta).epsilon
+    events = [event.one_coordinate() for event in client.planned_events(1)]
+    verified = compose_events(events, config.privacy.delta).epsilon
     return FitAudit("one coordinate", found, verified)
 
 

@@ -24,7 +24,6 @@ from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.audit_power import expected_bound, verified_curve
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.event_costs import one_coordinate as single_coordinate
 from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations
@@ -190,7 +189,7 @@ def audit_mechanism(
     best, look = max(found, key=lambda item: (item[0].epsilon_lower, item[0].epsilon_sampled))
     largest, _ = max(found, key=lambda item: item[0].trials)
     planned = client.planned_events(participations)
-    events = [single_coordinate(event) for event in planned] if one_coordinate else planned
+    events = [event.one_coordinate() for event in planned] if one_coordinate else planned
     verified = compose_events(events, delta).epsilon
     expected = expected_bound(verified_curve(events, delta), largest.measured, delta, confidence, largest.looks)
     claim = client.claim(participations, delta)

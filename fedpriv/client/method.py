@@ -191,9 +191,7 @@ class Method:
     @property
     def keeps_budget(self) -> bool:
         """Whether every release has a finite price, so that `privacy.max_epsilon` bounds the total."""
-        from fedpriv.privacy.event_costs import why_unbounded  # loads the accountants
-
-        return all(why_unbounded(event) is None for event in self.planned_events(1))
+        return all(event.why_unbounded() is None for event in self.planned_events(1))
 
     @property
     def measures_first(self) -> bool:

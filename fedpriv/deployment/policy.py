@@ -26,7 +26,7 @@ from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.privacy.composition import Budget, compose
-from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier
+from fedpriv.privacy.event_costs import ORDERS
 from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Policy(Options):
             return Accounting("renyi", self._orders(1.0, {}))
         if fixed is None:
             events = (event for budget in self.budgets for event in spent.totals(budget.threat))
-            gaussian = all(gaussian_multiplier(event) is not None for event in events)
+            gaussian = all(event.gaussian_multiplier is not None for event in events)
             fixed = Accounting("gaussian" if gaussian else "renyi")
         if self.accountant == "gaussian" == fixed.accountant:
             orders = self._orders(RESERVED, fixed.orders) if fixed.share < 1 else fixed.orders

@@ -17,7 +17,6 @@ from scipy.stats import binom
 
 from fedpriv.privacy.auditor import epsilon_bound
 from fedpriv.privacy.composition import compose
-from fedpriv.privacy.event_costs import gaussian_multiplier
 from fedpriv.privacy.events import Event
 
 #: (epsilon, delta), each of which the mechanism satisfies.
@@ -31,7 +30,7 @@ THRESHOLDS = 512
 
 def verified_curve(events: Sequence[Event], delta: float) -> list[tuple[float, float]]:
     """The verified epsilon of ``events`` at ``delta`` and at other deltas; empty where it is infinite."""
-    closed = all(gaussian_multiplier(event) is not None for event in events)
+    closed = all(event.gaussian_multiplier is not None for event in events)
     deltas = sorted({delta, *np.geomspace(min(1e-7, delta or 1e-7), 0.5, MANY if closed else FEW).tolist()})
     found = [(compose(events, point).epsilon, point) for point in deltas]
     return [point for point in found if math.isfinite(point[0])]

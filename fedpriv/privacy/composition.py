@@ -17,8 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.privacy import event_costs as mechanisms
-from fedpriv.privacy.event_costs import ORDERS, gaussian_multiplier, renyi_curve
+from fedpriv.privacy.event_costs import ORDERS, renyi_curve
 from fedpriv.privacy.events import EVERY_CLIENT, ApproximateDP, Entry, Event, NoBound, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu, total_mu
 from fedpriv.privacy.histories import (
@@ -164,7 +163,7 @@ class Budget:
             raise ValueError("events of different threats are never composed: filter the account by threat")
         if self.plan and _planned_epsilon(self.plan, self.delta) <= self.max_epsilon:
             return contains(make_history(self.plan), make_history(events))
-        multipliers = [(gaussian_multiplier(event), event.count) for event in events]
+        multipliers = [(event.gaussian_multiplier, event.count) for event in events]
         if self.rule != "rdp" and all(multiplier is not None for multiplier, _ in multipliers):
             limit = gaussian_mu(self.max_epsilon, self.delta) * _ROUNDING
             return total_mu(multipliers) <= limit  # type: ignore[arg-type]
@@ -175,8 +174,8 @@ class Budget:
         return float(ORDERS[self._order(self._renyi_limits(self.delta / 2), ())])
 
     def _renyi_admits(self, events: Sequence[Event]) -> bool:
-        paid = sum(mechanisms.delta_share(event) * event.count for event in events)
-        if any(mechanisms.why_unbounded(event) for event in events) or paid > self.delta / 2:
+        paid = sum(event.delta_share * event.count for event in events)
+        if any(event.why_unbounded() for event in events) or paid > self.delta / 2:
             return False
         # Pairs use the other half of delta; where they may come later, it is reserved for them from the beginning.
         delta = self.delta / 2 if paid or self.order != "opening" else self.delta
@@ -196,7 +195,7 @@ class Budget:
         if self.order == "gaussian":
             curve = ORDERS
         else:
-            curve = renyi_curve(next((event for event in events if gaussian_multiplier(event) is None), events[0]))
+            curve = renyi_curve(next((event for event in events if event.gaussian_multiplier is None), events[0]))
         with np.errstate(divide="ignore", invalid="ignore"):
             return int(np.nanargmax(np.where(limits > 0, limits / curve, -np.inf)))
 
@@ -294,7 +293,7 @@ def verify(
                     cheaper = client in filtered and compose(own, own_delta).epsilon < float(max_epsilon or 0)
                     histories.append(own if cheaper else held)
             elif scope == "coordinate":
-                histories += [[mechanisms.one_coordinate(event)] for event in dict.fromkeys(guarantee(client, account))]
+                histories += [[event.one_coordinate()] for event in dict.fromkeys(guarantee(client, account))]
             else:
                 histories.append(guarantee(client, account))
         found = compose_clients(dict(enumerate(histories)), own_delta)

@@ -9,13 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 
-from fedpriv.privacy import event_costs as mechanisms
-from fedpriv.privacy.event_costs import gaussian_multiplier, renyi_curve
-from fedpriv.privacy.events import Binomial, Event, PoissonGaussian
+from fedpriv.privacy.event_costs import pure_epsilon, renyi_curve, renyi_to_epsilon
+from fedpriv.privacy.events import Event
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, total_mu
 
 #: Unordered (event with count 1, number of times): equal histories compare equal.
@@ -83,8 +82,8 @@ def first_bounds(histories: Sequence[History], delta: float) -> dict[History, Co
     bounds: dict[History, Composed] = {}
     others: list[History] = []
     for history in histories:
-        reasons = {why for event, _ in history if (why := mechanisms.why_unbounded(event))}
-        gaussians = [(gaussian_multiplier(event), count) for event, count in history]
+        reasons = {why for event, _ in history if (why := event.why_unbounded())}
+        gaussians = [(event.gaussian_multiplier, count) for event, count in history]
         if reasons:
             bounds[history] = Composed(math.inf, "none", tuple(sorted(reasons)))
         elif not history:
@@ -111,13 +110,13 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
     totals = np.where(infinite, np.inf, counts @ np.where(np.isinf(curves), 0.0, curves))
     bounds = {}
     for row, history in enumerate(histories):
-        paid = math.fsum(mechanisms.delta_share(event) * count for event, count in history)
+        paid = math.fsum(event.delta_share * count for event, count in history)
         if paid > delta:
             why = f"the releases use up a delta of {paid:.3g}, more than the target {delta:.3g}"
             bounds[history] = Composed(math.inf, "none", (why,))
             continue
-        by_renyi = float(mechanisms.renyi_to_epsilon(totals[row], delta - paid))
-        by_sum = math.fsum(mechanisms.pure_epsilon(event) * count for event, count in history)
+        by_renyi = float(renyi_to_epsilon(totals[row], delta - paid))
+        by_sum = math.fsum(pure_epsilon(event) * count for event, count in history)
         bounds[history] = Composed(by_sum, "basic") if by_sum <= by_renyi else Composed(by_renyi, "rdp")
     return bounds
 
@@ -129,17 +128,13 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
 def refine(history: History, bound: Composed, delta: float) -> Composed:
     """The given bound, or PLD's where that is smaller and worth computing; the same question is answered once."""
     ordered = sorted(history, key=repr)  # set order differs between processes; sorted sums are equal bit for bit
-    sampled = [(event, count) for event, count in ordered if gaussian_multiplier(event) is None]
-    compositions = sum(mechanisms.coordinates(event) * count for event, count in sampled)
+    sampled = [(event, count) for event, count in ordered if event.gaussian_multiplier is None]
+    compositions = sum(event.coordinates * count for event, count in sampled)
     if not sampled or not 0 < bound.epsilon <= _PLD_UP_TO_EPSILON or compositions > _PLD_UP_TO_COMPOSITIONS:
         return bound
-    if any(isinstance(event, Binomial) for event, _ in sampled):  # known by its Renyi curve alone
-        return bound
-    paid = math.fsum(mechanisms.delta_share(event) * count for event, count in history)
+    paid = math.fsum(event.delta_share * count for event, count in history)
     if delta - paid <= 0:
         return bound
-
-    from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
 
     kinds = _coarsened(sampled)
     interval = 1e-3 if bound.epsilon > 5 else 1e-4 if bound.epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
@@ -147,11 +142,14 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
         interval = min(1e-3, 5 * interval)  # seconds instead of half a minute, and below 2e-3 of epsilon
     parts = []
     for event, count in kinds:
-        distribution = mechanisms.loss_distribution(event, interval)
-        if distribution is None:
+        distribution = event.loss_distribution(interval)
+        if distribution is None:  # known by its Renyi curve alone
             return bound
-        parts.append((distribution, mechanisms.coordinates(event) * count))
-    mu = total_mu([(m, count) for event, count in history if (m := gaussian_multiplier(event)) is not None])
+        parts.append((distribution, event.coordinates * count))
+
+    from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
+
+    mu = total_mu([(m, count) for event, count in history if (m := event.gaussian_multiplier) is not None])
     if mu > 0:
         parts.append((dp_library.gaussian_pld(mu, interval), 1))
     epsilon = dp_library.composed_epsilon(parts, delta - paid)
@@ -162,15 +160,14 @@ def _coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:
     """Many sigmas (a decaying noise) become at most `_PLD_KINDS`, each rounded DOWN, so that the cost is never
     underestimated.
     """
-    poisson = [(event, count) for event, count in sampled if isinstance(event, PoissonGaussian)]
-    if len(sampled) <= _PLD_KINDS or len(poisson) < len(sampled):
+    alike = [(key, event, count) for event, count in sampled if (key := event.likeness) is not None]
+    one_kind = len({type(event) for event, _ in sampled}) == 1
+    if len(sampled) <= _PLD_KINDS or len(alike) < len(sampled) or not one_kind:
         return list(sampled)
-    poisson.sort(key=lambda item: (item[0].sampling_rate, item[0].multiplier))
-    size = math.ceil(len(poisson) / _PLD_KINDS)
+    alike.sort(key=lambda item: item[0])
+    size = math.ceil(len(alike) / _PLD_KINDS)
     merged: Counter[Event] = Counter()
-    for group in (poisson[start : start + size] for start in range(0, len(poisson), size)):
-        smallest = min(event.multiplier for event, _ in group)
-        largest_rate = max(event.sampling_rate for event, _ in group)
-        worst = replace(group[0][0], multiplier=smallest, sampling_rate=largest_rate)
-        merged[worst] += sum(count for _, count in group)
+    for group in (alike[start : start + size] for start in range(0, len(alike), size)):
+        worst = reduce(lambda one, other: one.worst_with(other), (event for _, event, _ in group))
+        merged[worst] += sum(count for _, _, count in group)
     return list(merged.items())

@@ -32,7 +32,7 @@ from scipy import optimize, special
 
 from fedpriv.mechanisms.laws import Vector
 from fedpriv.privacy.composition import compose
-from fedpriv.privacy.event_costs import ORDERS, delta_share, renyi_curve, renyi_to_epsilon, why_unbounded
+from fedpriv.privacy.event_costs import ORDERS, renyi_curve, renyi_to_epsilon
 from fedpriv.privacy.events import Event
 
 #: Of delta, what pays for the trials' own shares of it, where they have some.
@@ -155,10 +155,10 @@ def selection_epsilon(events: Sequence[Event], delta: float, trials: Trials) -> 
     """
     if not events:
         return 0.0
-    if any(why_unbounded(event) for event in events):
+    if any(event.why_unbounded() for event in events):
         return math.inf
     curve = np.sum([event.count * renyi_curve(event) for event in events], axis=0)
-    share = math.fsum(event.count * delta_share(event) for event in events)
+    share = math.fsum(event.count * event.delta_share for event in events)
     left = delta if share == 0 else (1 - _SHARE_FOR_TRIALS) * delta
     epsilon = float(renyi_to_epsilon(trials.curve(curve), left))
     if share and not (math.isfinite(epsilon) and math.log(trials.mean * share) + np.logaddexp(0.0, epsilon) <= (

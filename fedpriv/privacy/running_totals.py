@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedpriv.privacy.event_costs import gaussian_multiplier, why_unbounded
 from fedpriv.privacy.events import Event
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, total_mu
 from fedpriv.privacy.histories import History, first_bounds
@@ -43,7 +42,7 @@ class RunningTotals:
             clients.add(client)
             own.setdefault(client, []).append(event)
         distinct = {id(event): event for events in own.values() for event in events}
-        if any(why_unbounded(event) for event in distinct.values()):
+        if any(event.why_unbounded() for event in distinct.values()):
             self._unbounded = True
             self._histories, self._running, self._others = {}, {}, Counter()
             return
@@ -103,7 +102,7 @@ def _step(before: History, events: Sequence[Event]) -> _Step:
 
 
 def _mu(history: History) -> float | None:
-    known = [(multiplier, n) for event, n in history if (multiplier := gaussian_multiplier(event)) is not None]
+    known = [(multiplier, n) for event, n in history if (multiplier := event.gaussian_multiplier) is not None]
     return total_mu(known) if len(known) == len(history) else None
 
 
@@ -126,7 +125,7 @@ class _RunningMu:
 
     def plus(self, events: Sequence[Event]) -> float | None:
         """mu with these releases too; None, and nothing added, where one is no Gaussian."""
-        if any(gaussian_multiplier(event) is None for event in events):
+        if any(event.gaussian_multiplier is None for event in events):
             return None
         for event in events:
             single = _single(event)
@@ -138,7 +137,7 @@ class _RunningMu:
 
 def _parts(event: Event, count: int) -> int:
     """count / multiplier^2, in float64 as `total_mu` adds it, as a whole number of parts."""
-    multiplier = gaussian_multiplier(event)
+    multiplier = event.gaussian_multiplier
     assert multiplier, "no noise at all has no bound, and no account"
     inverse = 1 / multiplier
     numerator, denominator = (count * (inverse * inverse)).as_integer_ratio()

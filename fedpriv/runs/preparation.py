@@ -16,7 +16,6 @@ from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData
 from fedpriv.engines.choice import resolve_engine
 from fedpriv.engines.worker import Worker
-from fedpriv.privacy.event_costs import why_unbounded
 from fedpriv.runs.planning import Plan, make_plan, with_target
 from fedpriv.runs.trainer_choice import choose_trainer
 from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
@@ -140,7 +139,7 @@ def check_budget(config: Config) -> None:
         return
     first = [charge.realised or charge.event for charge in client.price(None, Request(1, 0))]
     own = [event for event in first if event.threat == client.threat] or client.planned_events(1)
-    reasons = [why for event in own if (why := why_unbounded(event))]
+    reasons = [why for event in own if (why := event.why_unbounded())]
     if reasons or not client.keeps_budget:
         words = f"no budget can be kept: {reasons[0] if reasons else 'no noise'}; allowed: null, or a method with noise"
         raise OptionError("privacy.max_epsilon", limit, words)

@@ -189,11 +189,11 @@ def test_shuffling_is_theorem_3_1_within_its_condition(delta: float, users: int)
 
 def test_every_shuffled_coordinate_uses_up_its_delta() -> None:
     event = Shuffled(threat=SHUFFLER, epsilon=0.5, users=10_000, delta=1e-9, dimension=7)
-    assert event_costs.delta_share(event) == approx(7e-9)
+    assert event.delta_share == approx(7e-9)
     each = laws.shuffled_epsilon(0.5, 10_000, 1e-9)
     assert each is not None and event_costs.pure_epsilon(event) == approx(7 * each)
     few = Shuffled(threat=SHUFFLER, epsilon=0.5, users=10, delta=1e-9, dimension=7)
-    assert event_costs.delta_share(few) == 0 and event_costs.pure_epsilon(few) == approx(3.5)
+    assert few.delta_share == 0 and event_costs.pure_epsilon(few) == approx(3.5)
 
 
 @pytest.mark.parametrize(("epsilon", "weight"), [(0.3, 0.1), (1.0, 0.5), (3.0, 0.9)])
@@ -240,7 +240,7 @@ def test_a_binomial_pays_half_of_its_delta_twice_where_it_is_a_pair() -> None:
     )
     curve = binomial_renyi(10**7, 20, 20.0, 10.0, math.inf, 5e-7, ORDERS)
     assert event_costs.pure_epsilon(event) == approx(float(renyi_to_epsilon(curve, 5e-7)))
-    assert event_costs.delta_share(event) == 1e-6
+    assert event.delta_share == 1e-6
     assert renyi_curve(event) == approx(
         np.minimum.accumulate(binomial_renyi(10**7, 20, 20.0, 10.0, math.inf, 1e-6, ORDERS)[::-1])[::-1]
     )

@@ -212,7 +212,7 @@ def test_a_loop_and_a_count_agree_and_more_costs_more(event):
     once = compose([event], DELTA).epsilon
     assert 1.5 * once < looped.epsilon <= 12.5 * once
     # what the pieces say apart, together: RDP alone is an upper bound for whatever was chosen
-    share = 12 * mechanisms.delta_share(event)
+    share = 12 * event.delta_share
     by_renyi = mechanisms.renyi_to_epsilon(12 * mechanisms.renyi_curve(event), DELTA - share)
     assert looped.epsilon <= by_renyi * (1 + 1e-9)
 

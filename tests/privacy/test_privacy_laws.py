@@ -9,7 +9,7 @@ from scipy import optimize, stats
 
 from fedpriv.mechanisms import laws
 from fedpriv.privacy.composition import compose
-from fedpriv.privacy.event_costs import pure_epsilon, why_unbounded
+from fedpriv.privacy.event_costs import pure_epsilon
 from fedpriv.privacy.events import CLIENT_TO_SERVER, NoBound, PairedQuantisation, RandomisedResponse, Shuffled, Threat
 
 MEMBERS = Threat("client", "replace-one", "server+members")
@@ -79,7 +79,7 @@ def test_without_shared_or_with_only_private_bits_it_is_randomised_response():
 
 def test_published_pair_is_not_jointly_private():
     event = PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=1.0, private_share=0.0)
-    assert "not jointly private" in why_unbounded(event)
+    assert "not jointly private" in event.why_unbounded()
     assert compose([event], 1e-5).epsilon == math.inf
     h, low = math.e / (1 + math.e), 1 / (1 + math.e)
     assert laws.pair_law(low, h, 0.0, None)[0] == 0 < laws.pair_law(h, h, 0.0, None)[0]

@@ -91,11 +91,9 @@ def test_nothing_released_is_nothing_spent():
 
 
 def test_a_round_late_in_a_run_of_changing_noise_looks_at_no_earlier_one(monkeypatch: pytest.MonkeyPatch):
-    from fedpriv.privacy import running_totals
-
     seen = []
-    real = running_totals.gaussian_multiplier
-    monkeypatch.setattr(running_totals, "gaussian_multiplier", lambda event: seen.append(event) or real(event))
+    counted = property(lambda event: seen.append(event) or event.multiplier)
+    monkeypatch.setattr(Gaussian, "gaussian_multiplier", counted)
     running, looked = RunningTotals(1e-5), []
     for number in range(200):
         seen.clear()

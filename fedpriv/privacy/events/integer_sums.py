@@ -1,40 +1,15 @@
-"""Events of whole-number noise: each alone, or in the sum of a round's releases."""
+"""Whole-number noise of many clients in the sum of a round's releases, or of one alone."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fedpriv.privacy.event_base import Event, check_number, check_share_of_delta, check_whole
+from fedpriv.privacy.events.event import NO_NOISE, Event, check_number, check_share_of_delta, check_whole
 
-
-@dataclass(frozen=True, kw_only=True)
-class Binomial(Event):
-    """cpSGD: noise step*(Z - trials/2), Z ~ Binomial(trials, 1/2), on each of ``dimension`` coordinates.
-
-    l1, l2, linf: sensitivities in real units; step: width of the grid, same units; trials: of the noise that
-    the observer cannot subtract. delta: the part of the target delta that ONE release uses up (the bound needs one of
-    its own). distance: L2 distance (real units) of two data sets' vectors before they are randomly rounded to the grid,
-    each coordinate independently; infinite: unknown, only l2 is used.
-    """
-
-    mechanism = "binomial"
-    step: float
-    trials: int
-    dimension: int
-    l1: float
-    l2: float
-    linf: float
-    delta: float
-    distance: float = math.inf
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("trials", self.trials, least=0)
-        check_whole("dimension", self.dimension, least=1)
-        for name in ("step", "l1", "l2", "linf", "distance"):
-            check_number(name, getattr(self, name))
-        check_share_of_delta(self.delta)
+if TYPE_CHECKING:
+    from fedpriv.mechanisms.laws import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +39,21 @@ class DiscreteGaussianSum(Event):
         """Standard deviation / L2 sensitivity of the sum."""
         return math.sqrt(self.noises) * self.sigma / self.l2 if self.l2 else math.inf
 
+    @property
+    def rho(self) -> float:
+        """Of the zCDP that one release satisfies; infinite where the noise is too little for the proof."""
+        from fedpriv.privacy.discrete_gaussian import sum_rho
+
+        return sum_rho(self.sigma, self.noises, self.dimension, self.l2)
+
+    def why_unbounded(self) -> str | None:
+        if not math.isinf(self.rho):
+            return None
+        return NO_NOISE if self.sigma == 0 else f"noise of {self.sigma:.3g} grid steps is too little: bits"
+
+    def renyi(self, orders: Vector) -> Vector:
+        return self.rho * orders
+
 
 @dataclass(frozen=True, kw_only=True)
 class SkellamSum(Event):
@@ -92,3 +82,19 @@ class SkellamSum(Event):
     def multiplier(self) -> float:
         """Standard deviation / L2 sensitivity of the sum."""
         return math.sqrt(self.noises * self.variance) / self.l2 if self.l2 else math.inf
+
+    @property
+    def delta_share(self) -> float:
+        return self.delta
+
+    def why_unbounded(self) -> str | None:
+        from fedpriv.privacy.skellam import LEAST_VARIANCE
+
+        if self.noises * self.variance >= LEAST_VARIANCE:
+            return None
+        return NO_NOISE if self.variance == 0 else "noise of a few grid steps is too little: bits"
+
+    def renyi(self, orders: Vector) -> Vector:
+        from fedpriv.privacy.skellam import skellam_renyi
+
+        return skellam_renyi(self.noises * self.variance, self.dimension, self.l2, self.delta, orders)
