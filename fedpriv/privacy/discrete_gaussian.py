@@ -29,6 +29,7 @@ u is the floor of survivors less the colluders, for T as well.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -46,6 +47,7 @@ def closeness(sigma: float, noises: int) -> float:
     return float(2 * np.sum(np.log1p(e) - np.log1p(-e))) if noises > 1 else 0.0
 
 
+@lru_cache(maxsize=10_000)  # asked at every release of a run
 def sum_rho(sigma: float, noises: int, dimension: int, l2: float) -> float:
     """rho of the sum of so many noises of parameter sigma, for an L2 sensitivity of whole numbers, in grid steps."""
     if sigma == 0 or math.isinf(tau := closeness(sigma, noises)):

@@ -4,9 +4,13 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from fedpriv.privacy.dp_library import composed_epsilon
+from fedpriv.privacy.event_costs import ORDERS, release_epsilon, renyi_curve
 from fedpriv.privacy.event_json import entry_from_json, entry_to_json, event_from_json, event_to_json
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
@@ -16,6 +20,7 @@ from fedpriv.privacy.events import (
     Binomial,
     DiscreteGaussianSum,
     Entry,
+    Event,
     FixedSizeGaussian,
     Gaussian,
     GumbelTopK,
@@ -34,6 +39,7 @@ SERVER = CLIENT_TO_SERVER
 EXAMPLE = Threat("example", "add-or-remove-one", "server")
 PUBLIC = Threat("client", "replace-one", "public")
 SUM = Threat("client", "replace-one", "secure-sum")
+DELTA = 1e-5
 
 EVENTS = [
     Gaussian(threat=SERVER, multiplier=0.05, count=3),
@@ -58,6 +64,28 @@ EVENTS = [
 
 def test_every_mechanism_is_covered_here():
     assert {type(event) for event in EVENTS} == set(MECHANISMS.values())
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.mechanism)
+def test_accountants_get_an_answer_to_all_that_they_ask(event):
+    curve, single = renyi_curve(event), event.one_coordinate()
+    assert curve.shape == ORDERS.shape and (curve >= 0).all() and (np.diff(curve[np.isfinite(curve)]) >= 0).all()
+    assert bool(event.why_unbounded()) == bool(np.isinf(curve).all())
+    assert (event.delta_share > 0) == (getattr(event, "delta", 0.0) > 0)
+    assert event.gaussian_multiplier in (None, getattr(event, "multiplier", None))
+    assert type(single) is type(event) and single.threat == event.threat and single.count == single.coordinates == 1
+    assert replace(event, count=1).pure_epsilon() == event.pure_epsilon() >= single.pure_epsilon()
+    by_renyi, interval = release_epsilon(single, DELTA), 1e-4
+    if 0 < by_renyi < 100 and (law := single.loss_distribution(interval)) is not None:
+        assert composed_epsilon([(law, 1)], DELTA - single.delta_share) <= by_renyi * 1.001
+
+
+def test_a_mechanism_without_a_reason_or_a_curve_is_none():
+    class Forgotten(Event):
+        mechanism = "forgotten"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Forgotten(threat=SERVER)
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.mechanism)
