@@ -19,11 +19,11 @@ README = (ROOT / "README.md").read_text()
 @pytest.mark.parametrize(
     ("begins", "row"),
     [
-        ("`fedonce` with a stroke map", measured("strokes")),
-        ("`fedonce` without it", measured("upright")),
-        ("`fedonce`, nothing of digits", measured("nothing of digits")),
-        ("there, the best without public features", ranked(None)),
-        ("there, the best idea of the five papers", ranked("paper")),
+        ("`fedonce`, stroke map, upright images |", measured("strokes")),
+        ("`fedonce`, upright images, no stroke map |", measured("upright")),
+        ("`fedonce`, no knowledge of digits", measured("nothing of digits")),
+        ("best without public features, leaderboard |", ranked(None)),
+        ("best idea of the five papers, leaderboard |", ranked("paper")),
     ],
 )
 def test_the_table_is_that_of_the_measured_numbers(begins: str, row: Row) -> None:
@@ -40,7 +40,7 @@ def test_every_row_has_its_seeds_and_kept_its_promise() -> None:
             assert len({line["seed"] for line in mine}) == len(mine) == 16
             assert all(line["verified"] <= epsilon * (1 + 1e-9) for line in mine)
     mean, _ = interval([line["accuracy"] for line in lines if (line["row"], line["epsilon"]) == ("digits", 8)])
-    assert f"all of a client: {mean:.0f} % at epsilon 8" in README
+    assert f"all of a client's data: {mean:.0f} % at epsilon 8" in README
 
 
 FEATURES = (ROOT / "docs" / "features.md").read_text()

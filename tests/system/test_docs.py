@@ -25,7 +25,7 @@ COMMANDS = commands()
 HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
 #: No page is longer, in lines; a page that is not named here may have 200.
 LONGEST = {
-    "README.md": 80,
+    "README.md": 100,
     "docs/methods.md": 235,
     "docs/tutorial.md": 99,
     "docs/epsilons.md": 160,
