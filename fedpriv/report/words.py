@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: The one definition of each term; docs/epsilons.md shows it.
 UNITS = {
     "client": "all data of one client",
     "example": "one training example",
@@ -135,7 +136,7 @@ def threat_sentence(privacy: Mapping[str, Any]) -> str:
     )
 
 
-#: Up to each epsilon: what it promises.
+#: Up to each epsilon: what it promises. The project's only scale, which docs/epsilons.md shows.
 WORTH = ((1.0, "a strong promise"), (4.0, "a real promise"), (10.0, "a modest promise"))
 NEXT_TO_NOTHING = 100.0
 #: Epsilons at which a page says what they promise, for readers who see one for the first time.

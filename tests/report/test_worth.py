@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from conftest import Outcome
 
-from fedpriv.report.words import worth
+from fedpriv.report.words import ADJACENCIES, NEXT_TO_NOTHING, OBSERVERS, UNITS, WORTH, promise, still_wrong, worth
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "epsilons.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,22 @@ def test_a_run_says_it_last_and_in_its_report(tmp_path: Path, cli: Callable[...,
     outcome = cli("num_clients=4", "clients_per_round=4", "num_rounds=1", "strategy=fedldp", f"hydra.run.dir={folder}")
     words = "promises next to nothing."
     assert words in outcome.out and words in (folder / "report.html").read_text()
+
+
+def test_the_page_has_the_same_scale() -> None:
+    rows = dict(re.findall(r"^\| ([\w ]+) \| (\w[\w ]* promise) \|", PAGE, re.MULTILINE))
+    top = WORTH[-1][0]
+    assert rows == {
+        **{f"up to {epsilon:g}": words for epsilon, words in WORTH},
+        f"above {top:g}": promise(top + 1),
+        f"{NEXT_TO_NOTHING:g} and more": promise(NEXT_TO_NOTHING),
+    }
+    errors = re.findall(r"\| ([\d.]+ %) at epsilon (\d+) \|", PAGE)
+    assert errors == [(still_wrong(epsilon), f"{epsilon:g}") for epsilon, _ in WORTH]
+
+
+def test_the_page_defines_every_term_in_the_words_of_the_reports() -> None:
+    for term, words in {**ADJACENCIES, **OBSERVERS}.items():
+        assert f"| `{term}` | {words}" in PAGE
+    for term, words in UNITS.items():
+        assert f"`{term}`: {words}" in PAGE
