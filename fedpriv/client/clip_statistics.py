@@ -62,7 +62,7 @@ class ClipStatistic:
         return self.events(SECURE_SUM)
 
     def exact_leak(self) -> str | None:
-        """Why it shows a function of the data without noise; None where it does not."""
+        """Reason this statistic leaks exact data, or None."""
         return None
 
     def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:

@@ -188,9 +188,7 @@ class Memories(Mapping[int, bytes]):
         return dict.fromkeys(self._list() if callable(self._list) else self._list)
 
     def changes(self, since: int) -> tuple[int, list[int]] | None:
-        """(what the clock shows now, the clients whose memory may have changed after it showed ``since``), which lists
-        nobody else; None where nobody knows.
-        """
+        """(current clock, clients whose memory possibly changed after ``since``); None if changes are not tracked."""
         return None if self._changes is None else self._changes(since)
 
     def __getitem__(self, client: int) -> bytes:

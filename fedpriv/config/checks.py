@@ -96,7 +96,7 @@ def _check_across_options(config: Config) -> None:
     if target is not None and limit is not None and target > limit:
         raise OptionError("privacy.target_epsilon", target, f"at most privacy.max_epsilon={limit} is allowed")
     if target is None and config.privacy.target_observer is not None:
-        words = "says against whom privacy.target_epsilon is met, which is null: null"
+        words = "requires privacy.target_epsilon, which is not set; allowed: null"
         raise OptionError("privacy.target_observer", config.privacy.target_observer, words)
     if config.engine.name != "ray" and config.engine.address is not None:
         raise OptionError("engine.address", config.engine.address, "only engine=ray joins a cluster; otherwise null")

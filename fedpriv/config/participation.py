@@ -49,10 +49,12 @@ def check_participation(config: Config) -> None:
     limit = server.get("participations")
     if plan == "sampled":
         if limit is not None:
-            raise OptionError(LIMIT, limit, f"{OPTION}=sampled knows no limit; allowed: null, or {OPTION}=balanced")
+            raise OptionError(
+                LIMIT, limit, f"{OPTION}=sampled has no participation limit; allowed: null, or {OPTION}=balanced"
+            )
         return
     if server.get("client_sampling", "fixed") != "fixed":
-        words = "cohorts of a plan are no Poisson sample (strategy.server.client_sampling): allowed: sampled"
+        words = "planned cohorts are not a Poisson sample (strategy.server.client_sampling); allowed: sampled"
         raise OptionError(OPTION, plan, words)
     asked = f"num_rounds={config.num_rounds} rounds of {config.clients_asked} clients"
     if plan == "once":

@@ -56,9 +56,10 @@ def _check_protocol(config: Config, threshold: int | None, colluders: int) -> No
         words = f"fewer than a third of the {clients} clients may collude, or name strategy.server.threshold"
         raise OptionError("strategy.client.colluders", colluders, words)
     if (opening := max(chosen, least)) > config.clients_per_round:
-        words = f"the round closes at {config.clients_per_round} replies, and {opening} clients open a sum"
-        way = "name strategy.server.threshold" if least <= config.clients_per_round else "ask fewer"
-        raise OptionError("over_selection", config.over_selection, f"{words}: {way}")
+        replies = config.clients_per_round
+        words = f"unmasking needs {opening} clients but rounds close at {replies} replies"
+        way = f"set strategy.server.threshold to {least} to {replies}, or " if least <= replies else ""
+        raise OptionError("over_selection", config.over_selection, f"{words}; {way}lower over_selection")
 
 
 #: What of a run's options members of a sum need not agree on, by the beginning of its name, with the reason. All others

@@ -46,16 +46,16 @@ def without_central_clipping(strategy: dict[str, Any]) -> None:
 def check_central(server: dict[str, Any], client: dict[str, Any]) -> None:
     """Raises `OptionError` where ``form`` or the clip norm does not fit the rest."""
     if client.get("form") == "central" and server["client_sampling"] != "poisson":
-        words = "the guarantee of form=central holds for Poisson samples of clients: poisson"
+        words = "the guarantee of form=central holds for Poisson samples of clients; allowed: poisson"
         raise OptionError("strategy.server.client_sampling", server["client_sampling"], words)
     if client.get("form") == "central" and server["min_replies"] != 1:
-        words = "with form=central nobody must learn how many were drawn, so no round ends the run: 1"
+        words = "with form=central, stopping on few replies would reveal the sample size; allowed: 1"
         raise OptionError("strategy.server.min_replies", server["min_replies"], words)
     if client.get("clipping") == "quantile":
         if client["form"] != "central":
             words = (
-                "only a trusted server (strategy.client.form=central) moves C for dpfedavg: fixed; strategy=fedldp has"
-                " the rule with noise by each client"
+                "dpfedavg adapts the clip norm only with strategy.client.form=central; allowed: fixed, or "
+                "strategy=fedldp, where each client adds noise to the statistic"
             )
             raise OptionError("strategy.server.clipping", "quantile", words)
         if not server["floor"] <= client["clip_norm"] <= server["norm_bound"]:
@@ -69,7 +69,7 @@ class DPFTRLServerOptions(MatrixOptions, ServerOptions):
     )
     client_sampling: Literal["fixed"] = Field(description="the guarantee needs no sample")  # type: ignore[assignment]
     weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
-    min_replies: int = Field(ge=1, le=1, description="nothing may hang on how many answered: 1")
+    min_replies: int = Field(ge=1, le=1, description="1: the guarantee must not depend on how many clients replied")
     rounds: int = Field(ge=1, description="T")
 
 
@@ -78,11 +78,11 @@ class DPFTRLClientOptions(MatrixOptions, ClientOptions):
 
 
 def check_matrix(server: dict[str, Any], client: dict[str, Any], num_rounds: int, over_selection: float) -> None:
-    """Raises `OptionError` where the halves do not agree, a band is longer than the run, or whose update counts hangs
-    on who else answered.
+    """Raises `OptionError` if server and client options differ, a band is longer than the run, or which updates count
+    depends on the other clients' replies.
     """
     if over_selection > 1:
-        words = "where a client is silent another's update would take its place, and the sum move by both: 1"
+        words = "a replacement client would change the sum twice; allowed: 1"
         raise OptionError("over_selection", over_selection, words)
     for name in MatrixOptions.model_fields:
         if server[name] != client[name]:

@@ -36,22 +36,22 @@ def kept_between_runs() -> Iterator[None]:
 
 
 def keeping() -> bool:
-    """Whether a next run may come."""
+    """Whether another run may follow in this process."""
     return bool(_depth)
 
 
 def keep(pool: Kept) -> None:
-    """In the place of what has waited so far."""
+    """Keep this pool for the next run; end the previous one."""
     end_kept()
     _waiting.append(pool)
 
 
 def take_kept() -> Kept | None:
-    """What waits, if anything does; whoever takes it ends it."""
+    """Return the kept pool or None. The caller must end it."""
     return _waiting.pop() if _waiting else None
 
 
 def end_kept() -> None:
-    """Ends what waits."""
+    """End the kept pool, if there is one."""
     while _waiting:
         _waiting.pop().end()

@@ -191,7 +191,7 @@ class Session:
         self.overdue = (self.overdue | set(current.lost)) - {reply.client for reply in current.replies}
 
     def _book_the_asked(self, clients: Sequence[int]) -> None:
-        """Before the messages go out: in a deployment, whose clients' ledgers are out of sight."""
+        """In a deployment, charge selected clients before sending; the server cannot read their ledgers."""
         if self.planned is not None:
             self.accounts.book(self.planned.ask(clients, self.strategy.current.number, self.attempt))
 

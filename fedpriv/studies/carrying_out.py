@@ -33,8 +33,8 @@ REFUSED = "refused"
 
 
 def find(job: Job, folder: Path) -> RunRecord | None:
-    """The record of a job that is done, whichever commit made it; it is known by its name, the digest of its options.
-    None where there is none, or one that holds what such a record held once.
+    """The record of a finished job, whichever commit made it; the job's name is the digest of its options.
+    None if missing or in an old format.
     """
     record = _read(folder / job.name / RECORD_FILE)
     return record if record is not None and record.form == FORMS[job.kind] else None

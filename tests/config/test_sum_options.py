@@ -117,7 +117,9 @@ def test_a_round_that_closes_before_enough_can_sign_is_refused() -> None:
         return compose(["strategy=ddgauss", *PROTOCOL, *size, *named])
 
     t = graph_of(1000, None, 400)[1]
-    with pytest.raises(OptionError, match=f"over_selection=1.5: the round closes at {t - 1} replies, and {t} clients"):
+    with pytest.raises(
+        OptionError, match=f"over_selection=1.5: unmasking needs {t} clients but rounds close at {t - 1}"
+    ):
         composed(t - 1)
     composed(t)
 

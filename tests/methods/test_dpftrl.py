@@ -248,7 +248,7 @@ def test_a_wrong_option_says_what_is_allowed(options: tuple[str, ...], words: st
 
 def test_nobody_takes_the_place_of_a_silent_client() -> None:
     """Two of three asked would be added up: without one of them the third is, and the sum moves by both, not by C."""
-    with pytest.raises(OptionError, match=r"over_selection=1\.5: where a client is silent another's update"):
+    with pytest.raises(OptionError, match=r"over_selection=1\.5: a replacement client would change the sum twice"):
         compose(["strategy=dpftrl", "num_clients=8", "clients_per_round=2", "over_selection=1.5"])
 
 
