@@ -1,6 +1,6 @@
 """What an audit shows of every method at the run's own dimension, and whether it sees a fault.
 
-    python -m benchmarks.bench_audits [--trials 6000] [--write docs/attacks.md]
+    python -m benchmarks.bench_audits [--trials 6000] [--write docs/results/attacks.md]
 
 Every method as it comes, with 20 clients in 2 rounds on digits, at epsilon 4 where its noise can be chosen. Audit
 seed 0, confidence 0.95. `expected` is what the best attack on the verified privacy curve shows in 95 % of audits. The

@@ -1,6 +1,6 @@
 # The server of a deployment (docs/deploy.md). Build it from the project's folder: -f deploy/superlink.Dockerfile .
 # No key is in it: credentials are mounted.
-# The tag is for readers: the digest decides (docs/deploy.md, "Containers").
+# The tag is for readers: the digest decides (docs/upkeep.md, "Containers").
 ARG BASE_IMAGE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 FROM ${BASE_IMAGE}
 

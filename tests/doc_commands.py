@@ -1,4 +1,4 @@
-"""The commands in README.md and docs/*.md: which there are, and how each is carried out.
+"""The commands in README.md, docs/*.md and docs/results/*.md: which there are, and how each is carried out.
 
 A command is every line of an indented block and of a fenced block for a shell (or for nothing in particular), and every
 ``python -m ...`` or ``make ...`` in the text. Behind it a block for ``text`` holds lines that it prints. A block for
@@ -81,6 +81,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/methods/test_fedonce.py::test_mnist_is_learned_within_eight",
     ),
     (
+        r"python -m tools\.mark_results .*",
+        "needs the results of studies",
+        "tests/studies/test_reproduction.py::test_a_fresh_checkout_goes_on_from_the_lines_of_a_study",
+    ),
+    (
         r"python -m tools\.private_runs (choices|figures) DATA",
         "hours, and the real pictures",
         "tests/report/test_private_figure.py::test_the_runs_are_made_once_each",
@@ -155,7 +160,8 @@ class OwnFile:
 
 
 def pages() -> list[str]:
-    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    own = (path for place in ("docs", "docs/results") for path in sorted((ROOT / place).glob("*.md")))
+    return ["README.md", *(str(path.relative_to(ROOT)) for path in own)]
 
 
 def blocks(text: str) -> Iterator[tuple[str, int, list[str]]]:

@@ -1,4 +1,4 @@
-"""SECURITY.md's table of methods against the code, so that the page cannot go stale."""
+"""docs/protection.md's table of methods against the code, so that the page cannot go stale; SECURITY.md's links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fedpriv.deployment.policy import Booked, Limits, Policy, UnitBudget, too_de
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.events import Entry, Threat
 
-PAGE = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "protection.md").read_text()
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split("|"))
     for line in PAGE.splitlines()
@@ -126,9 +127,9 @@ def test_nothing_is_booked_under_another_threat_alone(options: str, variant: str
     assert all(count <= seen[client.threat] for count in seen.values())
 
 
-def test_the_page_names_what_exists() -> None:
-    root = Path(__file__).resolve().parents[2]
-    for path in re.findall(r"\]\(((?!http)[^)]+)\)", PAGE):
-        assert (root / path).exists(), path
-    for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", PAGE):
-        assert (root / (module.replace(".", "/") + ".py")).exists(), module
+def test_security_names_what_exists() -> None:
+    page = (ROOT / "SECURITY.md").read_text()
+    for path in re.findall(r"\]\(((?!http)[^)#]+)[^)]*\)", page):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", page):
+        assert (ROOT / (module.replace(".", "/") + ".py")).exists(), module

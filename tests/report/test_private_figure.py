@@ -43,7 +43,7 @@ def test_every_row_has_its_seeds_and_kept_its_promise() -> None:
     assert f"all of a client's data: {mean:.0f} % at epsilon 8" in README
 
 
-FEATURES = (ROOT / "docs" / "features.md").read_text()
+FEATURES = (ROOT / "docs" / "results" / "features.md").read_text()
 #: A line of the table of choices -> its variants.
 CHANGED = {
     "nothing": ["as it is"],
@@ -96,12 +96,12 @@ def test_the_page_of_methods_and_features_have_the_digits_measured() -> None:
     eight, four, two, one = (measured("digits")[epsilon] for epsilon in (8, 4, 2, 1))
     assert "has " + ", ".join(f"{mean:.1f} ± {half:.1f}" for mean, half in (one, two, four)) in FEATURES
     row = f"{eight[0]:.1f} ± {eight[1]:.1f}; at epsilon 4, 2, 1: {four[0]:.1f}, {two[0]:.1f}, {one[0]:.1f}"
-    assert row in (ROOT / "docs" / "methods.md").read_text()
+    assert row in (ROOT / "docs" / "fedonce.md").read_text()
 
 
 @pytest.mark.parametrize("what", ["figures", "choices"])
 def test_the_runs_are_made_once_each(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of docs/features.md, on 48 small pictures."""
+    """The commands of docs/results/features.md, on 48 small pictures."""
     write_mnist(tmp_path / "data", 48, 16, (8, 8))
     options = ("dataset=mnist", "dataset.root={data}", "model=linear", "num_rounds=1", "num_clients=4")
     small = (*options, "clients_per_round=4", "local.batch_size=4", f"dataset.cache={tmp_path / 'cache'}")

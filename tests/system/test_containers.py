@@ -1,4 +1,4 @@
-"""Container files and docs/deploy.md: linters pass, what they copy exists, programs take the commands."""
+"""Container files and the pages on deployment: linters pass, what they copy exists, programs take the commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BIN = Path(sys.executable).parent
 DOCKERFILES = [ROOT / "deploy/superlink.Dockerfile", ROOT / "deploy/supernode.Dockerfile"]
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
 NODES = [name for name in COMPOSE["services"] if name.startswith("node-")]
-DEPLOY = (ROOT / "docs/deploy.md").read_text()
+DEPLOY = "\n".join((ROOT / "docs" / name).read_text() for name in ("deploy.md", "upkeep.md"))
 
 
 def instructions(file: Path) -> list[tuple[str, str]]:
@@ -170,7 +170,7 @@ def test_the_servers_command_line_finds_it() -> None:
     }
 
 
-# --- docs/deploy.md --------------------------------------------------------------------------------------------
+# --- docs/deploy.md and docs/upkeep.md ---------------------------------------------------------------------------
 
 
 def commands() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""docs/deploy.md followed to the letter: its own commands, in its order, in a fresh folder, by real processes.
+"""docs/deploy.md and docs/upkeep.md followed to the letter: their commands, in order, by real processes in a fresh folder.
 
 The commands are read from the page. What is put in place of its words, and nothing else:
 
@@ -37,7 +37,7 @@ from processes import children, executors, state, threads, wait_until
 from deploy.rehearsal import BIN, copy_of, free_ports, patiently
 
 APP = Path(__file__).resolve().parents[2]
-PAGE = (APP / "docs/deploy.md").read_text()
+PAGE = "\n".join((APP / "docs" / name).read_text() for name in ("deploy.md", "upkeep.md"))
 COUNTS = {0: 800, 1: 650, 2: 900}  # dataset.examples of the page's run
 pytestmark = pytest.mark.timeout(1800)
 

@@ -64,7 +64,7 @@ def test_no_page_asks_another_host(site: Path) -> None:
 
 def test_the_search_knows_the_pages(site: Path) -> None:
     index = json.loads((site / "search/search_index.json").read_text())
-    assert {"sweeps.html", "notebook.html", "api.html"} <= {
+    assert {"experiments.html", "notebook.html", "api.html"} <= {
         entry["location"].partition("#")[0] for entry in index["docs"]
     }
 
