@@ -1,4 +1,4 @@
-"""docs/deploy.md and docs/upkeep.md followed to the letter: their commands, in order, by real processes in a fresh folder.
+"""docs/deploy.md and docs/upkeep.md followed to the letter: their commands, in order, by real processes.
 
 The commands are read from the page. What is put in place of its words, and nothing else:
 
