@@ -194,7 +194,7 @@ def sentence(found: Comparison) -> str:
     if found.outcome == "not decided":
         sign = "-" if (gap.mean or 0.0) < 0 else "+"
         alone = found.adjusted is not None and outcome(gap) != "not decided"
-        beside = f"; p = {found.adjusted:.2g} among all duels of the board" if alone else ""
+        beside = f"; p = {found.adjusted:.2g} among all pairwise tests of the board" if alone else ""
         return f"{at}, {one.name} against {other.name} is not decided: {sign}{points} ({sides}{beside})."
     return f"{at}, {one.name} {found.outcome} {other.name} by {points} ({sides})."
 

@@ -73,7 +73,8 @@ def totals(found: Found) -> Iterator[str]:
     if not found.papers:
         return
     duels = [(board, duel) for board in found.boards for duel in settled(board)]
-    yield "| paper | claims | hold | do not hold | not decided | cannot be tested here | duels won | lost | open |"
+    verdict_columns = "hold | do not hold | not decided | cannot be tested here"
+    yield f"| paper | claims | {verdict_columns} | pairwise tests won | lost | open |"
     yield f"|---|{'---|' * 8}"
     for name, paper in found.papers.items():
         verdicts = Counter(claim.verdict for claim in paper.claims)
@@ -88,8 +89,8 @@ def totals(found: Found) -> Iterator[str]:
     yield ""
     if found.boards:
         yield (
-            "A duel: an idea of the paper against a plain method on one of the boards, at the same epsilon; decided at "
-            "5 % for all duels of a board together (paired t-tests over seeds, Holm)."
+            "A pairwise test compares an idea of the paper with a plain method on one of the boards, at equal epsilon. "
+            "All pairwise tests of a board are decided together at 5 % (paired t-tests over seeds, Holm)."
         )
         yield ""
 
@@ -254,7 +255,7 @@ def _duels(boards: Sequence[Board]) -> str:
     ]
     which = f": {'; '.join(won)}" if won else ""
     return (
-        f"Ideas of the papers against plain methods at the same epsilon, {len(fought)} duels: "
+        f"Ideas of the papers against plain methods at the same epsilon, {len(fought)} pairwise tests: "
         f"{count['loses to']} lost, {count['not decided']} open, {count['beats']} won{which}."
     )
 

@@ -155,10 +155,10 @@ def test_duels_of_a_board_without_adjusted_values_are_decided_by_holm(committed:
     found = settled(board(old, duels=duels))
     assert [round(duel.adjusted or 9, 3) for duel in found] == [0.037, 0.06, 0.854]
     assert [duel.outcome for duel in found] == ["beats", "not decided", "not decided"]
-    (line,) = [one for one in said(board(old, duels=duels)) if "duels" in one]
-    assert line.endswith("3 duels: 0 lost, 2 open, 1 won: new against old at epsilon 8.")
+    (line,) = [one for one in said(board(old, duels=duels)) if "pairwise tests" in one]
+    assert line.endswith("3 pairwise tests: 0 lost, 2 open, 1 won: new against old at epsilon 8.")
     new = tuple(duel.model_copy(update={"adjusted": 0.01, "outcome": "loses to"}) for duel in duels)
-    assert "3 duels: 3 lost, 0 open, 0 won." in "".join(said(board(old, duels=new)))
+    assert "3 pairwise tests: 3 lost, 0 open, 0 won." in "".join(said(board(old, duels=new)))
 
 
 def test_the_choice_of_options_has_its_sentence(committed: Found) -> None:

@@ -147,7 +147,7 @@ def test_a_boards_duels_are_decided_together() -> None:
     words = verdicts(8.0, [plain, near], both, 10.0)
     assert words == [
         "At epsilon 8, NEAR against PLAIN is not decided: +0.9 ± 0.7 points "
-        f"(80.8 against 80.0 %; p = {both[0].adjusted:.2g} among all duels of the board)."
+        f"(80.8 against 80.0 %; p = {both[0].adjusted:.2g} among all pairwise tests of the board)."
     ]
 
 
