@@ -80,8 +80,8 @@ def _board(board: Board) -> Iterator[str]:
         yield (
             f"The {len(board.duels)} pairwise tests of this board compare every paper's idea with every plain method "
             "that learns, at every target. They are one family: differences are decided at 5 % for all of them "
-            "together (paired t-tests, Holm). Runs at a smaller epsilon keep a larger one too: whoever is behind has these as "
-            "well, p is the largest, and its best are named."
+            "together (paired t-tests, Holm). Runs at a smaller epsilon keep a larger one too: whoever is behind has "
+            "these as well, p is the largest, and its best are named."
         )
         yield ""
     for target in board.targets:
