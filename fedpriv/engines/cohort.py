@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from fedpriv.client.memory import ContextStore
 from fedpriv.client.one_path import Answered, Asked
 from fedpriv.common.cohort_messages import Refused, cohort_content
-from fedpriv.common.messages import STATISTICS, TRAIN, read_request
+from fedpriv.common.messages import EXCHANGE, STATISTICS, TRAIN, read_request
 from fedpriv.common.records import ARRAYS, CONFIG
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import parameters_of, refused_as, replied
@@ -51,9 +51,12 @@ def answers(
 ) -> list[Message]:
     """The replies of clients of one slice, each to its own message; ``app`` answers for one alone."""
     first = asked[0][0]
-    exchanges = {message.content[CONFIG].get("exchange", TRAIN) for message, _ in asked}  # type: ignore[union-attr]
+    if len(asked) == 1 or config.engine.faults:
+        return [app(message, context) for message, context in asked]
+    options = [message.content.get(CONFIG, {}) for message, _ in asked]  # a query has none
+    exchanges = {told.get(EXCHANGE, TRAIN) if told else None for told in options}
     same = all(message.content.get(ARRAYS) == first.content.get(ARRAYS) for message, _ in asked)
-    if len(asked) == 1 or config.engine.faults or not same or not exchanges <= {STATISTICS, TRAIN}:
+    if not same or not exchanges <= {STATISTICS, TRAIN}:
         return [app(message, context) for message, context in asked]
     requests = [
         Asked(client_of(message), ContextStore(context), read_request(message.content)) for message, context in asked

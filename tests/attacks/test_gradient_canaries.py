@@ -20,6 +20,7 @@ from fedpriv.engines.worker import Worker
 from fedpriv.privacy.auditor import Audit
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.runs.planning import make_plan
+from fedpriv.training.sequential import Clipping
 
 CONFIDENCE = 0.99
 
@@ -73,7 +74,7 @@ def a_tenth(value: torch.Tensor, sigma: float, noise: Any) -> torch.Tensor:
         ("fedpriv.client.example_level.add_normal_finely", no_noise),
         ("fedpriv.client.example_level.add_normal_finely", a_tenth),
         ("fedpriv.mechanisms.per_example.clip_factors", lambda norms, bound: torch.ones_like(norms)),
-        ("fedpriv.client.example_level.ExampleLevelClient.noise", lambda self, *key: SILENT),
+        ("fedpriv.client.half.Half.noise", lambda self, *key: SILENT),
     ],
 )
 def test_planted_faults_are_contradicted(place: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +106,7 @@ def test_a_batch_with_canaries_is_clipped_and_counted_like_any_other() -> None:
     mine = canaries.positions < 100
     assert len(batch) == 100 - mine.sum() + (mine & canaries.present).sum()
     theta = worker.initial_model
-    found = worker.trainer.clipped_sum(theta, batch, 0.5)
+    (found,) = worker.trainer.clipped_sums([Clipping(theta, batch, 0.5)])
     ordinary = plain.trainer.clipped_sum(
         theta, plain.local_data(0, np.setdiff1d(np.arange(100), canaries.positions)), 0.5
     )

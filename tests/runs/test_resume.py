@@ -100,8 +100,8 @@ def dies_at(owner: object, name: str, call: int, half: bool = False) -> Callable
 
 PHASES = {
     "before anything but config.yaml": dies_at(Session, "__init__", 1),
-    "first client of the first round": dies_at(client.Client, "_check_budget", 1),
-    "a client's training in the middle of a round": dies_at(client.Client, "_check_budget", 3 * 4 + 2),
+    "first client of the first round": dies_at(client.Client, "check_budget", 1),
+    "a client's training in the middle of a round": dies_at(client.Client, "check_budget", 3 * 4 + 2),
     "before the ledger of round 5": dies_at(ledger.LedgerFile, "append", 5),
     "half of the ledger's lines of round 5": dies_at(os, "write", 5, half=True),
     "between ledger and metrics": dies_at(files.JsonLines, "append", 5),
