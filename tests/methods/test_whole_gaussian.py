@@ -167,7 +167,7 @@ def test_the_audit_attacks_the_sum_at_the_floor(method: str, rule: str, monkeypa
 
     monkeypatch.setattr(release_audit, "ALL_NUMBERS", 1.5e7)  # whole-number noise takes ten times as long to draw
     right = found()
-    assert 0.35 * right.verified < right.audit.epsilon_lower < right.verified
+    assert 0.3 * right.verified < right.audit.epsilon_lower < right.verified
     whole = SumGrid.noise
 
     def half(self: SumGrid, sigma: float, shape: Any, source: Any, clients: int = 1) -> torch.Tensor:
