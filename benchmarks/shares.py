@@ -28,7 +28,7 @@ TRAINING, PRIVACY, MESSAGES, AGGREGATION, EVALUATION = PARTS = (
     "evaluation",
 )
 #: A client half's work for privacy: noise and costs, keys where bits are shared.
-ASKED = ("_check_budget", "_noise", "_key", "_seeds", "_join")
+ASKED = ("_key", "_seeds", "_join")
 
 
 class Stopwatch:
@@ -68,6 +68,7 @@ class Stopwatch:
 @contextmanager
 def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Iterator[None]:
     """Times the parts of runs that use these client and server classes."""
+    from fedpriv.client.half import Half
     from fedpriv.engines.worker import Worker
     from fedpriv.runs.session import Session
     from fedpriv.training.sequential import SequentialTrainer
@@ -76,7 +77,8 @@ def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Itera
         (MESSAGES, server, ("start",)),  # all that belongs to no other part
         (TRAINING, Worker, ("local_data",)),
         (TRAINING, SequentialTrainer, ("train", "clipped_sum")),
-        (PRIVACY, client, ("releasing", "release", "measure", "price", "entries", *ASKED)),
+        (PRIVACY, client, ("releasing", "release", "measure", "price", *ASKED)),
+        (PRIVACY, Half, ("entries", "check_budget")),
         (PRIVACY, Session, ("_collect", "_epsilon_so_far")),
         (AGGREGATION, server, ("aggregate",)),
         (EVALUATION, Session, ("_evaluate",)),

@@ -30,7 +30,7 @@ def client_class(config: Config) -> type[Client]:
             "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"
         )
     for name, instead in FIXED.items():
-        if getattr(found, name, None) is not getattr(Client, name, None):
+        if any(name in vars(kind) for kind in found.__mro__[: found.__mro__.index(Client)]):
             words = f"{found.__name__} has its own `{name}`, which all methods share; allowed: {instead}"
             raise OptionError("strategy.client._target_", found.__name__, words)
     return found

@@ -19,16 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import (
-    BudgetSpent,
-    Charge,
-    Figure,
-    Release,
-    Trained,
-)
+from fedpriv.client.contract import BudgetSpent, Charge, Release, Trained
 from fedpriv.client.half import Half
 from fedpriv.client.memory import Answer, ClientMemory, MemoryStore, StaleRequest, Waiting, read_memory, repeated_answer
-from fedpriv.client.states import Row, form_of_state, row_of, rows_of, stacked
+from fedpriv.client.states import Row, form_of_state, numbers, row_of, rows_of, stacked
 from fedpriv.common.messages import STATISTICS, Outgoing, Request, place
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise_sources import CohortNoise
@@ -158,8 +152,10 @@ class Participation:
         for members in alike.values():
             try:
                 group = self._group(members, received, found)
-            except Exception as error:  # of what the server sent, which is the same for all of them
-                found.refused |= {one.client: error for one, _ in members}
+            except Exception as error:
+                if len(members) > 1:  # whose it is shows where each is alone
+                    raise
+                found.refused[members[0][0].client] = error
             else:
                 groups += [group] if group is not None else []
         return groups
@@ -213,7 +209,7 @@ class Participation:
             method, theta = self._prepared(stayed, received)
         memories = [memory for _, memory in stayed]
         states = [memory.state for memory in memories]
-        rows = self.kind.why_single is None
+        rows = not self.apart
         state = method.load_state(stacked(method.State, states) if rows else states[0])
         return _Group(
             method, [one for one, _ in stayed], memories, [charges for _, charges in admitted], rows, state, theta
@@ -228,7 +224,7 @@ class Participation:
         method.prepare(one.request)
         if received is None:
             return method, torch.zeros(0)
-        return method, method.start_from(method.opened(torch.from_numpy(received)), memory, one.request)
+        return method, method.start_from(method.opened(torch.tensor(received)), memory, one.request)
 
     @staticmethod
     def _prices(
@@ -259,16 +255,22 @@ class Participation:
         return [self._released(group, *trained) for group, trained in zip(groups, self._trained(groups), strict=True)]
 
     def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
-        """(updates [rows, d], losses [rows]) of every group."""
-        kind = groups[0].method
-        clients = [one.client for group in groups for one in group.members]
-        rngs = [group.method.batches(one.request, one.client) for group in groups for one in group.members]
-        theta = groups[0].theta
-        if kind.traits.keeps_layers:  # then groups are single clients
-            theta = torch.stack([group.theta for group in groups])
-        updates, losses = self.train(clients, rngs, theta, kind.proximal_mu, _drifts(groups))
-        sizes = [len(group.members) for group in groups]
-        return list(zip(updates.split(sizes), losses.split(sizes), strict=True))
+        """(updates [rows, d], losses [rows]) of every group; those that train in the same form are one batch."""
+        drifts = [group.method.drift(group.state) for group in groups]
+        forms = [(group.method.proximal_mu, drift is None) for group, drift in zip(groups, drifts, strict=True)]
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        for form in dict.fromkeys(forms):
+            chosen = [number for number, own in enumerate(forms) if own == form]
+            some = [groups[number] for number in chosen]
+            asked = [(group, one) for group in some for one in group.members]
+            rngs = [group.method.batches(one.request, one.client) for group, one in asked]
+            pulls = [_each(group, drifts[number]) for number, group in zip(chosen, some, strict=True) if not form[1]]
+            updates, losses = self.train(
+                [one.client for _, one in asked], rngs, _starts(some), form[0], torch.cat(pulls) if pulls else None
+            )
+            sizes = [len(group.members) for group in some]
+            found |= zip(chosen, zip(updates.split(sizes), losses.split(sizes), strict=True), strict=True)
+        return [found[number] for number in range(len(groups))]
 
     @staticmethod
     def _released(group: _Group, updates: Tensor, losses: Tensor) -> list[Row]:
@@ -361,11 +363,6 @@ class Participation:
         return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
 
 
-def numbers(figures: Mapping[str, Figure]) -> dict[str, float]:
-    """The figures of one client."""
-    return {name: float(value) for name, value in figures.items()}
-
-
 def alone(client: Half) -> Participation:
     """Of one client at its own site."""
     site = client._site()
@@ -382,15 +379,18 @@ def alone(client: Half) -> Participation:
         return found.update.unsqueeze(0), torch.tensor([found.loss], dtype=torch.float64)
 
     clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none
-    return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip)
+    return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip, apart=True)
 
 
-def _drifts(groups: Sequence[_Group]) -> Tensor | None:
-    """What is added to every gradient of each client [clients, d], in the order of the groups; None: nothing."""
-    drifts = [group.method.drift(group.state) for group in groups]
-    found = [
-        drift.expand(len(group.members), group.theta.numel())
-        for group, drift in zip(groups, drifts, strict=True)
-        if drift is not None
-    ]
-    return torch.cat(found) if found else None
+def _each(group: _Group, vector: Tensor | None) -> Tensor:
+    """A vector [d] or [rows, d] as one for each row."""
+    assert vector is not None, "the form says so"
+    return vector.expand(len(group.members), group.theta.numel())
+
+
+def _starts(groups: Sequence[_Group]) -> Tensor:
+    """Where training starts: one model [d] for all, or each client's own [clients, d]."""
+    first = groups[0].theta
+    if all(group.theta is first or torch.equal(group.theta, first) for group in groups):
+        return first
+    return torch.cat([_each(group, group.theta) for group in groups])

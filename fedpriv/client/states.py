@@ -4,7 +4,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -120,3 +120,8 @@ def _column(value: Figure, many: int) -> list[float]:
     if isinstance(value, Tensor):
         return value.double().expand(many).tolist()
     return [float(value)] * many
+
+
+def numbers(figures: Mapping[str, Figure]) -> dict[str, float]:
+    """The figures of one client."""
+    return {name: float(value) for name, value in figures.items()}

@@ -70,11 +70,14 @@ class Node:
             yield gate
 
     def effective(self, config: Config) -> Config:
-        """A run's configuration on this machine: own pictures, own cache, secure noise and sampling."""
+        """A run's configuration on this machine: own pictures, own cache, secure noise and sampling, and the trainer of
+        one client, whatever a server says.
+        """
         own = {"root": str(self.data), "cache": str(self.data / PRIVATE / "cache"), "test_root": None}
         dataset = config.dataset.model_copy(update=own)
         privacy = config.privacy.model_copy(update={"rng": "secure"})
-        return config.model_copy(update={"dataset": dataset, "privacy": privacy, "run_dir": None})
+        engine = config.engine.model_copy(update={"trainer": "sequential"})
+        return config.model_copy(update={"dataset": dataset, "privacy": privacy, "engine": engine, "run_dir": None})
 
     def note(self, code: Refusal, reason: str) -> None:
         """For the operator: see `note_refusal`."""

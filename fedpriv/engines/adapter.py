@@ -136,9 +136,7 @@ def _train(config: Config, message: Message, context: Context) -> Message:
         raise PolicyRefused("node-config names no policy: this machine answers simulations only")
 
     if not config.engine.faults:
-        worker = worker_for(config)
-        identity, run_id = _identity(config, context)
-        asked = Asked(_partition(context), _store(config, context), request, identity, run_id)
+        worker, asked = worker_for(config), asked_of(config, context, request)
         if request.exchange not in (STATISTICS, TRAIN):
             return _answer(config, message, worker.half([asked]), request, config.privacy.rng == "seeded")
         found = worker.participation.answer([asked], parameters_of(worker, message, request))
@@ -225,6 +223,11 @@ def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
     from fedpriv.common.identities import read_identity  # cryptography: only where it is needed
 
     return read_identity(*(Path(str(path)) for path in paths)), context.run_id
+
+
+def asked_of(config: Config, context: Context, request: Request) -> Asked:
+    """A simulated client with its memory and what it is asked."""
+    return Asked(_partition(context), _store(config, context), request, *_identity(config, context))
 
 
 def _store(config: Config, context: Context) -> MemoryStore:

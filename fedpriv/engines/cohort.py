@@ -8,14 +8,12 @@ from typing import TypeVar
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedpriv.client.memory import ContextStore
-from fedpriv.client.one_path import Answered, Asked
+from fedpriv.client.one_path import Answered
 from fedpriv.common.cohort_messages import Refused, cohort_content
-from fedpriv.common.messages import EXCHANGE, STATISTICS, TRAIN, read_request
-from fedpriv.common.records import ARRAYS, CONFIG
+from fedpriv.common.messages import STATISTICS, TRAIN, read_request
+from fedpriv.common.records import ARRAYS
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import parameters_of, refused_as, replied
-from fedpriv.engines.grid import client_of
+from fedpriv.engines.adapter import asked_of, parameters_of, refused_as, replied
 from fedpriv.engines.worker import worker_for
 
 T = TypeVar("T")
@@ -50,19 +48,24 @@ def answers(
     config: Config, asked: Sequence[tuple[Message, Context]], app: Callable[[Message, Context], Message]
 ) -> list[Message]:
     """The replies of clients of one slice, each to its own message; ``app`` answers for one alone."""
-    first = asked[0][0]
-    if len(asked) == 1 or config.engine.faults:
-        return [app(message, context) for message, context in asked]
-    options = [message.content.get(CONFIG, {}) for message, _ in asked]  # a query has none
-    exchanges = {told.get(EXCHANGE, TRAIN) if told else None for told in options}
-    same = all(message.content.get(ARRAYS) == first.content.get(ARRAYS) for message, _ in asked)
-    if not same or not exchanges <= {STATISTICS, TRAIN}:
-        return [app(message, context) for message, context in asked]
-    requests = [
-        Asked(client_of(message), ContextStore(context), read_request(message.content)) for message, context in asked
-    ]
-    worker = worker_for(config)
-    found = worker.participation.answer(requests, parameters_of(worker, first, requests[0].request))
+    together = None if len(asked) == 1 or config.engine.faults else _together(config, asked)
+    return [app(message, context) for message, context in asked] if together is None else together
+
+
+def _together(config: Config, asked: Sequence[tuple[Message, Context]]) -> list[Message] | None:
+    """The replies of a cohort; None where these messages are not those of one exchange for different clients."""
+    first, worker = asked[0][0], worker_for(config)
+    if any(message.content.get(ARRAYS) != first.content.get(ARRAYS) for message, _ in asked):
+        return None
+    try:
+        requests = [asked_of(config, context, read_request(message.content)) for message, context in asked]
+        exchanges = {one.request.exchange for one in requests}
+        if len(exchanges) > 1 or not exchanges <= {STATISTICS, TRAIN} or len({o.client for o in requests}) < len(asked):
+            return None
+        received = parameters_of(worker, first, requests[0].request)
+    except Exception:  # each client says what is wrong with its message
+        return None
+    found = worker.participation.answer(requests, received)
     return [replied(config, found, one, message) for one, (message, _) in zip(requests, asked, strict=True)]
 
 
@@ -70,9 +73,13 @@ def answer_for_all(
     config: Config, message: Message, clients: Sequence[int], contexts: Mapping[int, Context]
 ) -> Message:
     """The one reply of these clients, of those that a message for many asks."""
-    worker, request = worker_for(config), read_request(message.content)
-    asked = [Asked(client, ContextStore(contexts[client]), request) for client in clients]
-    found = worker.participation.answer(asked, parameters_of(worker, message, request))
+    worker = worker_for(config)
+    try:
+        request = read_request(message.content)
+        asked = [asked_of(config, contexts[client], request) for client in clients]
+        found = worker.participation.answer(asked, parameters_of(worker, message, request))
+    except Exception as error:  # of what the server sent
+        found = Answered(refused=dict.fromkeys(clients, error))
     return Message(_content(config, clients, found), reply_to=message)
 
 

@@ -37,6 +37,9 @@ class Workplace(Protocol):
     def method(self) -> Any: ...
 
     @property
+    def maker(self) -> Any: ...
+
+    @property
     def data(self) -> Any: ...
 
     @property
@@ -67,15 +70,17 @@ def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
     initial = worker.initial_parameters()
     received = np.zeros(plain.numbers_down(initial.size), np.float32)
     received[: initial.size] = initial
+    examples = worker.data.num_examples(0)
     nothing = LocalData(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 
     def half(asked: Sequence[Asked]) -> Client:
-        """With noise that is there twice, and without limits."""
-        found = worker.half(asked)
-        assert found.site is not None, "it was made with one"
+        """With noise that is there twice, without limits, and with one declared count: else they were no rows."""
+        site = worker.half(asked).site
+        assert site is not None, "it was made with one"
         free: dict[str, Any] = {"rng": "seeded", "max_epsilon": None, "participations": None, "test": None}
-        found.site = replace(found.site, load_data=lambda rows=None: nothing, **free)
-        return found
+        site = replace(site, load_data=lambda rows=None: nothing, num_examples=examples, **free)
+        made: Client = worker.maker.make(site, examples)
+        return made
 
     def train(some: Sequence[int], rngs: Any, theta: Tensor, mu: float, drifts: Tensor | None) -> tuple[Tensor, Tensor]:
         own = updates[torch.tensor(some)]
@@ -83,7 +88,7 @@ def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
 
     def answers(apart: bool) -> list[Any]:
         stores = {client: ContextStore(empty_context(0, 0, 0, 0)) for client in clients}
-        path = Participation(worker.method, half, worker.data.num_examples, train, worker.trainer.clipped_sums, apart)
+        path = Participation(worker.method, half, lambda _: examples, train, worker.trainer.clipped_sums, apart)
         told = []
         for number in range(1, ROUNDS + 1):
             asked = [Asked(client, stores[client], Request(number, 0)) for client in clients]

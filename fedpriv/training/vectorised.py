@@ -70,7 +70,7 @@ def one_thread() -> Iterator[None]:
 
 
 class VectorisedTrainer(SequentialTrainer):
-    """Computes the requests of several clients as one batch, and a single `train` or `clipped_sum` as its base does."""
+    """Computes `train_all` and `clipped_sums` as one batch; `train` and `clipped_sum` are those of its base."""
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         super().__init__(model, config, precision)
@@ -121,9 +121,11 @@ class VectorisedTrainer(SequentialTrainer):
         return found
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
-        """As `train_rows`, for clients that bring their own pictures."""
+        """As `train_rows`, for clients that bring their own pictures. Raises ValueError for several forms."""
         if not requests:
             return []
+        if len({(one.proximal_mu, one.drift is None) for one in requests}) > 1:
+            raise ValueError("one batch has one mu, and all of its clients have a drift or none has")
         drifts = [one.drift for one in requests if one.drift is not None]
         counts = [len(one.data) for one in requests]
         images = torch.cat([one.data.images for one in requests])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,22 @@ class Careful(FedLDPClient):
     in_rows = True
 
 
+class FirstNumbers(FedLDPClient):
+    """Forgot that rows come first: of several clients it takes clients where it means coordinates."""
+
+    in_rows = True
+
+    def perturb(self, update: Any, state: Any, noise: Any) -> Release:
+        return super().perturb(torch.cat([update[:1], update[1:]]) * 2 if len(update) > 3 else update, state, noise)
+
+
+class Counted(ByTheMean):
+    """Priced by its count: clients of other counts are no rows of one computation, but of the trial they are."""
+
+    in_rows = True
+    traits = replace(FedLDPClient.traits, needs_facts=True)
+
+
 class Releasing(FedLDPClient):
     """Another release, in the one place where a participation makes it: no way around it."""
 
@@ -91,7 +108,7 @@ def test_a_half_that_keeps_clients_apart_has_one_message_for_all(monkeypatch: py
     config = config.model_copy(update={"privacy": config.privacy.model_copy(update={"max_epsilon": 1e-3})})
     monkeypatch.setitem(globals(), "Chosen", Careful)
     assert Worker(config).why_single_messages is None
-    for kind in (ByTheMean, OneDraw, OnceMore):
+    for kind in (ByTheMean, OneDraw, OnceMore, FirstNumbers, Counted):
         monkeypatch.setitem(globals(), "Chosen", kind)
         assert kind.__name__ in str(Worker(config).why_single_messages)
 

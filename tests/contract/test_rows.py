@@ -375,3 +375,66 @@ def test_a_draw_that_is_nobodys_is_refused(shape: Any) -> None:
         noise.words(4)
     with pytest.raises(ValueError):
         noise.permutation(4)
+
+
+# --- what must not touch another client ------------------------------------------------------------------
+
+
+class OwnTraining(FedLDPClient):
+    """mu, drift and start are each client's own; the second client has no drift."""
+
+    in_rows = False
+
+    @property
+    def proximal_mu(self) -> float:
+        return 0.1 * self._site().client
+
+    def drift(self, state: Any) -> torch.Tensor | None:
+        client = self._site().client
+        return None if client % 2 else torch.full((650,), float(client))
+
+    def opened(self, received: torch.Tensor) -> torch.Tensor:
+        received += self._site().client  # in place, too
+        return received
+
+
+def test_what_training_takes_is_each_clients_own(one_by_one: Callable[[], None]) -> None:
+    target = "strategy.client._target_=test_rows.OwnTraining"
+    together = Told(config_of("strategy=fedldp", target, "num_rounds=2"))
+    one_by_one()
+    assert together.rounds == Told(config_of("strategy=fedldp", target, "num_rounds=2")).rounds
+
+
+class Dearer(FedLDPClient):
+    in_rows = True
+
+    def charges(self, state: Any) -> Any:
+        if self.site is not None and 3 in self.site.clients:
+            raise ValueError("client 3 has no price")
+        return super().charges(state)
+
+
+def test_an_error_of_one_clients_price_is_its_own() -> None:
+    told = Told(config_of("strategy=fedldp", "strategy.client._target_=test_rows.Dearer", "clients_per_round=14"))
+    assert {client for row in told.rounds for client in row[5]} == {3}
+
+
+@pytest.mark.parametrize("trainer", ["sequential", "vectorised"])
+def test_a_model_of_another_length_is_refused_by_each_client(trainer: str) -> None:
+    config, worker, _ = resolve(config_of("strategy=coqfl", f"engine.trainer={trainer}"), None)
+    adopt(config, worker)
+    grid, half = InProcessGrid(config, make_apps(config)[1]), make_strategy(config, worker)
+    short = pack_vector(worker.initial_parameters()[:-1])
+    clients = half.begin(1, short)
+    replies = list(grid.send_and_receive(half.messages(grid, clients, short, {})))
+    assert len(replies) == len(clients) and all(reply.has_error() for reply in replies)
+
+
+def test_groups_whose_clients_train_together_share_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under secure noise Flower's run id is in what they derive: in every exchange the same."""
+    group = ("strategy=coqfl", "strategy.client.group_size=3", "privacy.rng=secure", "num_rounds=1")
+    fallen: list[str] = []
+    monkeypatch.setattr("clients.coqfl.log.warning", lambda words, *given: fallen.append(words % given))
+    for trainer in ("sequential", "vectorised"):
+        Told(config_of(*group, f"engine.trainer={trainer}", "num_clients=6", "clients_per_round=6"))
+    assert fallen == []

@@ -79,7 +79,6 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("report|empty", "empty: no run in it"),
         ("compare|empty|file", "empty: no run in it"),
         ("deploy|node|initt", "COMMAND=initt: allowed: policy, bundle"),
-        ("site|out=file|results=empty", "out=file: is a file; it must be a folder"),
     ],
 )
 def test_a_wrong_input_is_answered_in_one_line(

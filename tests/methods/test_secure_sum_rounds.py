@@ -146,7 +146,10 @@ def test_options_that_no_sum_can_have_are_refused() -> None:
         (("strategy.server.threshold=2",), "at least 3 is allowed, above half of 5 clients"),
         (("strategy.client.colluders=2", "strategy.server.threshold=3"), "at least 4 is allowed"),
         (("strategy.client.colluders=4", "strategy.server.min_replies=5"), "fewer than a third of the 5 clients"),
-        (("num_clients=8", "clients_per_round=4", "over_selection=1.5"), "closes at 4 replies, and 5 clients open"),
+        (
+            ("num_clients=8", "clients_per_round=4", "over_selection=1.5"),
+            "5 clients but rounds close at 4 replies",
+        ),
         (("clients_per_round=1", "strategy.server.min_replies=1"), "a sum of one hides nothing"),
     ):
         with pytest.raises(OptionError, match=words):

@@ -192,7 +192,10 @@ def test_an_observer_without_an_account_is_refused(options: tuple[str, ...], wor
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("privacy.target_observer=secure-sum",), "privacy.target_observer=secure-sum: says against whom"),
+        (
+            ("privacy.target_observer=secure-sum",),
+            "privacy.target_observer=secure-sum: requires privacy.target_epsilon",
+        ),
         (("privacy.target_epsilon=3", "privacy.target_observer=nobody"), "privacy.target_observer=nobody: allowed"),
         (("strategy=fedldp", "strategy.client.weighting=examples"), "must be strategy.server.weighting=uniform"),
         (("strategy=fedldp", "strategy.client.min_replies=3"), "must be strategy.server.min_replies=1"),

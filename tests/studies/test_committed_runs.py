@@ -56,7 +56,7 @@ def test_every_commit_that_made_a_run_is_in_the_history_or_said_not_to_be() -> N
     """In a checkout with the whole history. Elsewhere the page's list of missing ones is held against the records."""
     made_by = {run.commit.removesuffix("+") for runs in committed().values() for run in runs}
     commits = {name for name in made_by if re.fullmatch("[0-9a-f]{12}", name)}
-    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    page = (RESULTS / "names.md").read_text(encoding="utf-8")
     said = page[page.index("Some records name commits that are not in the history: ") :].partition(". ")[0]
     missing = set(re.findall(r"\b[0-9a-f]{12}\b", said))
     assert missing <= commits and len(commits) > 20
