@@ -36,7 +36,7 @@ def test_inputs_are_read_or_refused(fuzzer: str, tmp_path: Path) -> None:
         f"-artifact_prefix={tmp_path}/",
     ]
     environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
-    # Linux hands a process the peak memory of the one that started it, which libFuzzer takes for its own: a shell between.
+    # Linux hands a process the peak memory of its starter, which libFuzzer takes for its own: a shell between.
     done = subprocess.run(
         ["sh", "-c", '"$@"; exit $?', "sh", *command], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
