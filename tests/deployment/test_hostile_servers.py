@@ -222,6 +222,13 @@ def test_a_node_forces_noise_that_nobody_can_repeat(machines: MACHINES) -> None:
     assert (own.privacy.rng, own.dataset.root, own.dataset.test_root) == ("secure", str(network.data(0)), None)
 
 
+def test_a_server_does_not_choose_the_code_that_clips_on_a_node(machines: MACHINES) -> None:
+    network = machines(2)
+    told = compose_remote_text(network.overrides("engine.trainer=vectorised"))
+    assert told.engine.trainer == "vectorised"
+    assert Node(0, network.policy(0), network.data(0)).effective(told).engine.trainer == "sequential"
+
+
 def test_a_rule_that_moves_the_clip_norm_is_held_to_the_bound(machines: MACHINES) -> None:
     budget = {"unit": "example", "adjacency": "add-or-remove-one", "delta": 1e-5, "max_epsilon": 1e6}
     network = machines(2, {"budgets": [budget], "strategies": ["dpsgd"], "accountant": "renyi"})
