@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpriv.client.contract import BudgetSpent, Charge, Figure, Release, RunFacts, Site, Trained, figure
 from fedpriv.client.memory import ClientMemory, Waiting
 from fedpriv.client.method import Method
-from fedpriv.client.states import state_to_tensors, tensors_to_state
+from fedpriv.client.states import tensors_to_state
 from fedpriv.common.messages import TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import l2_norm
@@ -79,13 +79,8 @@ class Half(Method):
 
     @final
     def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
-        """The state that `dump_state` gave, or None before the first participation."""
+        """The state of named tensors (`states.state_to_tensors`), or None before the first participation."""
         return tensors_to_state(self.State, tensors)
-
-    @final
-    def dump_state(self, state: Any) -> dict[str, Tensor] | None:
-        """What the memory holds of a state."""
-        return state_to_tensors(state)
 
     @final
     def noise(self, request: Request, purpose: str, client: int | None = None) -> NoiseSource:

@@ -4,8 +4,9 @@ A participation is that of a cohort, some clients of one process; a single clien
 one. Each client has the batches, the noise and the charges that it would have alone, so its release has the same bits.
 
 All clients are trained as one batch. Releases of a method that is written for it (`Method.in_rows`) are one computation
-on rows [clients, ...]; those of any other method are computed one row after the other, without the leading dimension.
-Nothing is written before everything is computed, and a client's ledger entries, state and reply are one write.
+on rows [clients, ...]; those of any other method, and of a client that is asked alone, are computed one row after the
+other, without the leading dimension. Nothing is written before everything is computed, and a client's ledger entries,
+state and reply are one write.
 """
 
 from __future__ import annotations
