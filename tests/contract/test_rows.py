@@ -387,7 +387,7 @@ class OwnTraining(FedLDPClient):
 
     @property
     def proximal_mu(self) -> float:
-        return 0.1 * self._site().client
+        return 0.1 * (self._site().client % 4)
 
     def drift(self, state: Any) -> torch.Tensor | None:
         client = self._site().client
