@@ -18,7 +18,7 @@ from flwr.app import Message
 from benchmarks.statistics import Figure, median_interval
 from fedpriv.common.messages import FIRST_NODE, reply_content
 from fedpriv.common.vectors import FloatVector, pack_vector
-from fedpriv.config.methods import ServerOptions
+from fedpriv.config.options import MethodOptions
 from fedpriv.engines.grid import NodeOfClient, identify_server
 from fedpriv.server.round import Population
 from strategies.fedavg import FedAvg
@@ -66,7 +66,7 @@ def orders(replies: int) -> dict[str, int]:
 def seconds_of(wanted: int, asked: int, releases: list[FloatVector]) -> float:
     """Seconds of one round, without making the replies."""
     cohorts = {"client_sampling": "fixed", "participation": "sampled", "participations": None}
-    options = ServerOptions.model_validate({"min_replies": 1, "weighting": "examples", **cohorts})
+    options = MethodOptions.model_validate({"min_replies": 1, "weighting": "examples", **cohorts})
     grid, strategy = Clients(asked, releases), FedAvg(population(asked, wanted), options)
     began = time.perf_counter()
     strategy.start(grid, pack_vector(np.zeros_like(releases[0])), 1)

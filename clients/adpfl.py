@@ -36,7 +36,7 @@ from fedpriv.client.personal import LastBlocksStay
 from fedpriv.client.two_exchanges import TwoExchangeClient
 from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request
 from fedpriv.common.records import shown
-from fedpriv.config.methods import ADPFLClientOptions
+from fedpriv.config.methods import ADPFLOptions
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_each
@@ -56,7 +56,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
     fewest uploads that a secure sum would add up; colluders: of these, how many clients' noise its observer knows.
     """
 
-    options: ADPFLClientOptions
+    options: ADPFLOptions
     traits: ClassVar[Traits] = replace(TwoExchangeClient.traits, keeps_layers=True, needs_facts=True)
     #: min_j of what was reported in this round, as announced.
     least_norm: float = 0.0

@@ -11,15 +11,15 @@ from __future__ import annotations
 from functools import cached_property
 
 from fedpriv.client.example_level import ExampleLevelClient
-from fedpriv.config.methods import AdamClientOptions
+from fedpriv.config.methods import AdamOptions
 from fedpriv.mechanisms.optimisers import Adam
 
 
 class AGNClient(ExampleLevelClient):
     """Adam on the noisy gradient; its moments stay with the client between rounds."""
 
-    options: AdamClientOptions
+    options: AdamOptions
 
     @cached_property
     def optimiser(self) -> Adam:  # type: ignore[override]
-        return Adam(self.options.beta1, self.options.beta2)
+        return Adam(self.options.adam_beta1, self.options.adam_beta2)

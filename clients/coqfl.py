@@ -46,7 +46,7 @@ from fedpriv.common.messages import (
     place,
 )
 from fedpriv.common.records import shown
-from fedpriv.config.methods import CoQFLClientOptions
+from fedpriv.config.methods import CoQFLOptions
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_sources import encode_key
@@ -74,7 +74,7 @@ PRIVATE_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 class CoQFLClient(OneBitClient):
     """Antithetic pairs (group_size 2) or permutation groups. bits: M; 0: LDP-FL."""
 
-    options: CoQFLClientOptions
+    options: CoQFLOptions
     traits: ClassVar[Traits] = replace(OneBitClient.traits, shares_secrets=True, exchanges=(KEYS, SEEDS, TRAIN))
     #: The group's secret of this participation; None: own noise.
     secret: bytes | None = None

@@ -19,7 +19,7 @@ from fedpriv.client.contract import Charge
 from fedpriv.client.method import Traits
 from fedpriv.client.one_bit import OneBitClient
 from fedpriv.common.messages import MEMBERS, SEALED, Request
-from fedpriv.config.methods import CorrQuantClientOptions
+from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.quantisation import group_bits, independent_bits, rank_bytes, ranks_of
 from fedpriv.privacy.events import NoBound
 
@@ -27,7 +27,7 @@ from fedpriv.privacy.events import NoBound
 class CorrQuantClient(OneBitClient):
     """One bit per coordinate at epsilon = infinity; high where (pi(j) + gamma_j)/n lies below p."""
 
-    options: CorrQuantClientOptions
+    options: OneBitOptions
     traits: ClassVar[Traits] = replace(OneBitClient.traits, shares_secrets=True)
     #: The round's group and its public seed.
     members: tuple[int, ...] = ()

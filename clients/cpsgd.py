@@ -24,7 +24,7 @@ from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import Method
 from fedpriv.client.summing import SummingClient
 from fedpriv.common.seeds import public_signs
-from fedpriv.config.methods import CpSGDClientOptions
+from fedpriv.config.methods import CpSGDOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.level_quantisation import width_of
 from fedpriv.mechanisms.noise import NoiseSource
@@ -36,7 +36,7 @@ from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Binomial, Event
 class CpSGDClient(SummingClient, GradientClient):
     """trials: m, None: the fewest for epsilon. min_replies, colluders: of the secure sum's figure."""
 
-    options: CpSGDClientOptions  # type: ignore[assignment]
+    options: CpSGDOptions  # type: ignore[assignment]
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)

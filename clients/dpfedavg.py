@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedpriv.client.contract import Release
 from fedpriv.client.noisy_gradient import NoisyGradientClient
-from fedpriv.config.methods import DPFedAvgClientOptions
+from fedpriv.config.gradient_methods import DPFedAvgOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
 from fedpriv.mechanisms.noise_decay import noisy_sum, split_for_count, within
@@ -31,7 +31,7 @@ from fedpriv.privacy import claimed
 class DPFedAvgClient(NoisyGradientClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
-    options: DPFedAvgClientOptions
+    options: DPFedAvgOptions
     in_rows = True
 
     @property

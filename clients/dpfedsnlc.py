@@ -16,7 +16,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedpriv.client.selecting import SelectingClient
-from fedpriv.config.methods import DPFedSNLCClientOptions
+from fedpriv.config.methods import DPFedSNLCOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest, top_count
 from fedpriv.privacy import claimed
@@ -25,7 +25,7 @@ from fedpriv.privacy import claimed
 class DPFedSNLCClient(SelectingClient):
     """The top ``share`` of the coordinates gets noise."""
 
-    options: DPFedSNLCClientOptions
+    options: DPFedSNLCOptions
     in_rows = True
 
     def count(self, dimension: int, server_round: int) -> int:

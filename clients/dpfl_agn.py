@@ -14,15 +14,15 @@ from __future__ import annotations
 from functools import cached_property
 
 from fedpriv.client.example_level import DecayingNoise
-from fedpriv.config.methods import DPFLAGNClientOptions
+from fedpriv.config.methods import DPFLAGNOptions
 from fedpriv.mechanisms.optimisers import Adam
 
 
 class DPFLAGNClient(DecayingNoise):
     """Adam on a noisy gradient whose noise the server lowers."""
 
-    options: DPFLAGNClientOptions
+    options: DPFLAGNOptions
 
     @cached_property
     def optimiser(self) -> Adam:  # type: ignore[override]
-        return Adam(self.options.beta1, self.options.beta2)
+        return Adam(self.options.adam_beta1, self.options.adam_beta2)

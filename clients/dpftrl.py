@@ -23,7 +23,7 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
 from fedpriv.client.method import Traits, on_all_axes
-from fedpriv.config.trusted_methods import DPFTRLClientOptions
+from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism
 from fedpriv.mechanisms.noise import NoiseSource
@@ -35,7 +35,7 @@ from fedpriv.privacy.matrix_events import round_events
 class DPFTRLClient(Client):
     """Clip the update to C; the server adds the noise. Every outsider learns of a client in every round."""
 
-    options: DPFTRLClientOptions
+    options: DPFTRLOptions
     in_rows = True
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     threat: ClassVar[Threat] = Threat("client", "add-or-remove-one", "trusted-server")

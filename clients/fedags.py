@@ -30,7 +30,7 @@ from torch import Tensor
 from fedpriv.client.contract import Charge, Neighbours, Release
 from fedpriv.client.selecting import SelectingClient
 from fedpriv.common.messages import TRAIN_LOSS
-from fedpriv.config.methods import FedAGSClientOptions
+from fedpriv.config.methods import FedAGSOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal
 from fedpriv.mechanisms.significance import (
     kth_largest,
@@ -51,7 +51,7 @@ class FedAGSClient(SelectingClient):
     round's budget that it gets. values_share: eps3/eps; epsilon_split: (eps1, eps2, eps3) in its place.
     """
 
-    options: FedAGSClientOptions
+    options: FedAGSOptions
     in_rows = True
 
     @property

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedpriv.client.contract import Charge, Neighbours, Release, figure
 from fedpriv.client.gaussian import GaussianClient
-from fedpriv.config.methods import FedCADClientOptions
+from fedpriv.config.methods import FedCADOptions
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, add_normal_each
@@ -66,7 +66,7 @@ class CorrelatedState:
 class FedCADClient(GaussianClient):
     """Fed-CAD's client. ``sigma_diff=None`` takes the variant's default."""
 
-    options: FedCADClientOptions
+    options: FedCADOptions
     State = CorrelatedState
     in_rows = True
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.secure_sum import SummedGaussians
-from fedpriv.config.methods import FedLDPClientOptions
+from fedpriv.config.methods import FedLDPOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
@@ -26,7 +26,7 @@ from fedpriv.privacy.events import Gaussian
 class FedLDPClient(SummedGaussians, GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
-    options: FedLDPClientOptions
+    options: FedLDPOptions
     in_rows = True
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:

@@ -15,12 +15,12 @@ from typing import ClassVar
 
 from fedpriv.client.method import Traits
 from fedpriv.client.unit_vector import UnitVectorClient
-from fedpriv.config.unit_methods import FedOnceClientOptions
+from fedpriv.config.unit_methods import FedOnceOptions
 
 
 class FedOnceClient(UnitVectorClient):
     """Options: as `UnitVectorClient`. A client without pictures, or that learns nothing, sends a fixed direction."""
 
-    options: FedOnceClientOptions
+    options: FedOnceOptions
 
     traits: ClassVar[Traits] = replace(UnitVectorClient.traits, whole_batches=True)

@@ -11,7 +11,7 @@ Symbols: mu -> proximal_mu, w^t -> the global parameters that the round starts f
 from __future__ import annotations
 
 from fedpriv.client.base import Client
-from fedpriv.config.methods import FedProxClientOptions
+from fedpriv.config.methods import FedProxOptions
 
 
 class FedProxClient(Client):
@@ -20,7 +20,7 @@ class FedProxClient(Client):
     The trainer adds the term's gradient mu (w - w^t) to every step's gradient. ``proximal_mu = 0`` is FedAvg.
     """
 
-    options: FedProxClientOptions
+    options: FedProxOptions
     in_rows = True
 
     @property

@@ -17,14 +17,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedpriv.client.personal import PersonalClient
-from fedpriv.config.methods import FedVFClientOptions
+from fedpriv.config.methods import FedVFOptions
 from fedpriv.training.flat_model import Exchange, Layout
 
 
 class FedVFClient(PersonalClient):
     """The last ``head_layers`` named blocks (None: two, or one of a model of two) are the head."""
 
-    options: FedVFClientOptions
+    options: FedVFOptions
 
     def shared(self, layout: Layout) -> slice:
         """The server holds both parts."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpriv.client.contract import Charge
 from fedpriv.client.one_bit import OneBitClient
-from fedpriv.config.methods import LDPFLClientOptions
+from fedpriv.config.methods import LDPFLOptions
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import SECURE_SUM, NoBound, RandomisedResponse, Shuffled
 
@@ -24,7 +24,7 @@ class LDPFLClient(OneBitClient):
     the shuffler is assumed, not implemented. shuffle_delta: what all of it may use up of delta.
     """
 
-    options: LDPFLClientOptions
+    options: LDPFLOptions
     in_rows = True
 
     def charges(self, state: Any) -> tuple[Charge, ...]:

@@ -12,14 +12,14 @@ global parts are trained together; the paper's auxiliary losses on the local rep
 from __future__ import annotations
 
 from fedpriv.client.personal import PersonalClient
-from fedpriv.config.methods import HeadClientOptions
+from fedpriv.config.methods import HeadOptions
 from fedpriv.training.flat_model import Layout
 
 
 class LGFedAvgClient(PersonalClient):
     """All but the last ``head_layers`` named blocks stay local (None: two shared, or one of a model of two)."""
 
-    options: HeadClientOptions
+    options: HeadOptions
 
     def shared(self, layout: Layout) -> slice:
         return layout.last_blocks(self.options.head_layers, "strategy.client.head_layers")

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Release, Trained
 from fedpriv.client.method import Traits
-from fedpriv.config.methods import NbAFLClientOptions
+from fedpriv.config.methods import NbAFLOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy import claimed
@@ -42,7 +42,7 @@ class NbAFLClient(Client):
     the server aggregates, which bounds what outsiders learn. server_noise: sD / C.
     """
 
-    options: NbAFLClientOptions
+    options: NbAFLOptions
     in_rows = True
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     threat: ClassVar[Threat] = UPLOAD

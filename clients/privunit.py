@@ -11,10 +11,10 @@ What each sends and costs: `fedpriv.mechanisms.unit_vectors`; what floating poin
 from __future__ import annotations
 
 from fedpriv.client.unit_vector import UnitVectorClient
-from fedpriv.config.unit_methods import PrivUnitClientOptions
+from fedpriv.config.unit_methods import PrivUnitOptions
 
 
 class PrivUnitClient(UnitVectorClient):
     """Trains as every client does; options: as `UnitVectorClient`."""
 
-    options: PrivUnitClientOptions
+    options: PrivUnitOptions

@@ -41,7 +41,7 @@ from torch import Tensor
 from fedpriv.client.contract import Release
 from fedpriv.client.noisy_gradient import NoisyGradientClient
 from fedpriv.common.records import MalformedMessage
-from fedpriv.config.methods import ScaffoldClientOptions
+from fedpriv.config.gradient_methods import ScaffoldOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
 
@@ -59,7 +59,7 @@ class ControlState:
 class ScaffoldClient(NoisyGradientClient):
     """DP-FedAvg's client whose gradients are corrected by control variates."""
 
-    options: ScaffoldClientOptions
+    options: ScaffoldOptions
     State = ControlState
     in_rows = True
     #: c [d] of this participation; None before the first (and in an audit of the release alone): zero.

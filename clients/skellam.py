@@ -14,14 +14,14 @@ Published and repaired are the same.
 """
 
 from fedpriv.client.whole_gaussian import WholeGaussianClient
-from fedpriv.config.methods import SkellamClientOptions
+from fedpriv.config.methods import SkellamOptions
 from fedpriv.privacy.binomial_grid import delta_share
 
 
 class SkellamClient(WholeGaussianClient):
     """As ddgauss, with Skellam noise of variance (sigma/gamma)^2 on each coordinate."""
 
-    options: SkellamClientOptions  # type: ignore[assignment]
+    options: SkellamOptions  # type: ignore[assignment]
     law = "skellam"
 
     def bound_to_rounds(self) -> str | None:

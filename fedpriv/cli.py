@@ -36,9 +36,10 @@ from fedpriv.config.compose import COMMANDS, compose
 from fedpriv.config.doubts import doubts
 from fedpriv.config.halves import schema_of
 from fedpriv.config.methods import METHODS
-from fedpriv.config.options import Options
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import OwnOptions
 from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.runs.sweep import FAILURE_FILE, Different, exit_codes, job_ended, planned, refuse_used, which
 
@@ -59,7 +60,7 @@ def help_on(arguments: Sequence[str]) -> int:
     """`fedpriv help ...`."""
     from fedpriv.config.method_help import answer
 
-    return guarded(lambda: answer(arguments, both_schemas))
+    return guarded(lambda: answer(arguments, options_class))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -124,9 +125,10 @@ def _dispatch(arguments: list[str]) -> int:
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
     if flags.keys() & {"--cfg", "--info"}:  # Hydra shows what it would compose
-        from fedpriv.config.compose import model_by_name, parse
+        from fedpriv.config.compose import at_home, model_by_name, parse
 
         check(overrides, multirun)
+        arguments, overrides = _for_hydra(arguments, overrides), at_home(overrides)
         last = arguments.index(overrides[-1]) + 1 if overrides else 0  # options stand together
         return _run_hydra([*arguments[:last], *model_by_name(parse(overrides)), *arguments[last:]], multirun)
     config = check(overrides, multirun)
@@ -136,7 +138,15 @@ def _dispatch(arguments: list[str]) -> int:
         return _plan(overrides)
     if config is not None:
         _start_ray_early(config)
-    return _run_hydra(arguments, multirun)
+    return _run_hydra(_for_hydra(arguments, overrides), multirun)
+
+
+def _for_hydra(arguments: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The arguments with options of the method spelled as its YAML file does."""
+    from fedpriv.config.compose import at_home
+
+    known = dict(zip(overrides, at_home(overrides), strict=True))
+    return [known.get(argument, argument) for argument in arguments]
 
 
 def _split(argument: str) -> tuple[str, str]:
@@ -377,22 +387,22 @@ def _plan(overrides: Sequence[str]) -> int:
     return DONE
 
 
-def both_schemas(config: Config) -> tuple[type[Options], type[Options]]:
-    """(options of the server half, options of the client half) of any method. Raises `OptionError`."""
+def options_class(config: Config) -> type[MethodOptions]:
+    """Of any method. Raises `OptionError`."""
     if config.strategy.name in METHODS:
         return METHODS[config.strategy.name]
     from fedpriv.client.build import client_class
     from fedpriv.runs.preparation import server_class
 
-    server, client = config.server_options(), config.client_options()
-    return schema_of(server_class(config), "server", server), schema_of(client_class(config), "client", client)
+    assert isinstance(config.strategy.options, OwnOptions)
+    return schema_of(server_class(config), client_class(config), config.strategy.options)
 
 
-def own_methods() -> dict[str, tuple[type[Options], type[Options]]]:
-    """Schemas of the methods that are not in `METHODS`; heavy modules are loaded only if there are any."""
-    found: dict[str, tuple[type[Options], type[Options]]] = {}
+def own_methods() -> dict[str, type[MethodOptions]]:
+    """Options of the methods that are not in `METHODS`; heavy modules are loaded only if there are any."""
+    found: dict[str, type[MethodOptions]] = {}
     for name in choices("strategy"):
         if name not in METHODS:
             with suppress(OptionError, SyntaxError):  # an unfinished file must not break the help on others
-                found[name] = both_schemas(compose([f"strategy={name}"]))
+                found[name] = options_class(compose([f"strategy={name}"]))
     return found

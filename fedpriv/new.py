@@ -59,13 +59,13 @@ from torch import Tensor
 
 from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
-from fedpriv.config.methods import ClippingClientOptions
+from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Gaussian
 
 
-class @Class@Options(ClippingClientOptions):
+class @Class@Options(ClippingOptions):
     noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm")
 
 

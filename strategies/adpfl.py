@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fedpriv.common.messages import EXCHANGE, STATISTICS, Options, Reply
-from fedpriv.config.methods import ADPFLServerOptions
+from fedpriv.config.methods import ADPFLOptions
 from fedpriv.server.clip_rules import make_rule
 from fedpriv.server.distilling import DistillingServer
 from fedpriv.server.nodes import ClientGrid
@@ -30,7 +30,7 @@ class ADPFL(DistillingServer):
     allocation: adaptive | fixed. clipping: adp, or one of its rivals (`fedpriv.server.clip_rules.make_rule`).
     """
 
-    options: ADPFLServerOptions
+    options: ADPFLOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

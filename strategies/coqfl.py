@@ -22,7 +22,7 @@ from fedpriv.common.messages import (
     read_blobs,
 )
 from fedpriv.common.seeds import generator
-from fedpriv.config.methods import CoQFLServerOptions
+from fedpriv.config.methods import CoQFLOptions
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.one_bit import OneBitServer
 
@@ -42,7 +42,7 @@ class CoQFL(OneBitServer):
     A client that is left over, or whose key is missing, uses its own noise; the mean stays unbiased.
     """
 
-    options: CoQFLServerOptions
+    options: CoQFLOptions
 
     def configure_train(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.seeds import public_signs
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.methods import CpSGDServerOptions
+from fedpriv.config.methods import CpSGDOptions
 from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for, sum_bits
 from fedpriv.server.gradient import GradientServer
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
@@ -24,7 +24,7 @@ from fedpriv.server.summing import Decoded, SummingServer
 class CpSGD(SummingServer, GradientServer):
     """theta <- theta - eta mean of the decoded gradients. All options but the learning rate are the clients' own."""
 
-    options: CpSGDServerOptions  # type: ignore[assignment]
+    options: CpSGDOptions  # type: ignore[assignment]
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

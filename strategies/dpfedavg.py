@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.common.messages import Reply
-from fedpriv.config.methods import DPFedAvgServerOptions
+from fedpriv.config.gradient_methods import DPFedAvgOptions
 from fedpriv.mechanisms.noise import add_normal_to_sum
 from fedpriv.mechanisms.noise_decay import split_for_count, within
 from fedpriv.server.clip_rules import Quantile
@@ -42,7 +42,7 @@ class DPFedAvg(NoisyGradientServer):
     tell how many were drawn.
     """
 
-    options: DPFedAvgServerOptions
+    options: DPFedAvgOptions
     in_rows = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:

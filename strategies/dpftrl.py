@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedpriv.common.cohorts import limits
 from fedpriv.common.messages import Reply
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.trusted_methods import DPFTRLServerOptions
+from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
 from fedpriv.mechanisms.noise_sources import noise_source
@@ -38,7 +38,7 @@ class DPFTRL(FederatedStrategy):
     factor C. K whatever the number of replies is.
     """
 
-    options: DPFTRLServerOptions
+    options: DPFTRLOptions
     in_rows = True
     steps_when_empty = True
 

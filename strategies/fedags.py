@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpriv.common.messages import TRAIN_LOSS, Reply
 from fedpriv.common.records import MalformedMessage
-from fedpriv.config.methods import FedAGSServerOptions
+from fedpriv.config.methods import FedAGSOptions
 from fedpriv.mechanisms.loss_weights import loss_weights as weights_by_loss
 from fedpriv.mechanisms.significance import scheduled_count
 from fedpriv.server.gradient import SelectingServer
@@ -23,7 +23,7 @@ from fedpriv.server.round import NO_HOOKS, Hooks, Population
 class FedAGS(SelectingServer):
     """theta <- theta - eta sum_k gamma_k g_k. Without losses gamma_k = n_k/n."""
 
-    options: FedAGSServerOptions
+    options: FedAGSOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

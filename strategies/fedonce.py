@@ -37,7 +37,7 @@ import numpy as np
 
 from fedpriv.common.messages import Reply
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.unit_methods import FedOnceServerOptions
+from fedpriv.config.unit_methods import FedOnceOptions
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.unit_vector import UnitVectorStrategy
@@ -60,7 +60,7 @@ class FedOnce(UnitVectorStrategy):
     so with a map, else by the number of classes.
     """
 
-    options: FedOnceServerOptions
+    options: FedOnceOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

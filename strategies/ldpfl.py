@@ -4,11 +4,11 @@ Every coordinate is released as one bit by randomised response; the server sees 
 trusted.
 """
 
-from fedpriv.config.methods import LDPFLServerOptions
+from fedpriv.config.methods import LDPFLOptions
 from fedpriv.server.one_bit import OneBitServer
 
 
 class LDPFL(OneBitServer):
     """The unweighted mean of the decoded bits."""
 
-    options: LDPFLServerOptions
+    options: LDPFLOptions

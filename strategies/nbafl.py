@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpriv.common.messages import Reply
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.methods import NbAFLServerOptions
+from fedpriv.config.methods import NbAFLOptions
 from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.server.strategy import FederatedStrategy
 
@@ -27,7 +27,7 @@ class NbAFL(FederatedStrategy):
     Weights are uniform: with weights by examples the server's noise would be too small for the largest client.
     """
 
-    options: NbAFLServerOptions
+    options: NbAFLOptions
 
     @cached_property
     def std(self) -> float:

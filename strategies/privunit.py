@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from fedpriv.common.messages import Reply
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.unit_methods import PrivUnitServerOptions
+from fedpriv.config.unit_methods import PrivUnitOptions
 from fedpriv.server.unit_vector import UnitVectorStrategy
 
 
 class PrivUnit(UnitVectorStrategy):
     """theta <- theta + eta mean of the estimated directions. learning_rate: eta; the others are the clients' own."""
 
-    options: PrivUnitServerOptions
+    options: PrivUnitOptions
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         return self.move(theta, self.options.learning_rate * self.mean(theta.size, replies))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import Reply
 from fedpriv.common.vectors import pack_vector
-from fedpriv.config.methods import ScaffoldServerOptions
+from fedpriv.config.gradient_methods import ScaffoldOptions
 from fedpriv.server.noisy_gradient import NoisyGradientServer
 
 
@@ -29,7 +29,7 @@ class Scaffold(NoisyGradientServer):
     c is a function of what was released anyway (`clients.scaffold`).
     """
 
-    options: ScaffoldServerOptions
+    options: ScaffoldOptions
     in_rows = True
     control: NDArray[np.float64] | None = None  # c [d]; None: zero, before the first round
 

@@ -142,7 +142,7 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     sound |= {PUBLIC_KEYS: PEERS[:1]}
     context = method.context(None)
     for exchange in client.traits.exchanges:
-        if exchange == SEEDS and config.client_options()["group_size"] == 2:
+        if exchange == SEEDS and config.strategy.options.group_size == 2:
             continue
         arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.traits.trains_in else None
         method.answer(request(arrays, 1, 0, **sound, **{EXCHANGE: exchange}), context)

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from fedpriv.client.base import Client
 from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.config.compose import compose
-from fedpriv.config.halves import Half, half_options
-from fedpriv.config.options import Options
+from fedpriv.config.options import MethodOptions
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
@@ -26,23 +25,22 @@ def client(
     **changes: Any,
 ) -> ClientHalf:
     """A client half. changes: values of its options, which are not checked against their ranges."""
-    return kind(changed(kind, "client", changes), RunFacts(variant, facts, site))
+    return kind(changed(kind, "clients.", changes), RunFacts(variant, facts, site))
 
 
 def server(kind: type[ServerHalf], population: Population, *, hooks: Hooks = NO_HOOKS, **changes: Any) -> ServerHalf:
     """A server half; as `client`."""
-    return kind(population, changed(kind, "server", changes), hooks)
+    return kind(population, changed(kind, "strategies.", changes), hooks)
 
 
-def changed(kind: type[Any], half: Half, changes: dict[str, Any]) -> Options:
+def changed(kind: type[Any], package: str, changes: dict[str, Any]) -> MethodOptions:
     """The options of the method's YAML file with other values. A subclass in a test has those of the method."""
-    packages = {"client": "clients.", "server": "strategies."}
-    owner = next(one for one in kind.__mro__ if one.__module__.startswith(packages[half]))
-    options = options_of(owner.__module__.partition(".")[2], half)
+    owner = next(one for one in kind.__mro__ if one.__module__.startswith(package))
+    options = options_of(owner.__module__.partition(".")[2])
     assert changes.keys() <= type(options).model_fields.keys(), f"{kind.__name__} has no option of these: {changes}"
     return options.model_copy(update=changes)
 
 
 @lru_cache
-def options_of(strategy: str, half: Half) -> Options:
-    return half_options(compose([f"strategy={strategy}"]), half, object)
+def options_of(strategy: str) -> MethodOptions:
+    return compose([f"strategy={strategy}"]).strategy.options

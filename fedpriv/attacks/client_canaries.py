@@ -135,7 +135,7 @@ def _run_with_clients(config: Config, seed: int, run: int) -> tuple[NDArray[np.b
     if config.num_clients * layout.num_parameters > MOST_NUMBERS:
         words = f"a canary for each of {config.num_clients:,} clients does not fit into memory; audit fewer of them"
         raise OptionError("level", "training", words)
-    clip_norm = float(config.client_options().get("clip_norm", 1.0))
+    clip_norm = float(getattr(config.strategy.options, "clip_norm", 1.0))
     coins = coin_flips(config.num_clients, SeededNoise(seed, "canary coins", run))
     signs = torch.where(coins, 1.0, -1.0).unsqueeze(1)
     strategy = make_strategy(config, Worker(config), run)

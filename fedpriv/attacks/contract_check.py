@@ -110,9 +110,9 @@ def _few(config: Config, least: int) -> tuple[Config, int]:
     """(the same method, privacy and model with a few clients that take one step, how many rounds to listen to)."""
     from fedpriv.config.compose import compose
 
-    clients = max(least, int(config.strategy.server.get("min_replies") or 0))
+    clients = max(least, config.strategy.options.min_replies)
     plain = compose(["engine=inprocess", f"num_clients={clients}", f"clients_per_round={clients}"])
-    once = config.strategy.server.get("participation") == "once" or config.strategy.server.get("participations") == 1
+    once = config.strategy.options.participation == "once" or config.strategy.options.participations == 1
     few = config.model_copy(
         update={
             "partition": plain.partition,

@@ -73,7 +73,7 @@ def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int,
         "clients_per_round": min(clients, max(1, round(config.clients_per_round * share))),
         "local": config.local.model_copy(update={"batch_size": min(config.local.batch_size, len(rows) // clients)}),
         "privacy": config.privacy.model_copy(update={"target_epsilon": None, "target_observer": None, "rng": "seeded"}),
-        "strategy": config.strategy.model_copy(update={"server": config.strategy.server | {"min_replies": 1}}),
+        "strategy": config.with_options(min_replies=1).strategy,
     }
     return _job(config, changes, rows, spare, snapshots)
 

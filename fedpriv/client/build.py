@@ -12,9 +12,10 @@ from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
-from fedpriv.config.checks import check_example_level, check_min_replies
-from fedpriv.config.halves import half_options, locate
+from fedpriv.config.checks import check_colluders, check_example_level
+from fedpriv.config.halves import locate, method_options
 from fedpriv.config.methods import METHODS
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import participation_of
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
@@ -24,7 +25,7 @@ from fedpriv.training.models import build_model, resolve_model
 
 def client_class(config: Config) -> type[Client]:
     """The client half of the configured method."""
-    found = locate(config.strategy.client.get("_target_", ""), "strategy.client._target_")
+    found = locate(config.strategy.client, "strategy.client._target_")
     if not issubclass(found, Client):
         raise OptionError(
             "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"
@@ -64,8 +65,8 @@ class ClientMaker:
 
     def __init__(self, config: Config) -> None:
         self.kind, self.variant = client_class(config), config.privacy.variant
-        self.options = half_options(config, "client", self.kind)
-        check_own_client(config, self.kind)
+        self.options = method_options(config)
+        check_own_client(config, self.kind, self.options)
         if self.kind.threat.unit == "example" and config.partition.name == "resampled":
             words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
             raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
@@ -81,10 +82,10 @@ class ClientMaker:
 
 
 def _facts_of_the_smallest(config: Config) -> PublicFacts:
-    smallest, server = int(example_counts(config).min()), config.strategy.server
+    smallest, options = int(example_counts(config).min()), config.strategy.options
     most, apart = limits(
         participation_of(config),
-        server.get("participations"),
+        options.participations,
         config.num_clients,
         config.clients_asked,
         config.num_rounds,
@@ -141,9 +142,9 @@ def example_counts(config: Config) -> np.ndarray:
     return _counts[key]
 
 
-def check_own_client(config: Config, kind: type[Client]) -> None:
+def check_own_client(config: Config, kind: type[Client], options: MethodOptions) -> None:
     """What the analyses of the shared bases rest on, for a method without a row of its own."""
     if config.strategy.name not in METHODS:
-        check_min_replies(config)
+        check_colluders(options)
         if kind.traits.clips_examples:
-            check_example_level(config)
+            check_example_level(config, options)

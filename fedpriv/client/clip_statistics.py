@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
-from fedpriv.config.methods import ClippingClientOptions
+from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE, push, window_change
 from fedpriv.mechanisms.clipping import ROUNDING
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
@@ -206,7 +206,7 @@ class Together(ClipStatistic):
 
 
 def clip_statistic(
-    options: ClippingClientOptions, variant: str, noise_multiplier: float, reports_norm: bool
+    options: ClippingOptions, variant: str, noise_multiplier: float, reports_norm: bool
 ) -> ClipStatistic:
     """The statistic of a rule; a noise that is None costs at most a tenth of the release.
 

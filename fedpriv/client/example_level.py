@@ -27,7 +27,7 @@ from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SIGMA, Request
 from fedpriv.common.records import shown
-from fedpriv.config.methods import CLIP_RANGE, DecayingClientOptions, ExampleLevelClientOptions
+from fedpriv.config.methods import CLIP_RANGE, DecayingOptions, ExampleLevelOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
@@ -71,7 +71,7 @@ class ExampleLevelClient(Client):
     clipping: fixed, adaptive (noisy quantile, Andrew et al. 2021), or median (published mode only).
     """
 
-    options: ExampleLevelClientOptions
+    options: ExampleLevelOptions
     traits: ClassVar[Traits] = Traits(needs_facts=True, clips_examples=True)
     threat: ClassVar[Threat] = EXAMPLE_TO_SERVER
     State = TrainingState
@@ -273,7 +273,7 @@ class DecayingNoise(ExampleLevelClient):
     published: the fastest decay, sigma_0 * rho^(t - 1). repaired: the floor, ``floor`` * sigma_0.
     """
 
-    options: DecayingClientOptions
+    options: DecayingOptions
 
     def smallest_sigma(self, server_round: int) -> float:
         if self.variant == "published":

@@ -15,7 +15,7 @@ from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Unsaf
 from fedpriv.client.states import WithNorms
 from fedpriv.common.messages import CLIP_NORM, Request
 from fedpriv.common.records import shown
-from fedpriv.config.methods import ClippingClientOptions
+from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
 
@@ -38,7 +38,7 @@ class GaussianClient(Client):
     its own price. Noise is at least noise_multiplier * C, so C changes no event of the release.
     """
 
-    options: ClippingClientOptions
+    options: ClippingOptions
     #: Whether the (noisy) norm is needed whatever the rule is.
     reports_norm: bool = False
 

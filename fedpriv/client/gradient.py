@@ -18,7 +18,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Release, Trained, figure
 from fedpriv.client.method import Traits
 from fedpriv.common.messages import Request
-from fedpriv.config.methods import GradientOptions
+from fedpriv.config.gradient_methods import GradientOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.privacy.events import Gaussian

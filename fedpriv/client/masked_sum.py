@@ -41,7 +41,7 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.records import shown
 from fedpriv.common.sum_graph import graph_of
-from fedpriv.config.sum_methods import ModularClientOptions
+from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.noise_sources import encode_key
 from fedpriv.mechanisms.residues import Residues
 from fedpriv.secure_sum import rules
@@ -54,7 +54,7 @@ _STATE = "sum"  # where the memory holds it, among what waits
 class MaskedSum:
     """One client's view of the sum of this round."""
 
-    def __init__(self, site: Site, options: ModularClientOptions) -> None:
+    def __init__(self, site: Site, options: ModularOptions) -> None:
         self.site, self.options = site, options
         #: After an upload: what is kept of it beside the release.
         self.waiting: Waiting | None = None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedpriv.client.contract import Charge, Neighbours, PublicFacts, Release, RunFacts
 from fedpriv.common.messages import STATISTICS, TRAIN, Request
-from fedpriv.config.options import Options
+from fedpriv.config.options import MethodOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Event, NoBound, Threat
@@ -56,7 +56,7 @@ class Method:
     """
 
     #: The method's own options.
-    options: Options
+    options: MethodOptions
     #: What holds whatever the options are.
     traits: ClassVar[Traits] = Traits()
     #: Who must not learn what.

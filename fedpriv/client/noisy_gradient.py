@@ -16,7 +16,7 @@ from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
 from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
 from fedpriv.client.secure_sum import SummedGaussians
-from fedpriv.config.methods import NoisyGradientClientOptions
+from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
@@ -27,7 +27,7 @@ TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
 class NoisyGradientClient(SummedGaussians, GradientClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
-    options: NoisyGradientClientOptions
+    options: NoisyGradientOptions
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)

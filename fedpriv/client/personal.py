@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fedpriv.client.base import Client
 from fedpriv.client.method import Traits
-from fedpriv.config.methods import FedPerClientOptions
+from fedpriv.config.methods import PersonalOptions
 from fedpriv.training.flat_model import Exchange, Layout
 
 
@@ -34,7 +34,7 @@ class PersonalClient(Client):
 class LastBlocksStay(PersonalClient):
     """The last ``personal_layers`` named blocks stay local (None: two, or one of a model of two)."""
 
-    options: FedPerClientOptions
+    options: PersonalOptions
 
     def shared(self, layout: Layout) -> slice:
         return slice(0, layout.last_blocks(self.options.personal_layers, "strategy.client.personal_layers").start)

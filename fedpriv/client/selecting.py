@@ -22,7 +22,7 @@ from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
 from fedpriv.common.packing import pack_selected, packed_bytes
 from fedpriv.common.seeds import public_mask
-from fedpriv.config.methods import SelectingClientOptions
+from fedpriv.config.methods import SelectingOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest
@@ -40,7 +40,7 @@ class SelectingClient(GradientClient):
     score_bound: tau; None: C/sqrt(k).
     """
 
-    options: SelectingClientOptions
+    options: SelectingOptions
 
     @abstractmethod
     def count(self, dimension: int, server_round: int) -> int:

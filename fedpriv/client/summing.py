@@ -23,7 +23,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import Release, Trained
 from fedpriv.client.memory import Waiting
 from fedpriv.common.messages import SUM_EXCHANGES, Outgoing, Request
-from fedpriv.config.sum_methods import ModularClientOptions
+from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.residues import Residues, pack_residues, packed_size, to_residues
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class SummingClient(Client):
     """Of a client whose `release` is whole numbers (int64 [..., numbers]), for a sum of all clients' modulo 2^bits."""
 
-    options: ModularClientOptions
+    options: ModularOptions
 
     # --- what a method says --------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from fedpriv.client.method import Method, Traits, on_all_axes
 from fedpriv.client.secure_sum import SummedGaussians
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Request
-from fedpriv.config.unit_methods import PrivUnitClientOptions
+from fedpriv.config.unit_methods import UnitOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.privunit import direction
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON
@@ -41,7 +41,7 @@ class UnitVectorClient(SummedGaussians, Client):
     most 2, and all noises are of one size (`Gaussian.in_sum`).
     """
 
-    options: PrivUnitClientOptions
+    options: UnitOptions
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     #: Of this participation.
     round: int = 1

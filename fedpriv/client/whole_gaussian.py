@@ -19,7 +19,7 @@ from fedpriv.client.method import Traits
 from fedpriv.client.summing import SummingClient
 from fedpriv.common.messages import Request
 from fedpriv.common.seeds import public_signs
-from fedpriv.config.methods import WholeGaussianClientOptions
+from fedpriv.config.methods import WholeGaussianOptions
 from fedpriv.mechanisms.clipping import clip, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Event, Threat
@@ -33,7 +33,7 @@ class WholeGaussianClient(SummingClient, GaussianClient):
     There is one variant: what is reported beside the vector always has noise.
     """
 
-    options: WholeGaussianClientOptions  # type: ignore[assignment]
+    options: WholeGaussianOptions  # type: ignore[assignment]
     traits: ClassVar[Traits] = Traits(needs_facts=True)
     threat: ClassVar[Threat] = SECURE_SUM
     #: Of the noise.

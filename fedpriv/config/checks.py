@@ -3,7 +3,6 @@ another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,21 +10,32 @@ from pydantic import ValidationError
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.feature_dims import with_dims
-from fedpriv.config.gradient_methods import ControlOptions, check_steps
-from fedpriv.config.halves import checked
+from fedpriv.config.gradient_methods import (
+    GradientOptions,
+    NoisyGradientOptions,
+    ScaffoldOptions,
+    check_central,
+    check_steps,
+)
 from fedpriv.config.methods import (
     METHODS,
-    ClippingClientOptions,
-    ExampleLevelClientOptions,
-    GradientOptions,
+    ClippingOptions,
+    CoQFLOptions,
+    ExampleLevelOptions,
+    FedAGSOptions,
+    LDPFLOptions,
     OneBitOptions,
+    SelectingOptions,
 )
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import check_participation
 from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
 from fedpriv.config.server_optimizers import check_optimizer
+from fedpriv.config.strategy_options import HALVES, read_options
 from fedpriv.config.sum_checks import check_secure_sum
-from fedpriv.config.trusted_methods import DPFTRLClientOptions, check_central, check_matrix
-from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceClientOptions, UnitOptions
+from fedpriv.config.sum_methods import SumOptions
+from fedpriv.config.trusted_methods import DPFTRLOptions, check_matrix
+from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceOptions, UnitOptions
 
 
 def validate(raw: dict[str, Any]) -> Config:
@@ -33,11 +43,15 @@ def validate(raw: dict[str, Any]) -> Config:
 
     Raises `OptionError` naming the option, the value and what is allowed.
     """
+    strategy = raw.get("strategy")
+    if isinstance(strategy, dict):
+        raw = raw | {"strategy": _without_options(strategy)}
     try:
         config = Config.model_validate(_freeze_lists(raw))
-        _check_method(config)
     except ValidationError as error:
         raise first_option_error(error) from None
+    assert isinstance(strategy, dict)
+    config = _with_method(config, strategy)
     _check_across_options(config)
     return with_dims(config)
 
@@ -61,23 +75,31 @@ def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "engine": {**engine, "faults": () if faults is None else faults}}
 
 
-def _check_method(config: Config) -> None:
-    """The options of both halves against their schema. A method of the user's own has a name of its own; its options
-    are checked when its halves are loaded (`fedpriv.config.halves`).
+def _with_method(config: Config, raw: dict[str, Any]) -> Config:
+    """The configuration with its method's options, checked. A method of the user's own has a name of its own; its
+    options are checked when its halves are loaded (`fedpriv.config.halves`).
     """
-    package, _, rest = str(config.strategy.server.get("_target_", "")).partition(".")
+    name = config.strategy.name
+    package, _, rest = config.strategy.server.partition(".")
     file = rest.partition(".")[0]
-    if package == "strategies" and file in METHODS and config.strategy.name != file:
-        words = f"this is the method {file}: choose it by strategy={file}"
-        raise OptionError("strategy.name", config.strategy.name, words)
-    if config.strategy.name not in METHODS:
-        return
-    server, client = METHODS[config.strategy.name]
-    # The client half first: what the server half repeats of it is the user's mistake there.
-    checked(client, "client", config.client_options())
-    checked(server, "server", config.server_options())
-    check_halves(config)
-    check_optimizer(config)
+    if package == "strategies" and file in METHODS and name != file:
+        raise OptionError("strategy.name", name, f"this is the method {file}: choose it by strategy={file}")
+    options = read_options(METHODS.get(name), raw, config)
+    config = config.model_copy(update={"strategy": config.strategy.model_copy(update={"options": options})})
+    if name in METHODS:
+        _check_options(config)
+        check_optimizer(config)
+    return config
+
+
+def _without_options(raw: dict[str, Any]) -> dict[str, Any]:
+    """A composed ``strategy`` as the rest of the configuration is checked with it."""
+    found = dict(raw)
+    for half in HALVES:
+        if half in raw and not isinstance(raw[half], dict):
+            raise OptionError(f"strategy.{half}", raw[half], "must be a mapping, {option: value, ...}")
+        found[half] = raw.get(half, {}).get("_target_", "")
+    return {**found, "options": MethodOptions.model_construct()}
 
 
 def _check_across_options(config: Config) -> None:
@@ -85,7 +107,7 @@ def _check_across_options(config: Config) -> None:
         raise OptionError(
             "clients_per_round", config.clients_per_round, f"at most num_clients={config.num_clients} is allowed"
         )
-    min_replies = config.strategy.server.get("min_replies", 1)
+    min_replies = config.strategy.options.min_replies
     if min_replies > config.clients_per_round:
         raise OptionError(
             "strategy.server.min_replies",
@@ -180,7 +202,7 @@ def _check_faults(config: Config) -> None:
 
 def _check_over_selection(config: Config) -> None:
     """Who is among the first K is no random sample of the clients, and no guarantee may count on one."""
-    if config.over_selection > 1 and config.strategy.server.get("client_sampling", "fixed") == "poisson":
+    if config.over_selection > 1 and config.strategy.options.client_sampling == "poisson":
         words = "a round that closes at the first replies is no Poisson sample (strategy.server.client_sampling): 1"
         raise OptionError("over_selection", config.over_selection, words)
     if config.over_selection > 1 and config.clients_asked == config.clients_per_round:
@@ -210,142 +232,97 @@ def check_resampled(partition: ResampledPartition, examples: int) -> None:
         raise OptionError("partition.examples_per_client", partition.examples_per_client, words)
 
 
-def check_halves(config: Config) -> None:
+def _check_options(config: Config) -> None:
     """What no single option can show. Raises `OptionError`."""
-    client = METHODS[config.strategy.name][1]
-    check_min_replies(config)
-    if issubclass(client, ExampleLevelClientOptions):
-        check_example_level(config)
-    if issubclass(client, OneBitOptions):
-        _check_one_bit(config)
-    if issubclass(client, GradientOptions):
-        _check_gradient(config)
-    if issubclass(client, ControlOptions):
-        check_steps(config.client_options(), config.local.steps)
-    if issubclass(client, ClippingClientOptions):
-        _check_clipping(config)
-    if issubclass(client, UnitOptions):
-        _check_unit_epsilon(config)
-        _check_alike(config, UnitOptions.model_fields)
-    if issubclass(client, DPFTRLClientOptions):
-        check_matrix(config.server_options(), config.client_options(), config.num_rounds, config.over_selection)
-    if issubclass(client, FedOnceClientOptions):
-        _check_alike(config, ["claimed_delta"])
-        if config.model.name not in LINEAR:
-            words = f"the steps of {config.strategy.name} are those of a linear model; allowed: {', '.join(LINEAR)}"
-            raise OptionError("model", config.model.name, words)
+    options = config.strategy.options
+    check_colluders(options)
+    if isinstance(options, ExampleLevelOptions):
+        check_example_level(config, options)
+    if isinstance(options, OneBitOptions):
+        _check_one_bit(config, options)
+    if isinstance(options, GradientOptions):
+        _check_gradient(config, options)
+    if isinstance(options, ScaffoldOptions):
+        check_steps(config.local.steps)
+    if isinstance(options, ClippingOptions):
+        _check_clipping(options)
+    if isinstance(options, UnitOptions) and options.mechanism != "gaussian" and options.epsilon > MOST_EPSILON:
+        words = f"of strategy.client.mechanism={options.mechanism}: at most {MOST_EPSILON}"
+        raise OptionError("strategy.client.epsilon", options.epsilon, words)
+    if isinstance(options, DPFTRLOptions):
+        check_matrix(options, config.num_rounds, config.over_selection)
+    if isinstance(options, FedOnceOptions) and config.model.name not in LINEAR:
+        words = f"the steps of {config.strategy.name} are those of a linear model; allowed: {', '.join(LINEAR)}"
+        raise OptionError("model", config.model.name, words)
 
 
-def _check_unit_epsilon(config: Config) -> None:
-    client = config.client_options()
-    if client["mechanism"] != "gaussian" and client["epsilon"] > MOST_EPSILON:
-        words = f"of strategy.client.mechanism={client['mechanism']}: at most {MOST_EPSILON}"
-        raise OptionError("strategy.client.epsilon", client["epsilon"], words)
+def check_colluders(options: MethodOptions) -> None:
+    """A guarantee that counts on min_replies noises needs one that the observer does not know."""
+    if isinstance(options, SumOptions) and options.colluders >= options.min_replies and options.colluders > 0:
+        allowed = f"must be less than strategy.server.min_replies={options.min_replies}"
+        raise OptionError("strategy.client.colluders", options.colluders, allowed)
 
 
-def _check_alike(config: Config, names: Iterable[str]) -> None:
-    server, client = config.server_options(), config.client_options()
-    for name in names:
-        if server[name] != client[name]:
-            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
-
-
-def check_min_replies(config: Config) -> None:
-    """A guarantee that counts on min_replies noises is only true if the server keeps to it."""
-    client, least = config.client_options(), config.server_options().get("min_replies", 1)
-    if "min_replies" in client and client["min_replies"] != least:
-        allowed = f"must be strategy.server.min_replies={least}"
-        raise OptionError("strategy.client.min_replies", client["min_replies"], allowed)
-    if client.get("colluders", 0) >= least and client.get("colluders", 0) > 0:
-        allowed = f"must be less than strategy.server.min_replies={least}"
-        raise OptionError("strategy.client.colluders", client["colluders"], allowed)
-    weighting = config.server_options().get("weighting")
-    if client.get("weighting", weighting) != weighting:
-        allowed = f"must be strategy.server.weighting={weighting}"
-        raise OptionError("strategy.client.weighting", client["weighting"], allowed)
-
-
-def _check_one_bit(config: Config) -> None:
-    """Both halves quantise alike, and a group fits into a round."""
-    server, client = config.server_options(), config.client_options()
-    for name in ("epsilon", "encode", "radius", "bits", "group_size"):
-        if server.get(name) != client.get(name):
-            raise OptionError(
-                f"strategy.server.{name}", server.get(name), f"must be strategy.client.{name}={client.get(name)}"
-            )
-    size = client.get("group_size", 2)
-    if size > max(2, config.clients_per_round):
+def _check_one_bit(config: Config, options: OneBitOptions) -> None:
+    """A group fits into a round."""
+    if isinstance(options, CoQFLOptions) and options.group_size > max(2, config.clients_per_round):
         words = f"at most clients_per_round={config.clients_per_round} is allowed"
-        raise OptionError("strategy.client.group_size", size, words)
-    shuffle_delta = client.get("shuffle_delta", 0.0)
-    if client.get("shuffle") and shuffle_delta >= config.privacy.delta:
-        raise OptionError(
-            "strategy.client.shuffle_delta", shuffle_delta, f"must be less than privacy.delta={config.privacy.delta}"
-        )
+        raise OptionError("strategy.client.group_size", options.group_size, words)
+    if isinstance(options, LDPFLOptions) and options.shuffle and options.shuffle_delta >= config.privacy.delta:
+        words = f"must be less than privacy.delta={config.privacy.delta}"
+        raise OptionError("strategy.client.shuffle_delta", options.shuffle_delta, words)
 
 
-def _check_gradient(config: Config) -> None:
-    """Both halves agree, the accumulated gradient is what the step says, and published options stay published."""
-    server, client = config.server_options(), config.client_options()
-    for name in sorted(client.keys() & server.keys()):
-        if server[name] != client[name]:
-            raise OptionError(f"strategy.server.{name}", server[name], f"must be strategy.client.{name}={client[name]}")
+def _check_gradient(config: Config, options: GradientOptions) -> None:
+    """The accumulated gradient is what the step says, and published options stay published."""
     if config.local.momentum:
         words = f"{config.strategy.name} sums the gradients of plain SGD: 0"
         raise OptionError("local.momentum", config.local.momentum, words)
-    bound = client.get("score_bound")
-    if bound is not None and bound > client["clip_norm"]:
-        words = f"at most strategy.client.clip_norm={client['clip_norm']}"
-        raise OptionError("strategy.client.score_bound", bound, words)
-    check_central(server, client)
-    if server.get("rounds", config.num_rounds) != config.num_rounds:
-        raise OptionError("strategy.server.rounds", server["rounds"], f"must be num_rounds={config.num_rounds}")
-    if client.get("loss_weights") and client["loss_share"] + client["selection_share"] >= 1:
-        words = f"with selection_share={client['selection_share']} it must leave something to the values"
-        raise OptionError("strategy.client.loss_share", client["loss_share"], words)
-    _check_published(config)
+    if isinstance(options, SelectingOptions):
+        bound = options.score_bound
+        if bound is not None and bound > options.clip_norm:
+            words = f"at most strategy.client.clip_norm={options.clip_norm}"
+            raise OptionError("strategy.client.score_bound", bound, words)
+    if isinstance(options, NoisyGradientOptions):
+        check_central(options)
+    by_loss = isinstance(options, FedAGSOptions) and options.loss_weights
+    if by_loss and options.loss_share + options.selection_share >= 1:
+        words = f"with selection_share={options.selection_share} it must leave something to the values"
+        raise OptionError("strategy.client.loss_share", options.loss_share, words)
+    _check_published(config.privacy.variant, options)
 
 
-def _check_published(config: Config) -> None:
+def _check_published(variant: str, options: GradientOptions) -> None:
     """What has no repaired form is refused rather than ignored."""
-    client = config.client_options()
-    if config.privacy.variant != "published":
-        for name, usual in (("noise", "gaussian"), ("sensitivity", "clip"), ("epsilon_split", None)):
-            if client.get(name, usual) != usual:
+    split = options.epsilon_split if isinstance(options, FedAGSOptions) else None
+    if variant != "published":
+        noise = options.noise if isinstance(options, FedAGSOptions) else "gaussian"
+        given = {"noise": (noise, "gaussian"), "sensitivity": (options.sensitivity, "clip")}
+        for name, (value, usual) in (given | {"epsilon_split": (split, None)}).items():
+            if value != usual:
                 words = "has no privacy bound: privacy.variant=published, or " + str(usual or "null")
-                raise OptionError(f"strategy.client.{name}", client[name], words)
+                raise OptionError(f"strategy.client.{name}", value, words)
         return
-    split = client.get("epsilon_split")
     if split is None:
         return
     sound = isinstance(split, list) and len(split) == 3
     if not sound or not all(isinstance(part, int | float) and part > 0 for part in split):
         raise OptionError("strategy.client.epsilon_split", split, "must be three positive numbers, [eps1, eps2, eps3]")
-    if abs(sum(split) - client["epsilon"]) > 1e-9 * client["epsilon"]:
-        words = f"must sum to strategy.client.epsilon={client['epsilon']}, the sum is {sum(split):g}"
+    if abs(sum(split) - options.epsilon) > 1e-9 * options.epsilon:
+        words = f"must sum to strategy.client.epsilon={options.epsilon}, the sum is {sum(split):g}"
         raise OptionError("strategy.client.epsilon_split", split, words)
 
 
-def _check_clipping(config: Config) -> None:
-    """Both halves follow the same rule, and the first C lies between its bounds."""
-    server, client = config.server_options(), config.client_options()
-    if server["clip_norm"] != client["clip_norm"]:
-        allowed = f"must be strategy.client.clip_norm={client['clip_norm']}"
-        raise OptionError("strategy.server.clip_norm", server["clip_norm"], allowed)
-    for name in ("clipping", "window", "floor", "norm_bound"):
-        if server[name] != client[name]:
-            raise OptionError(f"strategy.client.{name}", client[name], f"must be strategy.server.{name}={server[name]}")
-    if server.get("allocation") != client.get("allocation"):
-        allowed = f"must be strategy.client.allocation={client['allocation']}"
-        raise OptionError("strategy.server.allocation", server["allocation"], allowed)
-    least, first, most = client["floor"], client["clip_norm"], client["norm_bound"]
-    if client["clipping"] != "fixed" and not least <= first <= most:
+def _check_clipping(options: ClippingOptions) -> None:
+    """The first C lies between its bounds."""
+    least, first, most = options.floor, options.clip_norm, options.norm_bound
+    if options.clipping != "fixed" and not least <= first <= most:
         raise OptionError(
             "strategy.client.clip_norm", first, f"must be from strategy.server.floor={least} to norm_bound={most}"
         )
 
 
-def check_example_level(config: Config) -> None:
+def check_example_level(config: Config, options: MethodOptions) -> None:
     """What the analysis of noisy steps rests on, and local options that they have no use for."""
     name, local = config.strategy.name, config.local
     if local.sampler != "poisson":
@@ -356,7 +333,7 @@ def check_example_level(config: Config) -> None:
         raise OptionError("local.epochs", local.epochs, f"{name} takes strategy.client.local_steps noisy steps: 1")
     if local.steps is not None:
         raise OptionError("local.steps", local.steps, f"{name} takes strategy.client.local_steps noisy steps: null")
-    if config.client_options().get("clipping") == "median" and config.privacy.variant != "published":
+    if getattr(options, "clipping", "fixed") == "median" and config.privacy.variant != "published":
         raise OptionError(
             "strategy.client.clipping",
             "median",

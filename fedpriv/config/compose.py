@@ -23,16 +23,17 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
-from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.config.methods import METHODS, NOISE_OPTIONS
 from fedpriv.config.own_options import CONF, choices, find_own_methods, group_choices, once, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write
+from fedpriv.config.strategy_options import HALVES, contradiction, field_of, followed, spelled, spelling
 from fedpriv.config.yaml_text import read_yaml
 
 #: Keys of the command line that are not part of a run's configuration.
@@ -54,6 +55,7 @@ REMOTE_OPTIONS = re.compile(
     r"|privacy\.(variant|delta|max_epsilon)"
     r"|strategy\.secure_sum|strategy\.(server|client)\.[a-z][a-z0-9_]*"
 )
+METHOD_OPTION = re.compile(r"strategy\.(server|client)\.([a-z]\w*)")
 #: The only values from outside that reach Hydra: numbers and names, or flat lists of them. Nothing in them can be
 #: escaped into an interpolation, a function, a sweep or a mapping.
 _PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
@@ -74,6 +76,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     """
     parsed = parse(overrides)
     _check_choices(parsed)
+    parsed = parse(at_home(overrides))
     wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line and not _is_none(o)]
     raw = _compose_raw([*wanted, *model_by_name(parsed)])
     for command in COMMANDS:
@@ -84,6 +87,49 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         raise as_typed(error, parsed) from None
     _refuse_noise_beside_target(config, parsed)
     return config
+
+
+def at_home(overrides: Sequence[str]) -> list[str]:
+    """The same overrides, the method's options among them in the spelling of its YAML file: each may be named under
+    either half. Raises `OptionError` for two values of one, and for an option that follows another.
+    """
+    parsed = parse(overrides)
+    if not any(METHOD_OPTION.fullmatch(override.key_or_group) for override in parsed):
+        return list(overrides)
+    try:
+        strategy = _compose_raw([line for override in parsed if (line := _choice(override))])["strategy"]
+    except OptionError:  # said where all of it is composed
+        return list(overrides)
+    found: list[str] = []
+    seen: dict[str, tuple[str, str]] = {}
+    for override in parsed:
+        line, named = override.input_line or "", METHOD_OPTION.fullmatch(override.key_or_group)
+        if named is not None and override.type == OverrideType.CHANGE:
+            option, value = _split(line)
+            _refuse_follower(strategy, *named.groups(), value)
+            home = spelling(strategy, *named.groups())
+            other, before = seen.setdefault(home, (option, value))
+            if other != option and value != before:
+                raise contradiction(option, value, other, before)
+            line = f"{home}={value}"
+        found.append(line)
+    return found
+
+
+def _refuse_follower(strategy: dict[str, Any], half: str, name: str, value: str) -> None:
+    schema = METHODS.get(strategy["name"])
+    if schema is not None and (field := field_of(schema, half, name)) and (option := followed(schema, field)):
+        raise OptionError(f"strategy.{half}.{name}", value, f"is what {option} says: set that one")
+
+
+def _choice(override: Override) -> str:
+    """``group=choice``, of a sweep the first one; "" for everything else."""
+    if override.package is not None or not (CONF / override.key_or_group).is_dir() or _is_none(override):
+        return ""
+    value = override.value()
+    if override.is_sweep_override():
+        value = next(iter(override.sweep_string_iterator()))
+    return f"{override.key_or_group}={value}"
 
 
 def _is_none(override: Override) -> bool:
@@ -252,10 +298,34 @@ class _Chosen(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _chosen(choices: tuple[str, ...], files: tuple[tuple[str, int, int], ...], host: tuple[Any, ...]) -> _Chosen:
-    tree = _composed(choices, files)
+    tree = _with_options_once(_composed(choices, files), files)
     known = host_known(OmegaConf.to_container(tree, resolve=False), tree)
     assert isinstance(known, dict)
     return _Chosen(tree, {str(name): value for name, value in known.items()})
+
+
+def _with_options_once(tree: DictConfig, files: tuple[tuple[str, int, int], ...]) -> DictConfig:
+    """An option of the method that a file names under its other half, as an experiment may: moved to where the method's
+    own file has it. Raises `OptionError` where both were set, to different values.
+    """
+    if (schema := METHODS.get(str(tree.strategy.get("name")))) is None:
+        return tree
+    found, usual = tree, None
+    for half, name in [(place, str(name)) for place in HALVES for name in tree.strategy[place]]:
+        field = field_of(schema, half, name)
+        option = f"strategy.{half}.{name}"
+        home = option if field is None else spelled(schema, field)
+        if option == home or followed(schema, str(field)):
+            continue
+        if usual is None:
+            usual, found = _composed((f"strategy={tree.strategy.name}",), files), copy.deepcopy(tree)
+        given, own = (OmegaConf.select(tree, place) for place in (option, home))
+        if own not in (given, OmegaConf.select(usual, home)):
+            raise contradiction(option, given, home, own)
+        with open_dict(found):
+            OmegaConf.update(found, home, given)
+            del found.strategy[half][name]
+    return found
 
 
 @lru_cache(maxsize=256)

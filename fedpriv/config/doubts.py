@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.config.methods import METHODS, ExampleLevelClientOptions
+from fedpriv.config.methods import ExampleLevelOptions
 from fedpriv.config.schema import KNOWN_SETS, Config
 
 
@@ -31,8 +31,7 @@ LARGEST_DELTA = 0.01
 
 def _units(config: Config) -> tuple[int, str]:
     """(number of privacy units, what they are). Of examples 0 where their number is not known before they are read."""
-    method = METHODS.get(config.strategy.name)
-    if method is None or not issubclass(method[1], ExampleLevelClientOptions):
+    if not isinstance(config.strategy.options, ExampleLevelOptions):
         return config.num_clients, "clients"
     known, _ = KNOWN_SETS.get(config.dataset.name, (0, 0))
     return config.dataset.train_examples or sum(config.dataset.examples) or known, "examples"

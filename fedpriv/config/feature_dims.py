@@ -47,7 +47,7 @@ def with_dims(config: Config) -> Config:
 def _found(config: Config) -> int:
     messages = config.num_rounds * config.clients_per_round
     times = passes_needed(config.num_rounds, config.num_clients, config.clients_asked)
-    target, epsilon = config.privacy.target_epsilon, config.client_options().get("epsilon")
+    target, epsilon = config.privacy.target_epsilon, getattr(config.strategy.options, "epsilon", None)
     if target is not None:
         epsilon = target / times
     if epsilon is None:

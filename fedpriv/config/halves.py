@@ -1,54 +1,56 @@
-"""From what a YAML file says of a half to the half's own frozen options, checked once, by one schema.
+"""The classes of a configured method: its two halves, and the options that both read.
 
-A half names its schema by an annotation, ``options: FedCADClientOptions``. The project's own are rows of
-`fedpriv.config.methods`; a method of one's own has a class in its own file. Where a half names none, its options are
-what its YAML file says, of any type.
+The project's own methods have a row in `fedpriv.config.methods`. A method of one's own has a class of options in one of
+its files, named by an annotation, ``options: MyOptions``. What is written under a half that names none may be of any
+type.
 """
 
 from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import Field, create_model
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
-from fedpriv.config.explain import first_option_error
-from fedpriv.config.methods import METHODS, ServerOptions
-from fedpriv.config.options import Options
+from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.schema import Config
-
-Half = Literal["server", "client"]
-Schema = TypeVar("Schema", bound=Options)
+from fedpriv.config.strategy_options import OwnOptions, checked, field_of
 
 
-def half_options(config: Config, half: Half, kind: type[Any]) -> Options:
-    """The options of a configured half. Raises `OptionError`, naming the option, its value and what is allowed."""
-    given = config.server_options() if half == "server" else config.client_options()
-    if (row := METHODS.get(config.strategy.name)) is not None:
-        return checked(row[half == "client"], half, given)
-    return checked(schema_of(kind, half, given), half, given)
+def method_options(config: Config) -> MethodOptions:
+    """The options of the configured method, checked. Raises `OptionError`, naming option, value and what is allowed."""
+    given = config.strategy.options
+    if not isinstance(given, OwnOptions):
+        return given
+    schema = schema_of(*(locate(getattr(config.strategy, half), f"strategy.{half}._target_") for half in HALVES), given)
+    if schema is OwnOptions:
+        return given
+    values = given.model_dump(exclude_unset=True)
+    fields = {name: field_of(schema, half, name) or name for name, half in given.written.items()}
+    return checked(schema, {fields[name]: value for name, value in values.items()}, given.written)
 
 
-def checked(schema: type[Schema], half: Half, given: dict[str, Any]) -> Schema:
-    """The options as one frozen object."""
-    try:
-        return schema.model_validate(given)
-    except ValidationError as error:
-        raise first_option_error(error, prefix=("strategy", half)) from None
+HALVES = ("server", "client")
 
 
-def schema_of(kind: type[Any], half: Half, given: dict[str, Any]) -> type[Options]:
-    """The schema that a half names; where it names none of its own, one of what is given."""
-    found = _named(kind)
-    if found not in (None, Options, ServerOptions):
-        assert found is not None
-        return found
-    base = ServerOptions if half == "server" else Options
-    further: Any = {name: (Any, Field()) for name in given if name not in base.model_fields}
-    return create_model(f"{kind.__name__}Options", __base__=base, **further) if further else base
+def schema_of(server: type[Any], client: type[Any], given: OwnOptions) -> type[MethodOptions]:
+    """The options' class that the two halves name; `OwnOptions` where neither names one."""
+    named = {half: _named(kind) for half, kind in zip(HALVES, (server, client), strict=True)}
+    kinds = [kind for kind in named.values() if kind not in (None, Options, MethodOptions)]
+    kinds = [kind for kind in kinds if not any(other is not kind and issubclass(other, kind) for other in kinds)]
+    if not kinds:
+        return OwnOptions
+    silent = {half for half, kind in named.items() if kind in (None, Options, MethodOptions)}
+    base = create_model("OwnOptions", __base__=(*dict.fromkeys(kinds), MethodOptions))
+    further: Any = {
+        name: (Any, Field(json_schema_extra={"half": half}))
+        for name, half in given.written.items()
+        if half in silent and field_of(base, half, name) is None
+    }
+    return create_model("OwnOptions", __base__=base, **further)
 
 
 def _named(kind: type[Any]) -> type[Options] | None:
@@ -64,7 +66,7 @@ def _named(kind: type[Any]) -> type[Options] | None:
             words = f"the annotation of its options cannot be read ({error})"
             raise OptionError("strategy", f"{owner.__module__}.{owner.__qualname__}", words) from None
         if not (isinstance(hint, type) and issubclass(hint, Options)):
-            words = "its options must be a subclass of fedpriv.config.options.Options"
+            words = "its options must be a subclass of fedpriv.config.options.MethodOptions"
             raise OptionError("strategy", f"{owner.__module__}.{owner.__qualname__}", words)
         return hint
     return None

@@ -11,9 +11,10 @@ from pydantic.fields import FieldInfo
 from fedpriv.common.command_line import EXIT_CODES
 from fedpriv.common.subcommands import SUBCOMMANDS, listed
 from fedpriv.config.methods import METHODS
-from fedpriv.config.options import Options
+from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config, PartitionConfig, StrategyConfig
+from fedpriv.config.strategy_options import followed, spelled
 
 #: Of a run; `fedpriv` takes the first two everywhere.
 FLAGS = [
@@ -54,7 +55,7 @@ FOLDERS = [
 ]
 
 
-def help_text(own: Mapping[str, tuple[type[Options], type[Options]]] | None = None) -> str:
+def help_text(own: Mapping[str, type[MethodOptions]] | None = None) -> str:
     """Usage, groups with their choices, and every option with its range. ``own``: schemas of methods without a row."""
     lines = [usage(), "", "groups (group=choice, one file each in conf/):"]
     for group in ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale"):
@@ -71,9 +72,13 @@ def describe_options() -> list[tuple[str, str, str]]:
     return list(dict.fromkeys(_walk("", Config)))
 
 
-def rows_of(prefix: str, schema: type[BaseModel]) -> list[tuple[str, str, str]]:
-    """(option, type and range, description) of a schema's options."""
-    return list(_walk(prefix, schema))
+def rows_of(schema: type[MethodOptions]) -> list[tuple[str, str, str]]:
+    """(option, type and range, description) of a method's options, in its class's order."""
+    return [
+        (spelled(schema, name), _type_in_words(field), field.description or "")
+        for name, field in schema.model_fields.items()
+        if name != "written" and not followed(schema, name)
+    ]
 
 
 def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
@@ -88,14 +93,12 @@ def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]
             yield f"{prefix}{name}", _type_in_words(field), field.description or ""
 
 
-def _method_options(own: Mapping[str, tuple[type[Options], type[Options]]]) -> list[tuple[str, str, str]]:
-    """The options of the halves, each once, with the methods that have it."""
+def _method_options(own: Mapping[str, type[MethodOptions]]) -> list[tuple[str, str, str]]:
+    """The options of all methods, each once, with the methods that have it."""
     users: dict[tuple[str, str, str], list[str]] = {}
-    schemas: dict[str, tuple[type[Options], type[Options]]] = {**METHODS, **own}
-    for method, halves in schemas.items():
-        for half, schema in zip(("server", "client"), halves, strict=True):
-            for row in _walk(f"strategy.{half}.", schema):
-                users.setdefault(row, []).append(method)
+    for method, schema in {**METHODS, **own}.items():
+        for row in rows_of(schema):
+            users.setdefault(row, []).append(method)
     return [
         (option, kind, text if set(methods) >= set(METHODS) else f"{', '.join(methods)}: {text}")
         for (option, kind, text), methods in users.items()

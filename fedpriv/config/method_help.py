@@ -13,19 +13,16 @@ from fedpriv.common.subcommands import DEPLOYMENT, SUBCOMMANDS, call, nearest
 from fedpriv.config.compose import compose
 from fedpriv.config.help import describe_options, rows_of, usage
 from fedpriv.config.methods import METHODS
-from fedpriv.config.options import Options
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import choices, group_file
 from fedpriv.config.schema import Config
 from fedpriv.config.symbols import COMMON, SYMBOLS
 
 Row = tuple[str, str, str]
-Halves = tuple[type[Options], type[Options]]
-#: Begins the description of an option that another one decides.
-FOLLOWS = "as "
 
 
-def answer(arguments: Sequence[str], schemas: Callable[[Config], Halves]) -> int:
-    """`fedpriv help [METHOD | COMMAND]`. schemas: of the server half and the client half of a user's own method.
+def answer(arguments: Sequence[str], schema_of: Callable[[Config], type[MethodOptions]]) -> int:
+    """`fedpriv help [METHOD | COMMAND]`. schema_of: the options' class of a user's own method.
 
     Raises `OptionError` for a word that is neither.
     """
@@ -37,15 +34,15 @@ def answer(arguments: Sequence[str], schemas: Callable[[Config], Halves]) -> int
     name = words[0].removeprefix("strategy=")
     table = DEPLOYMENT if name == "deploy" and len(words) > 1 else SUBCOMMANDS
     if words[-1] in table and len(words) == 1 + (table is DEPLOYMENT):
-        return call(words[-1], ["--help"], table) if words[-1] != "help" else answer([], schemas)
+        return call(words[-1], ["--help"], table) if words[-1] != "help" else answer([], schema_of)
     methods = choices("strategy")
     if name not in methods or len(words) > 1:
         wrong = words[1] if len(words) > 1 else name
         hint = nearest(wrong, [*methods, *SUBCOMMANDS]) or "."
         commands = f"methods: {', '.join(methods)}; commands: {', '.join(SUBCOMMANDS)}"
         raise OptionError("help", wrong, f"there is no such method or command{hint} Allowed: one of the {commands}")
-    halves = METHODS[name] if name in METHODS else schemas(compose([f"strategy={name}"]))
-    print(method_help(name, halves, _columns()))
+    schema = METHODS[name] if name in METHODS else schema_of(compose([f"strategy={name}"]))
+    print(method_help(name, schema, _columns()))
     return DONE
 
 
@@ -54,26 +51,19 @@ def _columns() -> int:
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
-def method_help(name: str, schemas: Halves, columns: int = 80) -> str:
-    """schemas: of the server half and the client half."""
+def method_help(name: str, schema: type[MethodOptions], columns: int = 80) -> str:
+    """schema: the method's options."""
     config = compose([f"strategy={name}"])
     values: dict[str, Any] = config.to_dict()
     symbols = {**COMMON, **SYMBOLS.get(name, {})}
     lines = [_wrapped(f"{name}: {summary_of(name)}", columns, "")]
-    halves = zip(("client", "server"), (schemas[1], schemas[0]), strict=True)
-    for half, schema in halves:
-        rows = rows_of(f"strategy.{half}.", schema)
-        lines += ["", f"options of the {half} half{'' if rows else ': none'}"]
-        following = [row[0].rpartition(".")[2] for row in rows if row[2].startswith(FOLLOWS)]
-        for row in (row for row in rows if not row[2].startswith(FOLLOWS)):
+    rows = rows_of(schema)
+    for half in ("client", "server"):
+        own = [row for row in rows if row[0].startswith(f"strategy.{half}.")]
+        lines += ["", f"strategy.{half}.*{'' if own else ': none'}"]
+        for row in own:
             short = row[0].removeprefix("strategy.")
             lines += _option(row, values["strategy"][half].get(row[0].rpartition(".")[2]), symbols.get(short), columns)
-        if following:
-            lines.append(
-                _wrapped(
-                    f"decided by options of these names elsewhere: {', '.join(following)}", columns, "      ", "  "
-                )
-            )
     known = {row[0]: row for row in describe_options()}
     lines += ["", _wrapped("of the options that all methods share, those with a letter in the paper", columns, "")]
     for option in (option for option in symbols if not option.startswith(("client.", "server."))):

@@ -1,131 +1,86 @@
-"""The options of every method: one schema for each half, and what both halves must agree on.
+"""The options of every method: one class, which both halves read.
 
 ``METHODS`` is the table of contents. Nothing heavy is imported (see `fedpriv.config.schema`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.config.gradient_methods import (
-    DPFedAvgClientOptions as DPFedAvgClientOptions,
+    DPFedAvgOptions,
+    GaussianGradientOptions,
+    GradientOptions,
+    ScaffoldOptions,
 )
-from fedpriv.config.gradient_methods import (
-    DPFedAvgServerOptions as DPFedAvgServerOptions,
-)
-from fedpriv.config.gradient_methods import (
-    GradientClientOptions as GradientClientOptions,
-)
-from fedpriv.config.gradient_methods import (
-    GradientOptions as GradientOptions,
-)
-from fedpriv.config.gradient_methods import (
-    GradientServerOptions as GradientServerOptions,
-)
-from fedpriv.config.gradient_methods import (
-    NoisyGradientClientOptions as NoisyGradientClientOptions,
-)
-from fedpriv.config.gradient_methods import (
-    NoisyGradientServerOptions as NoisyGradientServerOptions,
-)
-from fedpriv.config.gradient_methods import (
-    ScaffoldClientOptions as ScaffoldClientOptions,
-)
-from fedpriv.config.gradient_methods import (
-    ScaffoldServerOptions as ScaffoldServerOptions,
-)
-from fedpriv.config.options import SMALLEST, Options
-from fedpriv.config.options import ClientOptions as ClientOptions
-from fedpriv.config.options import ServerOptions as ServerOptions
-from fedpriv.config.sum_methods import (
-    ModularClientOptions,
-    ModularServerOptions,
-    SumOptions,
-)
-from fedpriv.config.sum_methods import WeighedSumOptions as WeighedSumOptions
-from fedpriv.config.trusted_methods import DPFTRLClientOptions, DPFTRLServerOptions
-from fedpriv.config.unit_methods import (
-    FedOnceClientOptions,
-    FedOnceServerOptions,
-    PrivUnitClientOptions,
-    PrivUnitServerOptions,
-)
+from fedpriv.config.options import SMALLEST, MethodOptions, follows, on_server
+from fedpriv.config.sum_methods import ModularOptions, SumOptions, WeighedSumOptions
+from fedpriv.config.trusted_methods import DPFTRLOptions
+from fedpriv.config.unit_methods import FedOnceOptions, PrivUnitOptions
 
+Variant = Literal["repaired", "published"]
 #: As `SMALLEST`, of a score.
 SMALLEST_SCORE = 1e-12
-
-
 #: An adaptive Theta stays within this factor of its start.
 CLIP_RANGE = 1e3
 #: Options that say how much noise a method adds: what `privacy.target_epsilon` chooses, or makes ineffective.
 NOISE_OPTIONS = ("noise_multiplier", "epsilon", "trials", "private_share")
 
 
-class FedProxClientOptions(ClientOptions):
+class FedProxOptions(MethodOptions):
     proximal_mu: float = Field(ge=0, description="mu of the proximal term mu/2 * ||w - w_global||^2")
 
 
-class FedPerClientOptions(ClientOptions):
+class PersonalOptions(MethodOptions):
     personal_layers: int | None = Field(ge=1, description="last blocks that stay local; null: 2, of two blocks 1")
 
 
-class HeadClientOptions(ClientOptions):
+class HeadOptions(MethodOptions):
     head_layers: int | None = Field(ge=1, description="last blocks that are the head; null: 2, of two blocks 1")
 
 
-class FedVFClientOptions(HeadClientOptions):
+class FedVFOptions(HeadOptions):
     head_period: int = Field(ge=1, description="P: the heads are averaged in rounds P, 2P, ...")
 
 
-class DistillationServerOptions(Options):
-    distillation_epochs: int = Field(ge=0, description="passes over the auxiliary pictures; 0: no distillation")
-    distillation_batch_size: int = Field(ge=1, description="auxiliary pictures in a batch")
-    distillation_lr: float = Field(gt=0, description="learning rate of the server's SGD")
-    distillation_loss: Literal["kl", "mse"] = Field(description="distance of the student's logits from the teacher's")
-    temperature: float = Field(gt=0, description="kl: temperature of the softened logits")
+class PFLOptions(PersonalOptions):
+    distillation_epochs: int = on_server("passes over the auxiliary pictures; 0: no distillation", ge=0)
+    distillation_batch_size: int = on_server("auxiliary pictures in a batch", ge=1)
+    distillation_lr: float = on_server("learning rate of the server's SGD", gt=0)
+    distillation_loss: Literal["kl", "mse"] = on_server("distance of the student's logits from the teacher's")
+    temperature: float = on_server("kl: temperature of the softened logits", gt=0)
 
 
-class PFLServerOptions(DistillationServerOptions, ServerOptions):
-    pass
-
-
-class GaussianClientOptions(ClientOptions):
+class GaussianOptions(MethodOptions):
     noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm, per coordinate")
-    clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of a client's update")
+    clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of a client's update; where C moves, of round 1")
 
 
-class ClippingServerOptions(ServerOptions):
-    clipping: Literal["fixed", "quantile", "geometric", "adp"] = Field(description="how C moves from round to round")
-    clip_norm: float = Field(ge=SMALLEST, description="C of round 1 (the client's own)")
-    clip_lr: float = Field(ge=0, description="quantile: learning rate eta_C of C")
-    target_quantile: float = Field(ge=0, le=1, description="quantile: share of updates that C leaves alone")
-    decay: float = Field(gt=0, le=1, description="geometric: rho, factor of C in every round")
-    window: int = Field(ge=2, description="adp: S_w, norms in a client's window")
-    floor: float = Field(gt=0, description="smallest C")
-    norm_bound: float = Field(gt=0, description="B: largest C, and public bound of a reported norm")
-    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
+class ClippingOptions(GaussianOptions):
+    """Of methods whose server may move C from round to round."""
 
-
-class ClippingClientOptions(GaussianClientOptions):
-    """Of a client whose server may move C. What both halves must agree on has its range in the server's options."""
-
-    clipping: Any = Field(description="as strategy.server.clipping")
-    window: Any = Field(description="as strategy.server.window")
-    floor: Any = Field(description="as strategy.server.floor")
-    norm_bound: Any = Field(description="as strategy.server.norm_bound")
+    twice: ClassVar = ("clipping", "clip_norm", "window", "floor", "norm_bound")
+    clipping: Literal["fixed", "quantile", "geometric", "adp"] = on_server("how C moves from round to round")
+    clip_lr: float = on_server("quantile: learning rate eta_C of C", ge=0)
+    target_quantile: float = on_server("quantile: share of updates that C leaves alone", ge=0, le=1)
+    decay: float = on_server("geometric: rho, factor of C in every round", gt=0, le=1)
+    window: int = on_server("adp: S_w, norms in a client's window", ge=2)
+    floor: float = on_server("smallest C", gt=0)
+    norm_bound: float = on_server("B: largest C, and public bound of a reported norm", gt=0)
+    variant: Variant = follows("privacy.variant")
     count_noise: float | None = Field(gt=0, description="quantile: sigma_b on a client's bit; null: the default")
     norm_noise: float | None = Field(gt=0, description="adp: z_n, noise / norm_bound on a norm; null: the default")
 
 
-class FedLDPClientOptions(WeighedSumOptions, ClippingClientOptions):
+class FedLDPOptions(WeighedSumOptions, ClippingOptions):
     pass
 
 
-class FedCADClientOptions(ClippingClientOptions):
+class FedCADOptions(ClippingOptions):
     diff: float = Field(
         ge=1e-3, le=1 - 1e-3, description="initial Diff D_0: bound of the change between updates, in units of C"
     )
@@ -134,12 +89,9 @@ class FedCADClientOptions(ClippingClientOptions):
     sigma_diff: float | None = Field(ge=0, description="noise on the norm in Diff, in units of C; null: the default")
 
 
-class ADPFLServerOptions(PFLServerOptions, ClippingServerOptions):
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
-    allocation: Any = Field(description="as strategy.client.allocation")
-
-
-class ADPFLClientOptions(SumOptions, FedPerClientOptions, ClippingClientOptions):
+class ADPFLOptions(SumOptions, PFLOptions, ClippingOptions):
+    twice: ClassVar = ("allocation",)
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
     epsilon: float = Field(gt=0, le=1e12, description="eps: claimed for one round, by equation 16")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
     noise_multiplier: float | None = Field(  # type: ignore[assignment]
@@ -149,9 +101,10 @@ class ADPFLClientOptions(SumOptions, FedPerClientOptions, ClippingClientOptions)
     allocation: Literal["adaptive", "fixed"] = Field(description="a round's eps_i: by equation 12, or eps")
 
 
-class ExampleLevelClientOptions(GaussianClientOptions):
-    """Options of clients that protect single examples; their analysis needs Poisson batches."""
+class ExampleLevelOptions(GaussianOptions):
+    """Of clients that protect single examples; their analysis needs Poisson batches. The server announces the noise."""
 
+    twice: ClassVar = ("noise_multiplier",)
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound Theta of one example's gradient")
     local_steps: int = Field(ge=1, description="noisy steps in a round")
     clipping: Literal["fixed", "adaptive", "median"] = Field(description="how Theta is chosen")
@@ -160,16 +113,30 @@ class ExampleLevelClientOptions(GaussianClientOptions):
     target_quantile: float = Field(ge=0, le=1, description="adaptive: share of gradients that Theta leaves alone")
 
 
-class AdamClientOptions(ExampleLevelClientOptions):
-    beta1: float = Field(ge=0, lt=1, description="Adam's beta_1")
-    beta2: float = Field(ge=0, lt=1, description="Adam's beta_2")
+class AdamOptions(ExampleLevelOptions):
+    adam_beta1: float = Field(ge=0, lt=1, description="Adam's beta_1", json_schema_extra={"name": "beta1"})
+    adam_beta2: float = Field(ge=0, lt=1, description="Adam's beta_2", json_schema_extra={"name": "beta2"})
 
 
-class OneBitOptions(Options):
-    """What both halves of the one-bit methods must agree on."""
+class DecayingOptions(ExampleLevelOptions):
+    twice: ClassVar = ("decay", "floor")
+    decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
+    floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
+    threshold: float = on_server("mu: a smaller fall of the public loss lowers the noise", ge=0)
+    variant: Variant = follows("privacy.variant")
 
+
+class DPFLAGNOptions(DecayingOptions, AdamOptions):
+    pass
+
+
+class OneBitOptions(MethodOptions):
+    twice: ClassVar = ("encode", "radius")
     encode: Literal["update", "weights"] = Field(description="what is quantised: the update, or the trained weights")
     radius: Any = Field(description="r: half of a coordinate's interval; a number, or a list with one per named block")
+    radius_floor: float = on_server("weights: r_min", gt=0)
+    clip_factor: float = on_server("weights: next r over half the range of a layer's released weights", gt=0)
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
 
     @field_validator("radius", mode="after")
     @classmethod
@@ -182,71 +149,36 @@ class OneBitOptions(Options):
 
 
 class PrivateBitOptions(OneBitOptions):
+    twice: ClassVar = ("epsilon",)
     epsilon: float | None = Field(gt=0, le=20, description="eps of one coordinate; null: no privacy")
 
 
-class SharedBitOptions(PrivateBitOptions):
-    bits: int = Field(ge=0, le=16, description="M: shared bits per coordinate; 0: none, as LDP-FL")
-    group_size: int = Field(ge=2, le=1024, description="g: clients that share; 2: antithetic pairs")
-
-
-class OneBitServerOptions(OneBitOptions, ServerOptions):
-    radius_floor: float = Field(gt=0, description="weights: r_min")
-    clip_factor: float = Field(gt=0, description="weights: next r over half the range of a layer's released weights")
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
-
-
-class LDPFLServerOptions(PrivateBitOptions, OneBitServerOptions):
-    pass
-
-
-class LDPFLClientOptions(PrivateBitOptions, ClientOptions):
-    min_replies: int = Field(ge=1, description="fewest clients whose bits are counted")
+class LDPFLOptions(PrivateBitOptions):
+    twice: ClassVar = ("min_replies",)
     shuffle: bool = Field(description="account for whoever sees a round's shuffled bits only, as well")
     shuffle_delta: float = Field(gt=0, lt=1, description="part of delta that shuffling may use up over the run")
 
 
-class CoQFLServerOptions(SharedBitOptions, OneBitServerOptions):
-    pass
-
-
-class CoQFLClientOptions(SharedBitOptions, ClientOptions):
+class CoQFLOptions(PrivateBitOptions):
+    twice: ClassVar = ("bits", "group_size")
+    bits: int = Field(ge=0, le=16, description="M: shared bits per coordinate; 0: none, as LDP-FL")
+    group_size: int = Field(ge=2, le=1024, description="g: clients that share; 2: antithetic pairs")
     private_share: float = Field(gt=0, le=1, description="mu, repaired: probability of a private uniform")
 
 
-class CorrQuantServerOptions(OneBitServerOptions):
-    pass
-
-
-class CorrQuantClientOptions(OneBitOptions, ClientOptions):
-    pass
-
-
-class SelectionOptions(Options):
-    """What both halves of the selecting methods must agree on."""
-
+class SelectingOptions(GaussianGradientOptions):
+    twice: ClassVar = ("selection",)
     selection: Literal["random", "gumbel"] = Field(description="repaired: a public mask, or a private top-k")
-
-
-class SelectingServerOptions(SelectionOptions, GradientServerOptions):
-    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
-
-
-class SelectingClientOptions(SelectionOptions, GradientClientOptions):
+    variant: Variant = follows("privacy.variant")
     selection_share: float = Field(gt=0, lt=1, description="gumbel: part of a round's budget that the selection gets")
     score_bound: float | None = Field(ge=SMALLEST_SCORE, description="gumbel: tau, at most C; null: C/sqrt(k)")
 
 
-class ScheduleOptions(Options):
+class FedAGSOptions(SelectingOptions):
+    twice: ClassVar = ("threshold", "loss_weights")
+    rounds: int = follows("num_rounds")
     threshold: Literal["equation", "text"] = Field(description="k_t-th smallest as equation 35, or k_t-th largest")
     loss_weights: bool | None = Field(description="weigh clients by their losses; null: published true, repaired false")
-
-
-class FedAGSServerOptions(ScheduleOptions, SelectingServerOptions):
-    rounds: int = Field(ge=1, description="T of equation 35")
-
-
-class FedAGSClientOptions(ScheduleOptions, SelectingClientOptions):
     significance: Literal["signed", "magnitude"] = Field(description="published: compare g' or |g'| with the threshold")
     svt_scale: Literal["algorithm1", "section4"] = Field(description="published: comparison's noise DeltaS or q*DeltaS")
     noise: Literal["gaussian", "laplace"] = Field(description="published: noise of the values")
@@ -257,125 +189,71 @@ class FedAGSClientOptions(ScheduleOptions, SelectingClientOptions):
     loss_share: float = Field(gt=0, lt=1, description="repaired with loss_weights: the loss's part of a round's budget")
 
 
-class ShareOptions(Options):
+class DPFedSNLCOptions(SelectingOptions):
+    twice: ClassVar = ("share",)
     share: float = Field(gt=0, le=1, description="share of the coordinates that counts as significant")
 
 
-class DPFedSNLCServerOptions(ShareOptions, SelectingServerOptions):
-    pass
-
-
-class DPFedSNLCClientOptions(ShareOptions, SelectingClientOptions):
-    pass
-
-
-class WholeGaussianServerOptions(ModularServerOptions, ClippingServerOptions):
+class WholeGaussianOptions(ModularOptions, ClippingOptions):
     """Of ddgauss and skellam: one number of theirs is of no use to a server."""
 
-    secure_sum: Literal["ideal", "protocol"] = Field(description="as strategy.secure_sum")  # type: ignore[assignment]
-    bits: int = Field(ge=FEWEST_BITS, le=MOST_BITS, description="whole numbers are added modulo 2^bits")  # type: ignore[assignment]
-    noise_multiplier: Any = Field(description="as strategy.client.noise_multiplier")
-    count_noise: Any = Field(description="as strategy.client.count_noise")
-    norm_noise: Any = Field(description="as strategy.client.norm_noise")
+    twice: ClassVar = ("noise_multiplier", "count_noise", "norm_noise")
+    secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")
+    bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
 
 
-class WholeGaussianClientOptions(ModularClientOptions, ClippingClientOptions):
-    pass
-
-
-class SkellamClientOptions(WholeGaussianClientOptions):
+class SkellamOptions(WholeGaussianOptions):
     claimed_delta: float = Field(gt=0, lt=1, description="of which the bounds of a run may use up a hundredth")
 
 
-class CpSGDOptions(Options):
+class CpSGDOptions(ModularOptions, GradientOptions):
+    twice: ClassVar = ("levels", "trials", "epsilon", "claimed_delta", "clip_norm", "sensitivity")
     levels: int = Field(ge=2, le=2**20, description="k: levels of the quantisation")
     trials: int | None = Field(ge=0, le=2**50, description="m: binomial trials; null: the fewest that epsilon allows")
+    rounds: int = follows("num_rounds")
+    variant: Variant = follows("privacy.variant")
 
 
-class CpSGDServerOptions(ModularServerOptions, CpSGDOptions, GradientServerOptions):
-    rounds: int = Field(ge=1, description="T")
-    epsilon: Any = Field(description="as strategy.client.epsilon")
-    claimed_delta: Any = Field(description="as strategy.client.claimed_delta")
-    clip_norm: Any = Field(description="as strategy.client.clip_norm")
-    sensitivity: Any = Field(description="as strategy.client.sensitivity")
-    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
-
-
-class CpSGDClientOptions(ModularClientOptions, CpSGDOptions, GradientOptions):
-    pass
-
-
-class DecayOptions(Options):
-    decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
-    floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
-
-
-class DecayingClientOptions(DecayOptions, ExampleLevelClientOptions):
-    pass
-
-
-class DPFLAGNClientOptions(DecayingClientOptions, AdamClientOptions):
-    pass
-
-
-class AnnouncedNoiseServerOptions(ServerOptions):
-    noise_multiplier: float = Field(ge=0, description="sigma_0 that the server announces (the client's own)")
-
-
-class ANRServerOptions(DecayOptions, AnnouncedNoiseServerOptions):
-    threshold: float = Field(ge=0, description="mu: a smaller fall of the public loss lowers the noise")
-    variant: Literal["repaired", "published"] = Field(description="as privacy.variant")
-
-
-class NbAFLOptions(Options):
+class NbAFLOptions(MethodOptions):
+    twice: ClassVar = ("epsilon", "clip_norm", "claimed_delta", "exposures", "min_replies")
     epsilon: float = Field(gt=0, description="what the noise is claimed to buy over the whole run")
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of the weights")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
     exposures: int | None = Field(ge=1, description="L: uploads of one client; null: the number of rounds")
-
-
-class NbAFLServerOptions(NbAFLOptions, ServerOptions):
-    rounds: int = Field(ge=1, description="T: aggregations")
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
-
-
-class NbAFLClientOptions(NbAFLOptions, ClientOptions):
+    rounds: int = follows("num_rounds")
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
     noise_multiplier: float | None = Field(ge=0, description="sU / C; null: by the paper's formula")
     proximal_mu: float = Field(ge=0, description="mu of the proximal term mu/2 * ||w - w_global||^2")
-    min_replies: int = Field(ge=1, description="smallest cohort that the server aggregates")
 
 
-#: name -> (options of the server half, options of the client half). A method without a row here is a user's
-#: own: its halves name their schemas (`fedpriv.config.halves`).
-METHODS: dict[str, tuple[type[ServerOptions], type[ClientOptions]]] = {
-    "fedavg": (ServerOptions, ClientOptions),
-    "fedprox": (ServerOptions, FedProxClientOptions),
-    "fedper": (ServerOptions, FedPerClientOptions),
-    "lgfedavg": (ServerOptions, HeadClientOptions),
-    "fedvf": (ServerOptions, FedVFClientOptions),
-    "pfl": (PFLServerOptions, FedPerClientOptions),
-    "adpfl": (ADPFLServerOptions, ADPFLClientOptions),
-    "fedldp": (ClippingServerOptions, FedLDPClientOptions),
-    "fedcad": (ClippingServerOptions, FedCADClientOptions),
-    "ldpfl": (LDPFLServerOptions, LDPFLClientOptions),
-    "coqfl": (CoQFLServerOptions, CoQFLClientOptions),
-    "corrquant": (CorrQuantServerOptions, CorrQuantClientOptions),
-    "fedags": (FedAGSServerOptions, FedAGSClientOptions),
-    "dpfedavg": (DPFedAvgServerOptions, DPFedAvgClientOptions),
-    "scaffold": (ScaffoldServerOptions, ScaffoldClientOptions),
-    "dpftrl": (DPFTRLServerOptions, DPFTRLClientOptions),
-    "cpsgd": (CpSGDServerOptions, CpSGDClientOptions),
-    "ddgauss": (WholeGaussianServerOptions, WholeGaussianClientOptions),
-    "skellam": (WholeGaussianServerOptions, SkellamClientOptions),
-    "dpfedsnlc": (DPFedSNLCServerOptions, DPFedSNLCClientOptions),
-    "dpsgd": (AnnouncedNoiseServerOptions, ExampleLevelClientOptions),
-    "agn": (AnnouncedNoiseServerOptions, AdamClientOptions),
-    "anr": (ANRServerOptions, DecayingClientOptions),
-    "dpfl_agn": (ANRServerOptions, DPFLAGNClientOptions),
-    "nbafl": (NbAFLServerOptions, NbAFLClientOptions),
-    "privunit": (PrivUnitServerOptions, PrivUnitClientOptions),
-    "fedonce": (FedOnceServerOptions, FedOnceClientOptions),
+#: name -> its options. A method without a row here is a user's own: its halves name their class
+#: (`fedpriv.config.halves`).
+METHODS: dict[str, type[MethodOptions]] = {
+    "fedavg": MethodOptions,
+    "fedprox": FedProxOptions,
+    "fedper": PersonalOptions,
+    "lgfedavg": HeadOptions,
+    "fedvf": FedVFOptions,
+    "pfl": PFLOptions,
+    "adpfl": ADPFLOptions,
+    "fedldp": FedLDPOptions,
+    "fedcad": FedCADOptions,
+    "ldpfl": LDPFLOptions,
+    "coqfl": CoQFLOptions,
+    "corrquant": OneBitOptions,
+    "fedags": FedAGSOptions,
+    "dpfedavg": DPFedAvgOptions,
+    "scaffold": ScaffoldOptions,
+    "dpftrl": DPFTRLOptions,
+    "cpsgd": CpSGDOptions,
+    "ddgauss": WholeGaussianOptions,
+    "skellam": SkellamOptions,
+    "dpfedsnlc": DPFedSNLCOptions,
+    "dpsgd": ExampleLevelOptions,
+    "agn": AdamOptions,
+    "anr": DecayingOptions,
+    "dpfl_agn": DPFLAGNOptions,
+    "nbafl": NbAFLOptions,
+    "privunit": PrivUnitOptions,
+    "fedonce": FedOnceOptions,
 }
-
-
-# --- across the halves -----------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from fedpriv.common.errors import OptionError
 
@@ -18,41 +19,52 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
-class ServerOptions(Options):
-    """Options that every server half has."""
+def on_server(description: str, **limits: Any) -> Any:
+    """An option that is spelled ``strategy.server.NAME``; all others of a method are ``strategy.client.NAME``."""
+    return Field(description=description, json_schema_extra={"half": "server"}, **limits)
 
-    target_: ClassVar[str]
-    min_replies: int = Field(ge=1, description="fewer usable replies than this end the run")
-    client_sampling: Literal["fixed", "poisson"] = Field(description="cohort of exactly clients_per_round, or Poisson")
-    participation: Literal["sampled", "once", "balanced", "cyclic"] = Field(
-        description="how often a client may take part"
+
+def follows(option: str) -> Any:
+    """No option of its own: the value of another one, which the method's halves read under this name."""
+    return Field(description=f"as {option}", json_schema_extra={"half": "server", "follows": option})
+
+
+class MethodOptions(Options):
+    """The options of a method: one class, which both halves read. These are those that every method has."""
+
+    #: Names that records of runs list under both halves, as they did before a method's options were one class: its
+    #: results are found by a digest of them (`fedpriv.config.halves`).
+    twice: ClassVar[tuple[str, ...]] = ()
+    #: Names of real numbers that were given without a point, which records keep: 3 and 3.0 have two digests.
+    _whole: frozenset[str] = PrivateAttr(default=frozenset())
+    min_replies: int = on_server("fewer usable replies than this end the run", ge=1)
+    client_sampling: Literal["fixed", "poisson"] = on_server("cohort of exactly clients_per_round, or Poisson")
+    participation: Literal["sampled", "once", "balanced", "cyclic"] = on_server("how often a client may take part")
+    participations: int | None = on_server("at most so often; null: as the rounds need", ge=1)
+    weighting: Literal["uniform", "examples"] = on_server("weights of the mean over the replies")
+    optimizer: Literal["sgd", "momentum", "adam", "yogi"] = on_server(
+        "how a round's update moves the global model", default="sgd"
     )
-    participations: int | None = Field(ge=1, description="at most so often; null: as the rounds need")
-    weighting: Literal["uniform", "examples"] = Field(description="weights of the mean over the replies")
-    optimizer: Literal["sgd", "momentum", "adam", "yogi"] = Field(
-        default="sgd", description="how a round's update moves the global model"
+    lr: float | None = on_server(
+        "of that optimizer; null: 1, with adam and yogi 0.01 (sgd at 1: the update)", default=None, gt=0
     )
-    lr: float | None = Field(
-        default=None, gt=0, description="of that optimizer; null: 1, with adam and yogi 0.01 (sgd at 1: the update)"
-    )
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="optimizer=momentum: beta, FedAvgM's 0.9")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="optimizer=adam, yogi: of the mean update, FedOpt's 0.9")
-    beta2: float = Field(default=0.99, ge=0, lt=1, description="optimizer=adam, yogi: of its squares, FedOpt's 0.99")
-    tau: float = Field(default=0.001, gt=0, description="optimizer=adam, yogi: adaptivity, FedOpt's 0.001")
+    momentum: float = on_server("optimizer=momentum: beta, FedAvgM's 0.9", default=0.9, ge=0, lt=1)
+    beta1: float = on_server("optimizer=adam, yogi: of the mean update, FedOpt's 0.9", default=0.9, ge=0, lt=1)
+    beta2: float = on_server("optimizer=adam, yogi: of its squares, FedOpt's 0.99", default=0.99, ge=0, lt=1)
+    tau: float = on_server("optimizer=adam, yogi: adaptivity, FedOpt's 0.001", default=0.001, gt=0)
 
+    @classmethod
+    def given(cls, values: Mapping[str, Any]) -> Self:
+        """Checked values of a file or a command line."""
+        found = cls.model_validate(dict(values))
+        found._whole = frozenset(name for name, value in values.items() if type(value) is int)
+        return found
 
-def without_unused(server: dict[str, Any]) -> None:
-    """Takes out of the server half's options those that are younger than committed results and change nothing."""
-    if server.get("participation") == "sampled":
-        for name in ("participation", "participations"):
-            server.pop(name, None)
-    if server.get("optimizer") == "sgd" and server.get("lr") in (None, 1):
-        for name in ("optimizer", "lr", "momentum", "beta1", "beta2", "tau"):
-            server.pop(name, None)
-
-
-class ClientOptions(Options):
-    """Options that every client half has: none."""
+    def as_given(self) -> dict[str, Any]:
+        """Field -> value, for JSON."""
+        values = self.model_dump(mode="json")
+        whole = {name for name in self._whole if isinstance(values[name], float) and values[name].is_integer()}
+        return {name: int(value) if name in whole else value for name, value in values.items()}
 
 
 class AttackConfig(Options):

@@ -18,15 +18,15 @@ OPTION, LIMIT = "strategy.server.participation", "strategy.server.participations
 
 def participation_of(config: Config) -> str:
     """sampled | once | balanced | cyclic."""
-    return str(config.strategy.server.get("participation", "sampled"))
+    return config.strategy.options.participation
 
 
 def participation_limit(config: Config) -> int | None:
     """m: how often a client may take part at most; None where a lottery decides."""
     if participation_of(config) == "sampled":
         return None
-    given = config.strategy.server.get("participations")
-    return int(given) if given is not None else _needed(config)
+    given = config.strategy.options.participations
+    return given if given is not None else _needed(config)
 
 
 def passes_needed(num_rounds: int, num_clients: int, size: int) -> int:
@@ -38,22 +38,21 @@ def cohort(config: Config, server_round: int) -> list[int]:
     """Sorted ids of the clients that are asked in a round."""
     from fedpriv.common.cohorts import cohort_of  # numpy, which a check of options need not wait for
 
-    sampling = config.strategy.server.get("client_sampling", "fixed")
     place = (config.seed, server_round, config.num_clients, config.clients_asked)
-    return cohort_of(*place, sampling, participation_of(config))
+    return cohort_of(*place, config.strategy.options.client_sampling, participation_of(config))
 
 
 def check_participation(config: Config) -> None:
     """Raises `OptionError` for a plan that the rounds do not fit into."""
-    server, plan = config.strategy.server, participation_of(config)
-    limit = server.get("participations")
+    options, plan = config.strategy.options, participation_of(config)
+    limit = options.participations
     if plan == "sampled":
         if limit is not None:
             raise OptionError(
                 LIMIT, limit, f"{OPTION}=sampled has no participation limit; allowed: null, or {OPTION}=balanced"
             )
         return
-    if server.get("client_sampling", "fixed") != "fixed":
+    if options.client_sampling != "fixed":
         words = "planned cohorts are not a Poisson sample (strategy.server.client_sampling); allowed: sampled"
         raise OptionError(OPTION, plan, words)
     asked = f"num_rounds={config.num_rounds} rounds of {config.clients_asked} clients"

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.options import AttackConfig, OperationsConfig, Options, TrackingConfig, without_unused
-from fedpriv.config.sum_methods import SecureSum, without_sums
-from fedpriv.config.trusted_methods import without_central_clipping
+from fedpriv.config.options import AttackConfig, MethodOptions, OperationsConfig, Options, TrackingConfig
+from fedpriv.config.strategy_options import recorded, without_what_is_younger
+from fedpriv.config.sum_methods import SecureSum
 
 # --- data ------------------------------------------------------------------------------------------------
 
@@ -281,14 +281,25 @@ class CheckpointConfig(Options):
 
 
 class StrategyConfig(Options):
-    """A method: its name and its two halves, each a mapping with ``_target_`` and the half's own options."""
+    """A method: its name, the classes of its two halves, and the options that both read."""
 
     name: str
     secure_sum: SecureSum = Field(
         default="assumed", description="who adds up: nobody, the server in the open (ideal), or masks (protocol)"
     )
-    server: dict[str, Any]
-    client: dict[str, Any]
+    server: str = Field(description="_target_ of the server half")
+    client: str = Field(description="_target_ of the client half")
+    options: MethodOptions
+
+    def to_dict(self, halves: Any = recorded) -> dict[str, Any]:
+        """With a mapping for each half, as YAML files have it. halves: which options it lists (`recorded`, `once`)."""
+        found = halves(self.options)
+        targets = {"server": {"_target_": self.server}, "client": {"_target_": self.client}}
+        return {
+            "name": self.name,
+            "secure_sum": self.secure_sum,
+            **{half: target | found[half] for half, target in targets.items()},
+        }
 
 
 # --- all of it -------------------------------------------------------------------------------------------
@@ -338,19 +349,16 @@ class Config(Options):
         """Clients asked in a round: clients_per_round, and as many more as `over_selection` says."""
         return min(self.num_clients, math.ceil(round(self.over_selection * self.clients_per_round, 9)))
 
-    def server_options(self) -> dict[str, Any]:
-        """Options of the server half without its ``_target_``."""
-        return {key: value for key, value in self.strategy.server.items() if key != "_target_"}
-
-    def client_options(self) -> dict[str, Any]:
-        """Options of the client half without its ``_target_``."""
-        return {key: value for key, value in self.strategy.client.items() if key != "_target_"}
+    def with_options(self, **changes: Any) -> Config:
+        """With other values of the method's options, which are not checked."""
+        options = self.strategy.options.model_copy(update=changes)
+        return self.model_copy(update={"strategy": self.strategy.model_copy(update={"options": options})})
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it. Without the features where there are none: such a run is what it was before there were any,
         and keeps its digest.
         """
-        content = self.model_dump(mode="json")
+        content = self.model_dump(mode="json", exclude={"strategy"}) | {"strategy": self.strategy.to_dict()}
         if self.features.name == "none":
             content.pop("features")
         else:  # as before there were these options
@@ -364,9 +372,7 @@ class Config(Options):
         are found by a digest of this.
         """
         content = self.to_dict()
-        without_sums(content["strategy"])
-        without_unused(content["strategy"]["server"])
-        without_central_clipping(content["strategy"])
+        without_what_is_younger(content["strategy"])
         return content
 
     def digest(self) -> str:

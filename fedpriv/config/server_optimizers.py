@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import Config
 
@@ -21,10 +19,10 @@ def learning_rate(optimizer: str, lr: float | None) -> float:
 
 def check_optimizer(config: Config) -> None:
     """Raises `OptionError` where a method has no use for an optimizer."""
-    server: dict[str, Any] = config.server_options()
+    options = config.strategy.options
     if (why := OWN_STEP.get(config.strategy.name)) is None:
         return
-    if server["optimizer"] != "sgd":
-        raise OptionError("strategy.server.optimizer", server["optimizer"], f"{why}; allowed: sgd")
-    if server["lr"] not in (None, 1):
-        raise OptionError("strategy.server.lr", server["lr"], f"{why}; allowed: null or 1")
+    if options.optimizer != "sgd":
+        raise OptionError("strategy.server.optimizer", options.optimizer, f"{why}; allowed: sgd")
+    if options.lr not in (None, 1):
+        raise OptionError("strategy.server.lr", options.lr, f"{why}; allowed: null or 1")

@@ -43,7 +43,7 @@ def source_files(config: Config) -> dict[str, str]:
 
     As this process first saw them: what it has imported does not change with a file.
     """
-    named = [str(half.get("_target_", "")) for half in (config.strategy.server, config.strategy.client)]
+    named = [config.strategy.server, config.strategy.client]
     named += [group.path for group in (config.dataset, config.model) if group.path is not None]
     return dict(_digests(tuple(sorted(path.rpartition(".")[0] for path in named)), own_methods()))
 

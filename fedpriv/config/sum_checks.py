@@ -8,35 +8,29 @@ from typing import Any
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_graph import MOST_MEMBERS, graph_of
+from fedpriv.config.methods import CpSGDOptions
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_methods import ModularOptions
 
 OPTION = "strategy.secure_sum"
 
 
 def check_secure_sum(config: Config) -> None:
     """Raises `OptionError` naming the option, its value and what is allowed."""
-    chosen, server, client = config.strategy.secure_sum, config.server_options(), config.client_options()
-    if "secure_sum" not in server:
+    chosen, options = config.strategy.secure_sum, config.strategy.options
+    if not isinstance(options, ModularOptions):
         if chosen != "assumed":
             words = f"{config.strategy.name} sends no whole numbers that could be added up in secret; allowed: assumed"
             raise OptionError(OPTION, chosen, words)
         return
-    if chosen != "assumed" and client.get("sensitivity") == "per_example":
+    if chosen != "assumed" and isinstance(options, CpSGDOptions) and options.sensitivity == "per_example":
         words = "clients of a sum add noise of one size; allowed: clip"
         raise OptionError("strategy.client.sensitivity", "per_example", words)
-    for half, options in (("server", server), ("client", client)):
-        if options["secure_sum"] != chosen:
-            raise OptionError(f"strategy.{half}.secure_sum", options["secure_sum"], f"must be {OPTION}={chosen}")
-    if client["bits"] != server["bits"]:
-        raise OptionError("strategy.client.bits", client["bits"], f"must be strategy.server.bits={server['bits']}")
-    if client["threshold"] != server["threshold"]:
-        words = f"must be strategy.server.threshold={server['threshold']}"
-        raise OptionError("strategy.client.threshold", client["threshold"], words)
-    if server["threshold"] is not None and server["threshold"] > config.clients_per_round:
+    if options.threshold is not None and options.threshold > config.clients_per_round:
         words = f"at most clients_per_round={config.clients_per_round} is allowed"
-        raise OptionError("strategy.server.threshold", server["threshold"], words)
+        raise OptionError("strategy.server.threshold", options.threshold, words)
     if chosen == "protocol":
-        _check_protocol(config, server["threshold"], client["colluders"])
+        _check_protocol(config, options.threshold, options.colluders)
 
 
 def _check_protocol(config: Config, threshold: int | None, colluders: int) -> None:
@@ -110,6 +104,6 @@ def in_the_open(config: Config) -> Config:
     strategy = config.strategy
     if strategy.secure_sum != "protocol":
         return config
-    changed: dict[str, Any] = {"secure_sum": "ideal"}
-    halves = {name: getattr(strategy, name) | changed for name in ("server", "client")}
-    return config.model_copy(update={"strategy": strategy.model_copy(update=changed | halves)})
+    options = strategy.options.model_copy(update={"secure_sum": "ideal"})
+    changed = strategy.model_copy(update={"secure_sum": "ideal", "options": options})
+    return config.model_copy(update={"strategy": changed})

@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
-from fedpriv.config.options import Options, ServerOptions
+from fedpriv.config.options import MethodOptions, follows, on_server
 
 #: Who adds up: nobody (an observer of sums is assumed), the server in the open, or the clients' masks.
 SecureSum = Literal["assumed", "ideal", "protocol"]
 
 
-class SumOptions(Options):
-    """Options of clients whose noises add up in a secure sum."""
+class SumOptions(MethodOptions):
+    """Of clients whose noises add up in a secure sum of at least ``min_replies`` uploads."""
 
-    min_replies: int = Field(ge=1, description="fewest uploads that a secure sum would add up")
-    colluders: int = Field(ge=0, description="of these, clients whose noise the observer of a secure sum knows")
+    twice: ClassVar = ("min_replies",)
+    colluders: int = Field(
+        ge=0, description="among min_replies: clients whose noise the observer of a secure sum knows"
+    )
 
 
 class WeighedSumOptions(SumOptions):
-    weighting: Any = Field(description="as strategy.server.weighting")
+    """The weights decide how many noises a sum's account counts."""
+
+    twice: ClassVar = ("weighting",)
 
 
-class ModularServerOptions(ServerOptions):
-    """Of servers that add up whole numbers modulo 2^bits."""
+class ModularOptions(SumOptions):
+    """Of servers that add up whole numbers modulo 2^bits, and of their clients."""
 
-    secure_sum: SecureSum = Field(description="as strategy.secure_sum")
-    bits: int | None = Field(
-        ge=FEWEST_BITS, le=MOST_BITS, description="whole numbers are added modulo 2^bits; null: the method's own choice"
+    twice: ClassVar = ("secure_sum", "bits", "threshold")
+    secure_sum: SecureSum = follows("strategy.secure_sum")
+    bits: int | None = on_server(
+        "whole numbers are added modulo 2^bits; null: the method's own choice", ge=FEWEST_BITS, le=MOST_BITS
     )
-    threshold: int | None = Field(
-        ge=2, description="protocol: t, clients that open a sum in which all share masks; null: two thirds of them"
+    threshold: int | None = on_server(
+        "protocol: t, clients that open a sum in which all share masks; null: two thirds of them", ge=2
     )
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
-
-
-class ModularClientOptions(SumOptions):
-    """Of their clients. What both halves must agree on has its range in the server's options."""
-
-    secure_sum: Any = Field(description="as strategy.secure_sum")
-    bits: Any = Field(description="as strategy.server.bits")
-    threshold: Any = Field(description="as strategy.server.threshold")
-
-
-#: Options of `ModularServerOptions` and `ModularClientOptions` that are younger than committed results.
-_YOUNGER = ("secure_sum", "bits", "threshold")
-
-
-def without_sums(strategy: dict[str, Any]) -> None:
-    """Takes out of a configuration's ``strategy`` what changes nothing while a secure sum is only assumed."""
-    if strategy.get("secure_sum") != "assumed":
-        return
-    strategy.pop("secure_sum")
-    for half in ("server", "client"):
-        if "secure_sum" in strategy[half]:  # other methods have options of these names
-            for name in _YOUNGER:
-                strategy[half].pop(name, None)
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")

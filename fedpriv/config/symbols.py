@@ -9,7 +9,7 @@ from __future__ import annotations
 #: Of every method that does not name its own.
 COMMON = {"num_clients": "N", "clients_per_round": "K", "num_rounds": "T", "local.lr": "eta", "privacy.delta": "delta"}
 
-#: Of the rules by which C moves from round to round (`ClippingServerOptions`).
+#: Of the rules by which C moves from round to round (`ClippingOptions`).
 _CLIPPING = {
     "client.noise_multiplier": "sigma",
     "client.clip_norm": "C",

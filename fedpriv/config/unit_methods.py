@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.options import ClientOptions, Options, ServerOptions
+from fedpriv.config.options import follows, on_server
 from fedpriv.config.sum_methods import WeighedSumOptions
 
 #: Largest epsilon of one release, but by the Gaussian: e^epsilon is then not far from leaving float64.
 MOST_EPSILON = 500
 
 
-class UnitOptions(Options):
-    """What both halves of PrivUnit must agree on."""
+class UnitOptions(WeighedSumOptions):
+    """Of PrivUnit and FedOnce."""
 
+    twice: ClassVar = ("mechanism", "epsilon", "bits", "projections")
     mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "sqkr", "gaussian"] = Field(
         description="how a direction is released"
     )
     epsilon: float = Field(ge=1e-5, le=1e6, description=f"what one release costs; above {MOST_EPSILON}: gaussian alone")
     bits: int | None = Field(ge=1, le=16, description="sketch, sqkr: b, bits of a release; null: the best for epsilon")
     projections: int = Field(ge=1, le=2**20, description="projunit, hadamard: k, numbers of a release")
-
-
-class PrivUnitServerOptions(UnitOptions, ServerOptions):
-    learning_rate: float = Field(gt=0, description="eta of the server's step along the mean direction")
-
-
-class PrivUnitClientOptions(UnitOptions, WeighedSumOptions, ClientOptions):
     claimed_delta: float = Field(gt=0, lt=1, description="gaussian: delta of a release's epsilon")
 
 
-class FedOnceServerOptions(UnitOptions, ServerOptions):
-    step: Any = Field(description="how far the mean direction moves theta: a number, or auto: by the rule")
-    scale: float = Field(gt=0, description="auto: tau, expected distance of the best model from zero")
-    spread: float = Field(ge=0, description="auto: rho, how far clients' own best models lie apart, in units of tau")
-    effective_dims: Any = Field(
-        description="step=auto: directions that features use: a number; null: all of the model's; auto: by features.map"
+class PrivUnitOptions(UnitOptions):
+    learning_rate: float = on_server("eta of the server's step along the mean direction", gt=0)
+
+
+class FedOnceOptions(UnitOptions):
+    twice: ClassVar = ("claimed_delta",)
+    step: Any = on_server("how far the mean direction moves theta: a number, or auto: by the rule")
+    scale: float = on_server("auto: tau, expected distance of the best model from zero", gt=0)
+    spread: float = on_server("auto: rho, how far clients' own best models lie apart, in units of tau", ge=0)
+    effective_dims: Any = on_server(
+        "step=auto: directions that features use: a number; null: all of the model's; auto: by features.map"
     )
-    features_map: Any = Field(description="as features.map")
-    claimed_delta: float = Field(gt=0, lt=1, description="as strategy.client.claimed_delta")
-    weighting: Literal["uniform"] = Field(description="weights of the mean over the replies")  # type: ignore[assignment]
+    features_map: str = follows("features.map")
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
 
     @field_validator("step", mode="after")
     @classmethod
@@ -59,7 +57,3 @@ class FedOnceServerOptions(UnitOptions, ServerOptions):
         if dims not in ("auto", None) and not number:
             raise OptionError("strategy.server.effective_dims", dims, "must be auto, null, or a whole number from 1")
         return dims
-
-
-class FedOnceClientOptions(PrivUnitClientOptions):
-    pass

@@ -24,6 +24,7 @@ from fedpriv.config.methods import CLIP_RANGE, METHODS
 from fedpriv.config.options import Options
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import spelled
 from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS
@@ -316,29 +317,29 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
 
 def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
     """A sum in the open shows a server every number of this machine, whatever observer its account names."""
-    options, limits = config.client_options(), policy.limits
+    options, limits = config.strategy.options, policy.limits
     if config.strategy.secure_sum == "ideal":
         yield "strategy.secure_sum=ideal: the server would see this client's own numbers: allowed: protocol"
     if config.strategy.secure_sum == "protocol":
         for option, least in (("min_replies", limits.min_survivors), ("colluders", limits.min_colluders)):
-            if options[option] < least:
-                yield f"strategy.client.{option}={options[option]}: at least {least}"
+            if (value := getattr(options, option)) < least:
+                yield f"{spelled(type(options), option)}={value}: at least {least}"
 
 
 def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
     """(option, its effective value in the run, the largest allowed)."""
-    options: dict[str, Any] = config.client_options()
+    options: Any = config.strategy.options
     batches = config.local.epochs * -(-declared // config.local.batch_size)
     yield "num_rounds", config.num_rounds, limits.max_rounds
     yield "local.batch_size", config.local.batch_size, limits.max_batch_size
-    yield "batches in a round", options.get("local_steps") or config.local.steps or batches, limits.max_local_steps
-    if "clip_norm" in options:
-        yield "strategy.client.clip_norm", options["clip_norm"], limits.max_clip_norm
-    if options.get("clipping", "fixed") != "fixed":
-        largest = options["norm_bound"] if "norm_bound" in options else CLIP_RANGE * options["clip_norm"]
+    yield "batches in a round", getattr(options, "local_steps", config.local.steps) or batches, limits.max_local_steps
+    if hasattr(options, "clip_norm"):
+        yield "strategy.client.clip_norm", options.clip_norm, limits.max_clip_norm
+    if getattr(options, "clipping", "fixed") != "fixed":
+        largest = options.norm_bound if hasattr(options, "norm_bound") else CLIP_RANGE * options.clip_norm
         yield "the clip norm that a rule may move to", largest, limits.max_clip_norm
-    if "radius" in options:  # of one coordinate's interval
-        radius = options["radius"]
+    if hasattr(options, "radius"):  # of one coordinate's interval
+        radius = options.radius
         yield "strategy.client.radius", max(radius) if isinstance(radius, list) else radius, limits.max_clip_norm
 
 

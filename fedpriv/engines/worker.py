@@ -54,11 +54,11 @@ def auxiliary_pictures(config: Config) -> int:
     """Public pictures that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
     them for a public loss, otherwise none. Raises `OptionError` where it needs some and there are none.
     """
-    kind, wanted = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_"), 0
+    kind, wanted = locate(config.strategy.server, "strategy.server._target_"), 0
     purpose = None
     if getattr(kind, "needs_public_loss", False):
         purpose, wanted = "follows a loss on public pictures", min(MOST_FOR_LOSS, config.dataset.auxiliary)
-    if config.strategy.server.get("distillation_epochs", 0) > 0:
+    if getattr(config.strategy.options, "distillation_epochs", 0) > 0:
         purpose, wanted = "distils on public pictures (strategy.server.distillation_epochs)", config.dataset.auxiliary
     if purpose is not None and wanted == 0:
         raise OptionError("dataset.auxiliary", 0, f"{config.strategy.name} {purpose}: at least 1")
@@ -149,7 +149,7 @@ class Worker:
     @cached_property
     def most_members(self) -> int:
         """How many clients a server may ask in a round."""
-        poisson = self.config.server_options().get("client_sampling") == "poisson"
+        poisson = self.config.strategy.options.client_sampling == "poisson"
         return self.config.num_clients if poisson else self.config.clients_asked
 
     def initial_parameters(self) -> FloatVector:
@@ -238,7 +238,7 @@ class Worker:
             return "engine.faults are of single clients"
         if self.config.dataset.name == "on_nodes" or self.config.strategy.secure_sum == "protocol":
             return "its messages are of single clients"
-        half = locate(self.config.strategy.server.get("_target_", ""), "strategy.server._target_")
+        half = locate(self.config.strategy.server, "strategy.server._target_")
         return self.why_apart or half.why_single_messages()
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, compose, from_dict, group_choices, parse, read_config
 from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import once, spelling
 
 #: Sections that decide nothing of a result.
 ONLOOKERS = ("operations", "tracking")
@@ -30,7 +30,7 @@ def with_options(config: Config, overrides: Sequence[str]) -> Config:
     """The configuration with other values; a group (``strategy=fedldp``) is taken from its file as a whole. Raises
     `OptionError` for an option that it does not have, a value out of range, and a sweep.
     """
-    raw, parsed = config.to_dict(), parse(overrides)
+    raw, parsed = config.to_dict() | {"strategy": config.strategy.to_dict(once)}, parse(overrides)
     for override in parsed:
         if override.is_sweep_override():
             words = "several values need a sweep (-m), which starts from options and not from a run"
@@ -38,13 +38,14 @@ def with_options(config: Config, overrides: Sequence[str]) -> Config:
     groups = {name for name in raw if (CONF / name).is_dir() and group_choices(CONF / name)}
     chosen = [override for override in parsed if override.key_or_group in groups]
     if chosen:
-        fresh = compose([_line(override) for override in chosen]).to_dict()
+        fresh = compose([_line(override) for override in chosen])
+        new = fresh.to_dict() | {"strategy": fresh.strategy.to_dict(once)}
         for override in chosen:
-            raw[override.key_or_group] = fresh[override.key_or_group]
+            raw[override.key_or_group] = new[override.key_or_group]
     for override in parsed:
         if override not in chosen:
             _put(raw, override)
-    return from_dict(_in_step(raw, config.num_rounds))
+    return from_dict(raw)
 
 
 def _line(override: Override) -> str:
@@ -54,21 +55,14 @@ def _line(override: Override) -> str:
 def _put(raw: dict[str, Any], override: Override) -> None:
     """Sets one value. An option that is not there is left to the schema to accept (a default that files leave out)."""
     *sections, name = override.key_or_group.split(".")
+    if sections[:1] == ["strategy"] and len(sections) == 2:
+        *sections, name = spelling(raw["strategy"], sections[1], name).split(".")
     place: Any = raw
     for section in sections:
         place = place.setdefault(section, {}) if isinstance(place, dict) else None
     if not isinstance(place, dict):
         raise OptionError(override.key_or_group, override.get_value_string(), "the run has no such option")
     place[name] = override.value()
-
-
-def _in_step(raw: dict[str, Any], rounds_before: int) -> dict[str, Any]:
-    """Options of a method that are num_rounds by their file (``rounds: ${num_rounds}``) follow it."""
-    raw = deepcopy(raw)
-    for half in (raw["strategy"]["server"], raw["strategy"]["client"]):
-        if half.get("rounds") == rounds_before:
-            half["rounds"] = raw["num_rounds"]
-    return raw
 
 
 def config_for_rerun(path: Path, overrides: Sequence[str] = ()) -> Config:

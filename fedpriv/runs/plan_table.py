@@ -27,7 +27,6 @@ def plan_rows(config: Config) -> dict[str, str]:
     config, worker, plan = resolve(config, None)
     claim = plan.claim
     claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
-    options = config.client_options()
     threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
@@ -48,7 +47,7 @@ def plan_rows(config: Config) -> dict[str, str]:
         "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
         "trainer": plan.trainer,
     }
-    if "noise_multiplier" in options:
+    if hasattr(config.strategy.options, "noise_multiplier"):
         chosen = getattr(make_client(config), "noise_multiplier", None)
         rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
     rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}

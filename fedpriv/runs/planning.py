@@ -55,7 +55,7 @@ def schedule(config: Config) -> NDArray[np.int64]:
     """
     if (limit := participation_limit(config)) is not None:
         return np.broadcast_to(np.int64(limit), config.num_clients)
-    sampling = config.strategy.server.get("client_sampling", "fixed")
+    sampling = config.strategy.options.client_sampling
     return participations(config.seed, config.num_rounds, config.num_clients, config.clients_asked, sampling)
 
 
@@ -105,7 +105,7 @@ def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
 def cohort_sizes(config: Config) -> list[int]:
     """How many clients are asked in each round."""
     size, numbers = config.clients_asked, range(1, config.num_rounds + 1)
-    if config.strategy.server.get("client_sampling", "fixed") == "fixed":
+    if config.strategy.options.client_sampling == "fixed":
         return [size] * config.num_rounds
     return [len(draw_cohort(config.seed, number, config.num_clients, size, "poisson")) for number in numbers]
 
@@ -199,8 +199,7 @@ def with_target(config: Config) -> Config:
     target = config.privacy.target_epsilon
     if target is None:
         return config
-    known = {"noise_multiplier", "epsilon"} & config.client_options().keys()
-    if not known:
+    if not any(hasattr(config.strategy.options, name) for name in ("noise_multiplier", "epsilon")):
         raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise to choose")
     client, times = make_client(config), most_participations(config)
     threat = target_threat(config, client)
@@ -208,9 +207,7 @@ def with_target(config: Config) -> Config:
     chosen = client_class(config).chosen_for(
         target, config.privacy.delta, most, lambda **changes: make_client(config, **changes), threat
     )
-    server = config.strategy.server | {name: value for name, value in chosen.items() if name in config.strategy.server}
-    halves = {"client": config.strategy.client | chosen, "server": server}
-    return config.model_copy(update={"strategy": config.strategy.model_copy(update=halves)})
+    return config.with_options(**chosen)
 
 
 def target_price(config: Config) -> float:

@@ -10,8 +10,8 @@ from fedpriv.client.build import client_class, exchanges_of, make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Request
-from fedpriv.config.halves import half_options, locate
-from fedpriv.config.methods import DistillationServerOptions
+from fedpriv.config.halves import locate, method_options
+from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData
 from fedpriv.engines.choice import resolve_engine
@@ -67,10 +67,10 @@ def _together(worker: Worker) -> str:
 
 def server_class(config: Config) -> type[FederatedStrategy]:
     """The server half of the configured method. Raises `OptionError`, also for options that it does not take."""
-    found = locate(config.strategy.server.get("_target_", ""), "strategy.server._target_")
+    found = locate(config.strategy.server, "strategy.server._target_")
     if not issubclass(found, FederatedStrategy):
         raise OptionError("strategy.server._target_", found.__name__, "must be a subclass of FederatedStrategy")
-    half_options(config, "server", found)
+    method_options(config)
     return found
 
 
@@ -94,14 +94,14 @@ def make_strategy(
         run,
         len(worker.data.dataset.classes),
         worker.options_digest,
-        config.client_options().get("colluders", 0),
+        getattr(config.strategy.options, "colluders", 0),
     )
     kind = server_class(config)
-    options = half_options(config, "server", kind)
+    options = method_options(config)
     if kind.needs_public_loss:
         public = Evaluator(worker, auxiliary=True)
         hooks = replace(hooks, public_loss=lambda theta: public(worker.whole_model(theta)).loss)
-    if isinstance(options, DistillationServerOptions) and options.distillation_epochs:
+    if isinstance(options, PFLOptions) and options.distillation_epochs:
         hooks = replace(hooks, distil=_distil(options, worker))
     strategy: FederatedStrategy = kind(population, options, hooks)
     if strategy.secret_cohorts and population.over_selects:
@@ -110,7 +110,7 @@ def make_strategy(
     return strategy
 
 
-def _distil(options: DistillationServerOptions, worker: Worker) -> Distil:
+def _distil(options: PFLOptions, worker: Worker) -> Distil:
     """Distillation of the layers that the server holds; all others are its own copy of the initial ones."""
     chosen = DistillationOptions(
         options.distillation_epochs,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fedpriv.common.messages import SIGMA, Options, Reply
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.methods import AnnouncedNoiseServerOptions, ANRServerOptions
+from fedpriv.config.methods import DecayingOptions, ExampleLevelOptions
 from fedpriv.mechanisms.noise_decay import next_sigma
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -19,7 +19,7 @@ CLIENT_FIGURES = ("gradient_norm", "theta_clip")
 class AnnouncedNoise(FederatedStrategy):
     """theta <- theta + sum p_j (theta_j - theta); sigma_t travels in every train message."""
 
-    options: AnnouncedNoiseServerOptions
+    options: ExampleLevelOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
@@ -43,7 +43,7 @@ class DecayingNoiseServer(AnnouncedNoise):
     decay: rho; threshold: mu; floor: smallest sigma_t / sigma_0 that the clients accept, None: as far as it goes.
     """
 
-    options: ANRServerOptions
+    options: DecayingOptions
     needs_public_loss: ClassVar[bool] = True
     last_loss: float | None = None
 

@@ -20,7 +20,7 @@ import torch
 
 from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, Options, Reply, Reported
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.methods import ClippingServerOptions
+from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -132,7 +132,7 @@ class PublishedWindow(AdaptiveWindow):
         return reply.statistics[CLIP_CHANGE]
 
 
-def make_rule(options: ClippingServerOptions) -> ClipRule:
+def make_rule(options: ClippingOptions) -> ClipRule:
     """The rule of `strategy.server.clipping`: fixed | quantile | geometric | adp."""
     public = (options.clip_norm, options.floor, options.norm_bound)
     if options.clipping == "quantile":
@@ -147,7 +147,7 @@ def make_rule(options: ClippingServerOptions) -> ClipRule:
 class ClippingServer(FederatedStrategy):
     """theta <- theta + mean of the releases; C^t travels in every train message, unless it is fixed."""
 
-    options: ClippingServerOptions
+    options: ClippingOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

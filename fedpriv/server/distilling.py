@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedpriv.common.messages import Reply
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.methods import PFLServerOptions
+from fedpriv.config.methods import PFLOptions
 from fedpriv.server.strategy import FederatedStrategy
 
 
@@ -18,7 +18,7 @@ class DistillingServer(FederatedStrategy):
     softened logits.
     """
 
-    options: PFLServerOptions
+    options: PFLOptions
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         ensemble = super().aggregate(theta, replies)  # [ADP-FL, Alg. 1 lines 22, 23]

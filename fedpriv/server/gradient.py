@@ -13,7 +13,8 @@ from fedpriv.common.messages import Reply
 from fedpriv.common.packing import unpack_selected
 from fedpriv.common.seeds import public_mask
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.methods import GradientServerOptions, SelectingServerOptions
+from fedpriv.config.gradient_methods import GradientOptions
+from fedpriv.config.methods import SelectingOptions
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
@@ -24,7 +25,7 @@ CLIENT_FIGURES = ("share_perturbed", "scheduled_share", "clamped_share")
 class GradientServer(FederatedStrategy):
     """theta <- theta - eta sum_k w_k g_k. learning_rate: eta."""
 
-    options: GradientServerOptions
+    options: GradientOptions
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         gradient = self.gradient(theta.size, replies)
@@ -46,7 +47,7 @@ class GradientServer(FederatedStrategy):
 class SelectingServer(GradientServer):
     """Receives some coordinates of each gradient; the others count as zero. selection, variant: the clients' own."""
 
-    options: SelectingServerOptions
+    options: SelectingOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

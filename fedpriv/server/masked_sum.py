@@ -36,7 +36,7 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.common.vectors import unpack_vector
-from fedpriv.config.sum_methods import ModularServerOptions
+from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.masks import word_type
 from fedpriv.secure_sum.sum_session import SumSession, model_text
@@ -48,9 +48,7 @@ from fedpriv.server.round import Population, Round
 class MaskedSums:
     """Opens one sum in each round, on behalf of a server half."""
 
-    def __init__(
-        self, population: Population, options: ModularServerOptions, min_replies: int, exchange: Exchange
-    ) -> None:
+    def __init__(self, population: Population, options: ModularOptions, min_replies: int, exchange: Exchange) -> None:
         self.population, self.options, self.min_replies, self.exchange = population, options, min_replies, exchange
         self._collector: Collector | None = None
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.messages import Reply
-from fedpriv.config.methods import NoisyGradientServerOptions
+from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.mechanisms.noise_sources import noise_source
@@ -29,7 +29,7 @@ from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
 class NoisyGradientServer(GradientServer):
     """theta <- theta - eta times what becomes known of the clients' gradients (`gradient`)."""
 
-    options: NoisyGradientServerOptions
+    options: NoisyGradientOptions
     in_rows = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from fedpriv.common.messages import CENTRES, RADII, Options, Reply
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.methods import OneBitServerOptions
+from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.quantisation import decode, in_chunks, unpack
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -28,7 +28,7 @@ class OneBitServer(FederatedStrategy):
     clients' own. radius_floor: r_min; clip_factor: of half the range of the last released weights of a layer.
     """
 
-    options: OneBitServerOptions
+    options: OneBitOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.config.options import ServerOptions
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.server_optimizers import learning_rate
 
 Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ class Optimizer:
     of theta that part alone moves on. steps: how many it has taken since it was made.
     """
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: MethodOptions) -> None:
         self.name, self.lr = options.optimizer, learning_rate(options.optimizer, options.lr)
         self.momentum, self.tau = options.momentum, options.tau
         self.betas = options.beta1, options.beta2

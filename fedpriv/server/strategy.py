@@ -30,7 +30,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Options, Reply, read_reply
 from fedpriv.common.records import MalformedMessage
 from fedpriv.common.vectors import FloatVector, pack_vector, unpack_vector
-from fedpriv.config.methods import ServerOptions
+from fedpriv.config.options import MethodOptions
 from fedpriv.server.exchange import Answer, Exchange
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.optimizers import Optimizer
@@ -47,7 +47,7 @@ class FederatedStrategy(Strategy):
     """
 
     #: The half's own options.
-    options: ServerOptions
+    options: MethodOptions
     #: Whether `Hooks.public_loss` is wanted.
     needs_public_loss: ClassVar[bool] = False
     #: Numbers that every reply must hold beside its release; a reply without them is refused.

@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
 from fedpriv.common.messages import Reply, Report, Reported
-from fedpriv.config.options import ServerOptions
-from fedpriv.config.sum_methods import ModularServerOptions
+from fedpriv.config.options import MethodOptions
+from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.residues import Residues, add_residues, centred, unpack_residues
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
@@ -42,7 +42,7 @@ class Decoded:
 class SummingServer(FederatedStrategy):
     """theta <- theta + mean, or whatever a method makes of `mean`."""
 
-    options: ModularServerOptions
+    options: ModularOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
@@ -74,7 +74,7 @@ class SummingServer(FederatedStrategy):
         """The sums of a protocol that runs."""
         from fedpriv.server.masked_sum import MaskedSums  # cryptography: only where it is needed
 
-        options = cast(ServerOptions, self.options)
+        options = cast(MethodOptions, self.options)
         return MaskedSums(self.population, self.options, options.min_replies, self.exchange)
 
     def configure_train(  # type: ignore[override]

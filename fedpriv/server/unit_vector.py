@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedpriv.common.vectors import FloatVector
-from fedpriv.config.unit_methods import FedOnceServerOptions, PrivUnitServerOptions
+from fedpriv.config.unit_methods import UnitOptions
 from fedpriv.mechanisms.unit_vectors import UnitMechanism, unit_mechanism
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -18,7 +18,7 @@ from fedpriv.server.strategy import FederatedStrategy
 class UnitVectorStrategy(FederatedStrategy):
     """Base of such server halves."""
 
-    options: PrivUnitServerOptions | FedOnceServerOptions
+    options: UnitOptions
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

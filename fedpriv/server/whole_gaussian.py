@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import CLIP_REPORTED_NORM
 from fedpriv.common.seeds import public_signs
-from fedpriv.config.methods import WholeGaussianServerOptions
+from fedpriv.config.methods import WholeGaussianOptions
 from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE
 from fedpriv.privacy.sum_grid import Law, SumGrid
 from fedpriv.server.clip_rules import ClippingServer
@@ -21,7 +21,7 @@ from fedpriv.server.summing import Decoded, SummingServer
 class WholeGaussianServer(SummingServer, ClippingServer):
     """theta <- theta + mean. A rule that moves C learns means over the survivors: of their bits, or of their norms."""
 
-    options: WholeGaussianServerOptions  # type: ignore[assignment]
+    options: WholeGaussianOptions  # type: ignore[assignment]
     #: Of the clients' noise.
     law: ClassVar[Law] = "gaussian"
 

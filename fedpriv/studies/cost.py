@@ -15,14 +15,9 @@ PICTURES_PER_EPOCH = 600
 def client_epochs(overrides: tuple[str, ...]) -> float:
     """Of a run with these overrides, from its options alone. Clients of unequal size are taken at their mean."""
     config = compose(overrides)
-    options = config.client_options()
+    steps = getattr(config.strategy.options, "local_steps", config.local.steps)
     per_client = _pictures(config) / config.num_clients
-    if "local_steps" in options:
-        pictures = options["local_steps"] * config.local.batch_size
-    elif config.local.steps:
-        pictures = config.local.steps * config.local.batch_size
-    else:
-        pictures = config.local.epochs * per_client
+    pictures = steps * config.local.batch_size if steps else config.local.epochs * per_client
     return float(config.num_rounds * config.clients_asked * pictures / PICTURES_PER_EPOCH)
 
 

@@ -167,7 +167,7 @@ def test_shadow_models_of_a_small_pool_are_smaller_and_stay_alike(run: Run) -> N
     assert not work.targets.by_coin and not np.isin(job.tested, job.rows).any()
     assert 300 < len(job.rows) <= 360 and job.config.num_clients == 5 and 0.5 < size / 72 < 2
     assert job.config.local.batch_size == 30 and job.config.clients_per_round in (2, 3)
-    assert job.config.client_options()["noise_multiplier"] == work.config.client_options()["noise_multiplier"]
+    assert job.config.strategy.options.noise_multiplier == work.config.strategy.options.noise_multiplier
 
 
 # --- controls --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from fedpriv.client.contract import Neighbours, PublicFacts, Site
 from fedpriv.client.memory import ClientMemory
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, compose, group_choices
-from fedpriv.config.methods import ExampleLevelClientOptions
+from fedpriv.config.methods import ExampleLevelOptions
 from fedpriv.config.options import Options
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise_sources import SeededNoise
@@ -90,7 +90,7 @@ def client_schema(choice: str) -> type[Options]:
 
 def noise_for(case: tuple[str, ...]) -> list[str]:
     client = client_schema(case[0])
-    if issubclass(client, ExampleLevelClientOptions):
+    if issubclass(client, ExampleLevelOptions):
         return SAMPLED
     if case[0] == "strategy=dpftrl":
         return OF_MANY

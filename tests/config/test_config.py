@@ -195,7 +195,7 @@ def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: 
     none = ("privacy.target_epsilon=null", "privacy.target_observer=null")
     noise = ("strategy.client.noise_multiplier=0.7", *none)
     varied = compose([f"experiment={experiment}", "strategy=fedldp", *noise, "seed=5"])
-    assert varied.strategy.name == "fedldp" and varied.client_options()["noise_multiplier"] == 0.7
+    assert varied.strategy.name == "fedldp" and varied.strategy.options.noise_multiplier == 0.7
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_a_model_that_is_asked_for_comes_before_that_of_an_experiments_scale(exp
 def test_the_reference_experiment_is_the_papers():
     config = compose(["experiment=fedcad_mnist"])
     assert (config.num_clients, config.clients_per_round, config.num_rounds) == (100, 10, 30)
-    assert config.client_options()["noise_multiplier"] == 0.3 and config.model.name == "cnn"
-    assert compose(["experiment=fedcad_mnist_learnable"]).client_options()["noise_multiplier"] == 0.03
+    assert config.strategy.options.noise_multiplier == 0.3 and config.model.name == "cnn"
+    assert compose(["experiment=fedcad_mnist_learnable"]).strategy.options.noise_multiplier == 0.03
 
 
 @pytest.mark.parametrize("classes", [2, 5])

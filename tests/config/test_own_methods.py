@@ -56,7 +56,7 @@ def test_a_users_method_is_found_before_the_projects_and_only_when_asked(tmp_pat
         compose(["strategy=mine"])
     with with_own_methods(own):
         config = compose(["strategy=mine", "model=linear"])
-        assert (config.strategy.name, config.model.name, config.client_options()["clip_norm"]) == (
+        assert (config.strategy.name, config.model.name, config.strategy.options.clip_norm) == (
             "mine",
             "linear",
             1,
@@ -82,7 +82,7 @@ def test_another_folder_with_the_same_name_is_another_method(tmp_path: Path) -> 
         with with_own_methods(folder):
             config = compose(["strategy=mine"])
             digest = source_files(config)["clients/mine.py"]
-            found.append((locate(TARGET.format("mine"), "x").number, config.client_options()["clip_norm"], digest))
+            found.append((locate(TARGET.format("mine"), "x").number, config.strategy.options.clip_norm, digest))
     assert [number for number, _, _ in found] == [n for _, n, _ in found] == [1, 2, 1]
     assert found[0] == found[2] != found[1]
 

@@ -80,7 +80,7 @@ def test_too_much_is_refused_in_a_short_line(text: str) -> None:
 
 def test_a_text_is_divided_as_a_shell_would() -> None:
     config = compose_remote_text("strategy=agn 'strategy.client.beta1=0.5'  run_dir=/runs/a_b-c.d+1%")
-    assert (config.client_options()["beta1"], config.run_dir) == (0.5, "/runs/a_b-c.d+1%")
+    assert (config.strategy.options.beta1, config.run_dir) == (0.5, "/runs/a_b-c.d+1%")
     with pytest.raises(OptionError, match="cannot be divided into options"):
         compose_remote_text("seed='1")
 

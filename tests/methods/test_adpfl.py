@@ -82,7 +82,7 @@ def test_equation_16_is_the_claims() -> None:
 def clipping_server(variant: str, window: int = 2, clipping: str = "adp", **options: Any) -> TrustedClippingServer:
     given = {"clip_norm": 4.0, "clip_lr": 0.2, "target_quantile": 0.5, "decay": 0.9, "floor": 1e-3, "norm_bound": 10.0}
     chosen = given | options | {"clipping": clipping, "variant": variant, "window": window}
-    rule = make_rule(making.changed(ADPFLServer, "server", chosen))
+    rule = make_rule(making.changed(ADPFLServer, "strategies.", chosen))
     return TrustedClippingServer(rule, reports_norm=True, noisy=variant != "published", simulation=True)
 
 
@@ -139,7 +139,7 @@ def test_the_published_threshold_takes_the_clients_own_changes() -> None:
 
 def test_exact_reports_stay_out_of_the_record_of_a_deployment() -> None:
     chosen = {"clipping": "adp", "variant": "published", "clip_norm": 4.0, "window": 2}
-    rule = make_rule(making.changed(ADPFLServer, "server", chosen))
+    rule = make_rule(making.changed(ADPFLServer, "strategies.", chosen))
     server = TrustedClippingServer(rule, reports_norm=True, noisy=False, simulation=False)
     found = server.exchange(answered({0: {CLIP_CHANGE: 0.5, CLIP_REPORTED_NORM: 2.0}}))
     assert set(found.figures) == {"clip_norm", "clip_floor_held"}

@@ -171,8 +171,8 @@ def test_a_budget_ends_the_run_before_it_is_exceeded(run: Run):
 def test_a_target_counts_all_rounds_and_reaches_both_halves():
     overrides = [part for part in CENTRAL if "noise_multiplier" not in part]
     config = with_target(compose([*overrides, "privacy.target_epsilon=3"]))
-    chosen = config.client_options()["noise_multiplier"]
-    assert chosen == config.server_options()["noise_multiplier"]
+    chosen = config.strategy.options.noise_multiplier
+    assert chosen == config.strategy.options.noise_multiplier
     assert 2.95 <= six_rounds(chosen) <= 3
 
 

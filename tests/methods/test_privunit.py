@@ -81,8 +81,8 @@ def test_a_target_is_met_and_used(mechanism: str, rounds: int) -> None:
     config = with_target(compose(["strategy=privunit", LINEAR, *options, "privacy.target_epsilon=6"]))
     found = compose_events(make_client(config).planned_events(rounds), 1e-5).epsilon
     assert 5.98 <= found <= 6
-    epsilon = config.client_options()["epsilon"]
-    assert epsilon == config.server_options()["epsilon"]
+    epsilon = config.strategy.options.epsilon
+    assert epsilon == config.strategy.options.epsilon
     if mechanism != "gaussian":
         assert epsilon >= 6 / rounds * (1 - 1e-9)
     if rounds == 20:

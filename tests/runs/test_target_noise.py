@@ -66,8 +66,8 @@ def test_what_is_no_noise_may_stand_beside_it() -> None:
 
 def test_defaults_and_experiments_are_replaced() -> None:
     """Their noise is a value of YAML, and so may be the target itself."""
-    default = compose(["strategy=fedldp"]).client_options()["noise_multiplier"]
-    assert with_target(compose([*SMALL, "strategy=fedldp", TARGET])).client_options()["noise_multiplier"] != default
+    default = compose(["strategy=fedldp"]).strategy.options.noise_multiplier
+    assert with_target(compose([*SMALL, "strategy=fedldp", TARGET])).strategy.options.noise_multiplier != default
     experiment = "experiment=agn_mnist_private"
     assert compose([experiment]).privacy.target_epsilon == 8
     for composed in (compose, compose_remote):
@@ -119,6 +119,6 @@ def test_a_run_with_chosen_noise_is_repeated(run: Run) -> None:
     """Its config.yaml has both."""
     folder = run("strategy=fedldp", TARGET, "operations.report=false")
     config = read_config(folder)
-    assert config.privacy.target_epsilon == 8 and config.client_options()["noise_multiplier"] > 1
+    assert config.privacy.target_epsilon == 8 and config.strategy.options.noise_multiplier > 1
     again = config_for_rerun(folder)
     assert again.client_options() == config.client_options()

@@ -1,0 +1,182 @@
+"""A method's options between their two spellings and the one object that holds them.
+
+An option is spelled ``strategy.client.NAME`` or ``strategy.server.NAME``: YAML files write it once, under the one that
+`spelled` gives; the other one sets the same value. Records of runs list it as they did when each half had a schema of
+its own (`recorded`), so a configuration's digest, by which results are found, stays what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.options import MethodOptions, Options
+
+Half = Literal["server", "client"]
+HALVES: tuple[Half, Half] = ("server", "client")
+Schema = TypeVar("Schema", bound=MethodOptions)
+
+
+class OwnOptions(MethodOptions):
+    """Of a method of one's own before its class is loaded: what its YAML file says, of any type."""
+
+    model_config = ConfigDict(extra="allow")
+    written: dict[str, Half] = Field(default_factory=dict, exclude=True, description="which half each stands under")
+
+
+def _mark(schema: type[Options], field: str, mark: str) -> str:
+    extra = schema.model_fields[field].json_schema_extra
+    return str(extra.get(mark, "")) if isinstance(extra, dict) else ""
+
+
+def followed(schema: type[Options], field: str) -> str:
+    """The option whose value a field has; "" for an option of its own."""
+    return _mark(schema, field, "follows")
+
+
+def spelled(schema: type[Options], field: str) -> str:
+    """``strategy.client.noise_multiplier``."""
+    return f"strategy.{_mark(schema, field, 'half') or 'client'}.{_mark(schema, field, 'name') or field}"
+
+
+def field_of(schema: type[Options], half: str, name: str) -> str | None:
+    """The field that ``strategy.HALF.NAME`` sets: of two with one name the half's own."""
+    other = "client" if half == "server" else "server"
+    fields = {spelled(schema, field): field for field in schema.model_fields if field != "written"}
+    return fields.get(f"strategy.{half}.{name}") or fields.get(f"strategy.{other}.{name}")
+
+
+def spelling(strategy: Mapping[str, Any], half: str, name: str) -> str:
+    """How a YAML file spells ``strategy.HALF.NAME``, which may be named under either half. strategy: composed, each
+    option once.
+    """
+    other = "client" if half == "server" else "server"
+    there = name not in strategy[half] and name in strategy[other]
+    return f"strategy.{other if there else half}.{name}"
+
+
+# --- read ------------------------------------------------------------------------------------------------
+
+
+def read_options(schema: type[MethodOptions] | None, raw: Mapping[str, Any], known: Options) -> MethodOptions:
+    """raw: ``strategy`` of a composed configuration. known: the rest of it, which some options follow. schema: None for
+    a method of one's own. Raises `OptionError`.
+    """
+    if schema is None:
+        schema, given = OwnOptions, _of_any_type(raw)
+    else:
+        given = _gathered(schema, raw)
+        for field in schema.model_fields:
+            if option := followed(schema, field):
+                value = _look(known, option)
+                if given.setdefault(field, value) != value:
+                    raise OptionError(spelled(schema, field), given[field], f"must be {option}={value}")
+    return checked(schema, given)
+
+
+def _written(raw: Mapping[str, Any]) -> Iterator[tuple[Half, str, Any]]:
+    for half in HALVES:
+        yield from ((half, name, value) for name, value in raw[half].items() if name != "_target_")
+
+
+def _gathered(schema: type[Options], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Field -> value. Raises `OptionError` for an unknown option, and for two values of one."""
+    found: dict[str, tuple[str, Any]] = {}
+    for half, name, value in _written(raw):
+        option, field = f"strategy.{half}.{name}", field_of(schema, half, name)
+        if field is None:
+            raise OptionError(option, "null" if value is None else value, "there is no such option here")
+        other, before = found.setdefault(field, (option, value))
+        if value != before:
+            raise contradiction(option, value, other, before)
+    return {field: value for field, (_, value) in found.items()}
+
+
+def _of_any_type(raw: Mapping[str, Any]) -> dict[str, Any]:
+    written: dict[str, Half] = {}
+    found: dict[str, Any] = {}
+    for half, name, value in _written(raw):
+        if found.setdefault(name, value) != value:
+            raise contradiction(f"strategy.{half}.{name}", value, f"strategy.{written[name]}.{name}", found[name])
+        written.setdefault(name, half)
+    return {**found, "written": written}
+
+
+def contradiction(option: str, value: Any, other: str, before: Any) -> OptionError:
+    words = f"{other}={'null' if before is None else before} is the same option; allowed: one of the two"
+    return OptionError(option, "null" if value is None else value, words)
+
+
+def _look(known: Any, option: str) -> Any:
+    for part in option.split("."):
+        known = getattr(known, part)
+    return known
+
+
+def checked(schema: type[Schema], given: Mapping[str, Any], written: Mapping[str, str] | None = None) -> Schema:
+    """The options as one frozen object. written: the half under which a YAML file of one's own has an option."""
+    try:
+        return schema.given(given)
+    except ValidationError as error:
+        found = first_option_error(error)
+        field, dot, rest = found.option.partition(".")
+        half = (written or {}).get(field)
+        known = spelled(schema, field) if field in schema.model_fields else f"strategy.client.{field}"
+        option = f"strategy.{half}.{field}" if half else known
+        raise OptionError(f"{option}{dot}{rest}", found.value, found.allowed) from None
+
+
+# --- written ---------------------------------------------------------------------------------------------
+
+
+def once(options: MethodOptions) -> dict[str, dict[str, Any]]:
+    """{"server": {name: value}, "client": ...}, each option where it is spelled, and none that follows another."""
+    return _in_halves(options, twice=False)
+
+
+def recorded(options: MethodOptions) -> dict[str, dict[str, Any]]:
+    """As `once`, for records: with those that follow others, and what `MethodOptions.twice` names in both halves."""
+    return _in_halves(options, twice=True)
+
+
+def _in_halves(options: MethodOptions, twice: bool) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {half: {} for half in HALVES}
+    schema = type(options)
+    both = {name for kind in schema.__mro__ for name in vars(kind).get("twice", ())} if twice else set()
+    for field, value in options.as_given().items():
+        if field not in schema.model_fields:  # of one's own
+            assert isinstance(options, OwnOptions)
+            found[options.written[field]][field] = value
+        elif twice or not followed(schema, field):
+            _, half, name = spelled(schema, field).split(".")
+            for one in HALVES if field in both else (half,):
+                found[one][name] = value
+    return found
+
+
+def without_what_is_younger(strategy: dict[str, Any]) -> None:
+    """Takes out of a record's ``strategy`` options that are younger than committed results and change nothing at their
+    value.
+    """
+    server = strategy["server"]
+    if server.get("participation") == "sampled":
+        _drop(strategy, "participation", "participations")
+    if server.get("optimizer") == "sgd" and server.get("lr") in (None, 1):
+        for name in ("optimizer", "lr", "momentum", "beta1", "beta2", "tau"):
+            server.pop(name, None)
+    if "count_share" in server and server["clipping"] == "fixed":
+        _drop(strategy, "clipping", "clip_lr", "target_quantile", "floor", "norm_bound", "count_share")
+    if strategy.get("secure_sum") == "assumed":
+        strategy.pop("secure_sum")
+        if "secure_sum" in server:  # other methods have options of these names
+            _drop(strategy, "secure_sum", "bits", "threshold")
+
+
+def _drop(strategy: dict[str, Any], *names: str) -> None:
+    for half in HALVES:
+        for name in names:
+            strategy[half].pop(name, None)
