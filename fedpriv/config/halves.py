@@ -17,7 +17,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.schema import Config
-from fedpriv.config.strategy_options import OwnOptions, checked, field_of
+from fedpriv.config.strategy_options import HALVES, OwnOptions, checked, field_of, following
 
 
 def method_options(config: Config) -> MethodOptions:
@@ -28,12 +28,9 @@ def method_options(config: Config) -> MethodOptions:
     schema = schema_of(*(locate(getattr(config.strategy, half), f"strategy.{half}._target_") for half in HALVES), given)
     if schema is OwnOptions:
         return given
-    values = given.model_dump(exclude_unset=True)
-    fields = {name: field_of(schema, half, name) or name for name, half in given.written.items()}
-    return checked(schema, {fields[name]: value for name, value in values.items()}, given.written)
-
-
-HALVES = ("server", "client")
+    given_values = given.as_given()
+    values = {field_of(schema, half, name) or name: given_values[name] for name, half in given.written.items()}
+    return checked(schema, following(schema, values, config), given.written)
 
 
 def schema_of(server: type[Any], client: type[Any], given: OwnOptions) -> type[MethodOptions]:

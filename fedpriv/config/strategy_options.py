@@ -67,15 +67,18 @@ def read_options(schema: type[MethodOptions] | None, raw: Mapping[str, Any], kno
     a method of one's own. Raises `OptionError`.
     """
     if schema is None:
-        schema, given = OwnOptions, _of_any_type(raw)
-    else:
-        given = _gathered(schema, raw)
-        for field in schema.model_fields:
-            if option := followed(schema, field):
-                value = _look(known, option)
-                if given.setdefault(field, value) != value:
-                    raise OptionError(spelled(schema, field), given[field], f"must be {option}={value}")
-    return checked(schema, given)
+        return checked(OwnOptions, _of_any_type(raw))
+    return checked(schema, following(schema, _gathered(schema, raw), known))
+
+
+def following(schema: type[Options], given: dict[str, Any], known: Options) -> dict[str, Any]:
+    """With the options that follow others. Raises `OptionError` where another value was given."""
+    for field in schema.model_fields:
+        if option := followed(schema, field):
+            value = _look(known, option)
+            if given.setdefault(field, value) != value:
+                raise OptionError(spelled(schema, field), given[field], f"must be {option}={value}")
+    return given
 
 
 def _written(raw: Mapping[str, Any]) -> Iterator[tuple[Half, str, Any]]:

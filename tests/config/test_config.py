@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -9,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.cli import both_schemas
 from fedpriv.common.errors import OptionError
 from fedpriv.config import compose as composing
-from fedpriv.config.compose import CONF, compose, compose_remote, from_dict, group_choices, option_names
+from fedpriv.config.compose import CONF, _compose_raw, compose, compose_remote, from_dict, group_choices, option_names
 from fedpriv.config.help import help_text
-from fedpriv.config.methods import METHODS
+from fedpriv.config.methods import METHODS, AdamOptions
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import FaultPlan
+from fedpriv.config.strategy_options import HALVES, OwnOptions, field_of, followed, spelled
 
 #: As the program has it; while tests run, the session's cache is in its place.
 OWN_MEMORY = composing._composed
@@ -179,12 +182,103 @@ def test_every_method_of_the_project_has_its_file():
 
 @pytest.mark.parametrize("method", STRATEGIES)
 def test_every_strategy_file_has_a_schema_that_it_fills(method: str):
-    config = compose([f"strategy={method}"])
-    for schema, options in zip(both_schemas(config), (config.server_options(), config.client_options()), strict=True):
-        if method in METHODS:
-            assert set(options) == set(schema.model_fields)
-        else:
-            schema.model_validate(options)
+    options = compose([f"strategy={method}"]).strategy.options
+    assert type(options) is METHODS[method] if method in METHODS else isinstance(options, OwnOptions)
+    assert set(METHODS.get(method, MethodOptions).model_fields) <= set(options.model_dump())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_file_writes_every_option_once(method: str):
+    """Under the half of its spelling, and none that follows another one."""
+    strategy = _compose_raw([f"strategy={method}"])["strategy"]
+    written = [f"strategy.{half}.{name}" for half in HALVES for name in strategy[half] if name != "_target_"]
+    schema = METHODS[method]
+    assert sorted(written) == sorted(
+        spelled(schema, field) for field in schema.model_fields if not followed(schema, field)
+    )
+
+
+def other_half(option: str) -> str:
+    return option.replace("client", "?").replace("server", "client").replace("?", "server")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_either_half_sets_the_one_value(method: str):
+    schema, plain = METHODS[method], compose([f"strategy={method}"])
+    for field in schema.model_fields:
+        option, value = spelled(schema, field), getattr(plain.strategy.options, field)
+        other = other_half(option)
+        if followed(schema, field):
+            with pytest.raises(OptionError, match=f"{option}.*is what {followed(schema, field)} says"):
+                compose([f"strategy={method}", f"{option}=1"])
+        elif field_of(schema, *other.split(".")[1:]) == field and not isinstance(value, list):
+            given = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+            assert compose([f"strategy={method}", f"{other}={given}"]) == plain, other
+
+
+def test_two_values_of_one_option_are_refused_with_both_names():
+    both = r"strategy\.client\.min_replies=4: strategy\.server\.min_replies=3 is the same option"
+    given = ["strategy=fedldp", "strategy.server.min_replies=3", "strategy.client.min_replies=4"]
+    with pytest.raises(OptionError, match=both):
+        compose(given)
+    with pytest.raises(OptionError, match=both):  # of files
+        raw = compose(given[:2]).to_dict()
+        raw["strategy"]["client"]["min_replies"] = 4
+        from_dict(raw)
+    assert compose([*given[:2], "strategy.client.min_replies=3"]).strategy.options.min_replies == 3
+
+
+def test_two_options_of_one_name_stay_apart():
+    """The server's Adam and the clients'."""
+    options = compose(["strategy=agn", "strategy.client.beta1=0.3", "strategy.server.beta2=0.7"]).strategy.options
+    assert isinstance(options, AdamOptions)
+    assert (options.adam_beta1, options.beta1, options.adam_beta2, options.beta2) == (0.3, 0.9, 0.999, 0.7)
+
+
+RECORDED = {
+    "adpfl": "6f740347",
+    "agn": "0cdc1f70",
+    "anr": "15f6539d",
+    "coqfl": "e7206f40",
+    "corrquant": "0705a7b3",
+    "cpsgd": "f8bf10de",
+    "ddgauss": "73a9b375",
+    "dpfedavg": "c437f34e",
+    "dpfedsnlc": "86e8e630",
+    "dpfl_agn": "2e2876dc",
+    "dpftrl": "e41a2a27",
+    "dpsgd": "5e0f9ed9",
+    "fedags": "2f93a156",
+    "fedavg": "54561122",
+    "fedcad": "b244a33b",
+    "fedldp": "82f83118",
+    "fedonce": "92ba3520",
+    "fedper": "2f8e65bd",
+    "fedprox": "9f16b875",
+    "fedvf": "e3a641ca",
+    "ldpfl": "41c3703e",
+    "lgfedavg": "8ac9bc5d",
+    "nbafl": "ab4a5dd3",
+    "pfl": "a59c313e",
+    "privunit": "629083eb",
+    "scaffold": "9dc638e6",
+    "skellam": "69394773",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_records_list_a_methods_options_as_when_each_half_had_its_own(method: str):
+    """By their digest results are found. Pinned: the names in both halves, of all methods."""
+    strategy = compose([f"strategy={method}"]).to_dict()["strategy"]
+    listed = json.dumps({half: sorted(strategy[half]) for half in HALVES}).encode()
+    assert hashlib.sha256(listed).hexdigest()[:8] == RECORDED[method]
+
+
+def test_a_whole_number_stays_one_in_records():
+    """3 and 3.0 are one value and two digests."""
+    whole, real = (compose(["strategy=fedldp", f"strategy.client.noise_multiplier={sigma}"]) for sigma in ("3", "3.0"))
+    assert str(whole.to_dict()["strategy"]["client"]["noise_multiplier"]) == "3"
+    assert whole.digest() != real.digest() and from_dict(whole.to_dict()).digest() == whole.digest()
 
 
 @pytest.mark.parametrize("experiment", group_choices(CONF / "experiment"))

@@ -66,10 +66,10 @@ def test_a_users_method_is_found_before_the_projects_and_only_when_asked(tmp_pat
         assert {"clients/mine.py", "strategies/mine.py"} <= source_files(config).keys()
         assert {"mine", "fedcad"} <= set(choices("strategy"))
     with with_own_methods(shadow):
-        assert compose(["strategy=fedldp"]).strategy.client["_target_"] == "clients.fedldp.Own"
+        assert compose(["strategy=fedldp"]).strategy.client == "clients.fedldp.Own"
         assert locate(TARGET.format("fedldp"), "x").number == 2
     assert own_methods() is None
-    assert compose(["strategy=fedldp"]).strategy.client["_target_"] == "clients.fedldp.FedLDPClient"
+    assert compose(["strategy=fedldp"]).strategy.client == "clients.fedldp.FedLDPClient"
     assert locate("clients.fedldp.FedLDPClient", "x").__name__ == "FedLDPClient"
     with pytest.raises(OptionError, match="cannot be imported"):
         locate(TARGET.format("nowhere"), "x")

@@ -16,15 +16,18 @@ from fedpriv import cli as cli_module
 from fedpriv.client.base import Client
 from fedpriv.client.build import check_own_client, client_class, make_client
 from fedpriv.common.errors import OptionError
+from fedpriv.config import halves
 from fedpriv.config import help as help_module
 from fedpriv.config.compose import compose
-from fedpriv.config.halves import checked, schema_of
-from fedpriv.config.methods import METHODS
-from fedpriv.config.options import Options
+from fedpriv.config.halves import method_options, schema_of
+from fedpriv.config.methods import METHODS, ClippingOptions
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import StrategyConfig
+from fedpriv.config.strategy_options import OwnOptions, once, read_options
 from fedpriv.deployment import policy
 from fedpriv.new import main, make_method
 from fedpriv.runs.preparation import server_class
+from fedpriv.server.clip_rules import ClippingServer
 from fedpriv.server.strategy import FederatedStrategy
 
 PLACES = ("strategies/mine.py", "clients/mine.py", "conf/strategy/mine.yaml", "tests/test_mine.py")
@@ -94,16 +97,16 @@ def test_a_mistake_is_named_and_nothing_is_written(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["taken.yaml"]
 
 
-# --- a half names its schema -----------------------------------------------------------------------------
+# --- a half names the class of the options -----------------------------------------------------------------
 
 
-class HalfOptions(Options):
+class Mine(MethodOptions):
     rate: float = Field(gt=0, description="eta")
     kind: Literal["a", "b"]
 
 
 class Half(Client):
-    options: HalfOptions
+    options: Mine
 
 
 class Narrow(Half):
@@ -118,6 +121,10 @@ class SilentServer(FederatedStrategy):
     pass
 
 
+class ClippingHalf(ClippingServer):
+    """Of a base whose options the client's do not have."""
+
+
 class Unreadable(Client):
     options: Nowhere  # type: ignore[name-defined]  # noqa: F821
 
@@ -126,74 +133,93 @@ class Wrong(Client):
     options: dict[str, float]  # type: ignore[assignment]
 
 
+BASE = {"min_replies": 1, "client_sampling": "fixed", "participation": "sampled", "participations": None}
+BASE |= {"weighting": "uniform"}
+
+
+def written(server: dict[str, Any], client: dict[str, Any]) -> OwnOptions:
+    """As a YAML file of a method of one's own has them."""
+    return read_options(None, {"server": BASE | server, "client": client}, compose([]))
+
+
+def read_by(
+    server: type[FederatedStrategy], client: type[Client], monkeypatch: pytest.MonkeyPatch, *given: dict[str, Any]
+) -> Any:
+    monkeypatch.setattr(halves, "locate", lambda target, option: {"server": server, "client": client}[target])
+    strategy = StrategyConfig(name="mine", server="server", client="client", options=written(*given))
+    return method_options(compose([]).model_copy(update={"strategy": strategy}))
+
+
 @pytest.mark.parametrize("half", [Half, Narrow])
-def test_a_halfs_annotation_is_its_schema(half: type[Client]) -> None:
-    schema = schema_of(half, "client", {})
-    assert schema is HalfOptions
-    assert checked(schema, "client", {"rate": 1, "kind": "a"}) == HalfOptions(rate=1.0, kind="a")
-    for wrong in (
-        {},
-        {"rate": 0, "kind": "a"},
-        {"rate": "1", "kind": "a"},
-        {"rate": 1},
-        {"rate": 1, "kind": "a", "x": 1},
-    ):
+def test_an_annotation_names_the_options_of_both_halves(half: type[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = {"rate": 1, "kind": "a"}
+    found = read_by(SilentServer, half, monkeypatch, {}, sound)
+    assert isinstance(found, Mine) and (found.rate, found.kind, found.weighting) == (1.0, "a", "uniform")
+    with pytest.raises(ValidationError, match="frozen"):
+        found.rate = 2.0
+    for wrong in ({}, {"rate": 0, "kind": "a"}, {"rate": "1", "kind": "a"}, {"rate": 1}, {**sound, "x": 1}):
         with pytest.raises(OptionError, match=r"^strategy\.client\."):
-            checked(schema, "client", wrong)
+            read_by(SilentServer, half, monkeypatch, {}, wrong)
+    with pytest.raises(OptionError, match=r"^strategy\.server\.rate=0: must be more than 0"):  # as it is written
+        read_by(SilentServer, half, monkeypatch, {"rate": 0}, {"kind": "a"})
+    assert read_by(SilentServer, half, monkeypatch, {"rate": 2}, {"kind": "a"}).rate == 2
+    assert read_by(SilentServer, half, monkeypatch, {"further": "x"}, sound).further == "x"  # of a half that names none
 
 
-def test_options_are_frozen() -> None:
-    options = checked(HalfOptions, "client", {"rate": 1, "kind": "a"})
+def test_two_annotations_are_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    clipping = compose(["strategy=fedldp"]).to_dict()["strategy"]
+    server = {name: value for name, value in clipping["server"].items() if name not in ("_target_", "variant")}
+    noise = {"noise_multiplier": 1.0, "clip_norm": 1.0, "count_noise": None, "norm_noise": None}
+    found = read_by(ClippingHalf, Half, monkeypatch, server, {"rate": 1, "kind": "a", **noise})
+    assert isinstance(found, Mine) and isinstance(found, ClippingOptions)
+    assert (found.rate, found.clip_norm, found.variant) == (1.0, 1.0, "repaired")
+
+
+def test_without_an_annotation_the_options_are_what_the_yaml_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = read_by(SilentServer, Silent, monkeypatch, {"a": 3}, {"rate": 0.5, "names": ["a", "b"]})
+    assert (options.rate, options.names, options.a, options.min_replies) == (0.5, ["a", "b"], 3, 1)
     with pytest.raises(ValidationError, match="frozen"):
         options.rate = 2.0
 
 
-def test_without_an_annotation_the_options_are_what_the_yaml_file_says() -> None:
-    given = {"rate": 0.5, "names": ["a", "b"]}
-    options: Any = checked(schema_of(Silent, "client", given), "client", given)
-    assert (options.rate, options.names) == (0.5, ["a", "b"])
-    with pytest.raises(ValidationError, match="frozen"):
-        options.rate = 2.0
-
-
-def test_what_every_server_half_has_is_allowed_what_it_is_there() -> None:
-    cohorts = {"client_sampling": "fixed", "participation": "sampled", "participations": None}
-    sound = {"rate": 1, "min_replies": 1, "weighting": "uniform"} | cohorts
-    schema = schema_of(SilentServer, "server", sound)
-    assert checked(schema, "server", sound).model_dump().items() >= sound.items()
+def test_what_every_method_has_is_checked_before_its_halves_are_loaded() -> None:
     for wrong in ({"min_replies": 0}, {"weighting": "loss"}):
-        with pytest.raises(OptionError):
-            checked(schema, "server", sound | wrong)
+        with pytest.raises(OptionError, match=rf"^strategy\.server\.{next(iter(wrong))}="):
+            written(wrong, {})
+    with pytest.raises(OptionError, match=r"^strategy\.client\.rate=2: strategy\.server\.rate=1 is the same option"):
+        written({"rate": 1}, {"rate": 2})
 
 
 @pytest.mark.parametrize(
     ("half", "words"),
     [
         (Unreadable, r"Unreadable: the annotation of its options cannot be read .*'Nowhere' is not defined"),
-        (Wrong, r"Wrong: its options must be a subclass of fedpriv\.config\.options\.Options"),
+        (Wrong, r"Wrong: its options must be a subclass of fedpriv\.config\.options\.MethodOptions"),
     ],
 )
-def test_an_annotation_that_is_no_schema_is_named(half: type[Client], words: str) -> None:
+def test_an_annotation_that_is_no_class_of_options_is_named(half: type[Client], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        schema_of(half, "client", {})
+        schema_of(SilentServer, half, written({}, {}))
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_the_rows_are_what_the_halves_name(name: str) -> None:
-    """Two places that must agree: the row is read before anything heavy is loaded, the annotation by mypy."""
+    """Two places that must agree: the row is read before anything heavy is loaded, the annotations by mypy."""
     config = compose([f"strategy={name}"])
-    for half, kind, row in zip(
-        ("server", "client"), (server_class(config), client_class(config)), METHODS[name], strict=True
-    ):
-        named = schema_of(kind, half, {})  # type: ignore[arg-type]
-        assert issubclass(row, named) and row.model_fields.keys() - named.model_fields.keys() == set(), (name, half)
+    for kind in (server_class(config), client_class(config)):
+        named = halves._named(kind)
+        assert named is not None and issubclass(METHODS[name], named), (name, kind)
 
 
-def own(like: str, **client: Any) -> Any:
+def own(like: str, **changes: Any) -> Any:
     """The configuration of a method of one's own with the halves of another."""
     config = compose([f"strategy={like}"])
-    strategy = StrategyConfig(name="mine", server=config.strategy.server, client=config.strategy.client | client)
-    return config.model_copy(update={"strategy": strategy})
+    raw = config.strategy.to_dict(once)
+    raw["client"] |= changes
+    options = read_options(None, raw, config)
+    return config.model_copy(
+        update={"strategy": config.strategy.model_copy(update={"name": "mine", "options": options})}
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +228,6 @@ def own(like: str, **client: Any) -> Any:
         ({"noise_multiplier": "much"}, "strategy.client.noise_multiplier=much: must be a (valid )?number"),
         ({"clip_norm": None}, "strategy.client.clip_norm=null: must be a (valid )?number"),
         ({"nosuch": 1}, "strategy.client.nosuch=1: there is no such option here"),
-        ({"variant": "published"}, "strategy.client.variant=published: there is no such option here"),
     ],
 )
 def test_options_of_a_client_without_a_row_are_checked(client: dict[str, Any], words: str) -> None:
@@ -210,22 +235,16 @@ def test_options_of_a_client_without_a_row_are_checked(client: dict[str, Any], w
         make_client(own("fedldp", **client))
 
 
-def test_options_of_a_server_without_a_row_are_checked() -> None:
-    config = own("fedavg")
-    assert server_class(config).__name__ == "FedAvg"
-    config.strategy.server["min_replies"] = 0
-    with pytest.raises(OptionError, match=r"^strategy\.server\.min_replies=0: must be at least 1"):
-        server_class(config)
-
-
 def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> None:
     config = own("dpsgd")
-    check_own_client(config, client_class(config))
+    check_own_client(config, client_class(config), method_options(config))
     shuffled = config.model_copy(update={"local": config.local.model_copy(update={"sampler": "shuffle"})})
     with pytest.raises(OptionError, match=r"local\.sampler=shuffle: mine's analysis holds for Poisson batches"):
         make_client(shuffled)
-    with pytest.raises(OptionError, match=r"strategy\.client\.min_replies=7: must be strategy\.server\.min_replies=1"):
-        make_client(own("cpsgd", min_replies=7))
+    with pytest.raises(
+        OptionError, match=r"strategy\.client\.colluders=7: must be less than strategy\.server\.min_replies=1"
+    ):
+        make_client(own("cpsgd", colluders=7))
 
 
 def test_help_shows_what_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ def test_a_rerun_takes_other_options(run: Run, cli: Callable[..., Outcome], tmp_
     other = config_for_rerun(folder, ["strategy=fedldp", "num_rounds=3"])
     assert other.strategy.name == "fedldp" and other.num_rounds == 3
     counted = run(*SMALL, "strategy=cpsgd", "num_rounds=2")
-    assert config_for_rerun(counted, ["num_rounds=3"]).strategy.server["rounds"] == 3
+    assert config_for_rerun(counted, ["num_rounds=3"]).strategy.options.rounds == 3
     for options, words in (
         (["no.such=1"], r"no"),
         (["local.lr=-1"], r"local\.lr=-1"),

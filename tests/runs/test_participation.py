@@ -70,7 +70,7 @@ def test_a_target_is_met_at_the_limit() -> None:
     for plan, expected in ((ONCE, 6.0), (BALANCED, 3.0)):
         rounds = "num_rounds=4" if plan == ONCE else "num_rounds=8"
         config = with_target(compose([*SIZE, rounds, "strategy=privunit", plan, "privacy.target_epsilon=6"]))
-        assert config.strategy.client["epsilon"] == pytest.approx(expected, rel=0.02)
+        assert config.strategy.options.epsilon == pytest.approx(expected, rel=0.02)
 
 
 def test_resumed_it_is_the_same_run(run: Run, resumed: Callable[..., Path]) -> None:

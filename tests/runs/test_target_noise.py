@@ -17,32 +17,26 @@ from fedpriv.runs.planning import with_target
 TARGET = "privacy.target_epsilon=8"
 ALLOWED = "privacy.target_epsilon=8 chooses it; allowed: one of the two"
 
-#: (method, half, option) for all options of this kind.
+#: (method, option) for all options of this kind.
 NOISY = [
-    (method, half, name)
-    for method, halves in METHODS.items()
-    for half, options in zip(("server", "client"), halves, strict=True)
-    for name in NOISE_OPTIONS
-    if name in options.model_fields
+    (method, name) for method, options in METHODS.items() for name in NOISE_OPTIONS if name in options.model_fields
 ]
 #: Methods whose noise a target can choose.
-WITH_NOISE = sorted({method for method, half, _ in NOISY if half == "client"})
+WITH_NOISE = sorted({method for method, _ in NOISY})
 
 
 def value_of(name: str) -> str:
     return {"trials": "4096", "private_share": "0.5"}.get(name, "0.7")
 
 
-@pytest.mark.parametrize(("method", "half", "name"), NOISY)
-def test_noise_beside_a_target_is_refused_with_both_names(method: str, half: str, name: str) -> None:
-    option = f"strategy.{half}.{name}"
-    both = [f"strategy={method}", f"strategy.client.{name}={value_of(name)}"]  # halves that must agree
-    both += [f"{option}={value_of(name)}"] if half == "server" else []
-    with pytest.raises(OptionError) as caught:
-        compose([*both[:1], *both[2:], *both[1:2], TARGET])
-    assert str(caught.value).startswith(f"{option}=") and str(caught.value).endswith(ALLOWED)
-    compose(both)
-    compose([*both, "privacy.target_epsilon=null"])
+@pytest.mark.parametrize(("method", "name"), NOISY)
+def test_noise_beside_a_target_is_refused_with_both_names(method: str, name: str) -> None:
+    for half in ("client", "server"):
+        given = [f"strategy={method}", f"strategy.{half}.{name}={value_of(name)}"]
+        with pytest.raises(OptionError) as caught:
+            compose([*given, TARGET])
+        assert str(caught.value).startswith(f"strategy.client.{name}=") and str(caught.value).endswith(ALLOWED)
+        compose([*given, "privacy.target_epsilon=null"])
 
 
 @pytest.mark.parametrize(
@@ -81,21 +75,20 @@ def test_a_target_replaces_no_other_options(method: str) -> None:
     """Were there more, they could be replaced silently."""
     config = compose([*SMALL, f"strategy={method}", "num_rounds=2", "privacy.target_epsilon=2000"])
     found = with_target(config)
-    for half in ("server", "client"):
-        before, after = getattr(config.strategy, half), getattr(found.strategy, half)
-        assert {name for name in after if after[name] != before.get(name)} <= set(NOISE_OPTIONS)
-    assert found.strategy.client != config.strategy.client
+    before, after = config.strategy.options.model_dump(), found.strategy.options.model_dump()
+    different = {name for name in after if after[name] != before[name]}
+    assert different and different <= set(NOISE_OPTIONS)
+    assert found.strategy.model_copy(update={"options": config.strategy.options}) == config.strategy
 
 
 @pytest.mark.parametrize("method", [method for method in WITH_NOISE if method not in ("ldpfl", "coqfl")])
 def test_an_epsilon_beside_a_target_would_have_no_effect(method: str) -> None:
     """Which is why it is refused although the target chooses another option."""
     config = compose([*SMALL, f"strategy={method}", "num_rounds=2", "privacy.target_epsilon=2000"])
-    if "epsilon" not in config.strategy.client:
+    if not hasattr(config.strategy.options, "epsilon"):
         return
-    client = config.strategy.client | {"epsilon": 3 * config.strategy.client["epsilon"]}
-    other = config.model_copy(update={"strategy": config.strategy.model_copy(update={"client": client})})
-    chosen, again = (with_target(each).client_options() for each in (config, other))
+    other = config.with_options(epsilon=3 * config.strategy.options.epsilon)
+    chosen, again = (with_target(each).strategy.options.model_dump() for each in (config, other))
     assert {k: v for k, v in chosen.items() if k != "epsilon"} == {k: v for k, v in again.items() if k != "epsilon"}
 
 
@@ -121,4 +114,4 @@ def test_a_run_with_chosen_noise_is_repeated(run: Run) -> None:
     config = read_config(folder)
     assert config.privacy.target_epsilon == 8 and config.strategy.options.noise_multiplier > 1
     again = config_for_rerun(folder)
-    assert again.client_options() == config.client_options()
+    assert again.strategy.options == config.strategy.options

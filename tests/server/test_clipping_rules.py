@@ -391,4 +391,4 @@ def test_rules_can_be_chosen_from_outside() -> None:
     config = compose_remote(["strategy=fedldp", "strategy.server.clipping=quantile", "strategy.client.count_noise=2"])
     client = make_client(config)
     assert isinstance(client, GaussianClient) and client.statistic_names == (CLIP_BIT,)
-    assert config.strategy.options.clipping == config.strategy.options.clipping == "quantile"
+    assert config.strategy.options.clipping == "quantile"

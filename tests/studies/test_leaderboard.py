@@ -321,7 +321,5 @@ def test_every_method_with_privacy_is_on_a_board() -> None:
         for override in method.overrides
         if override.startswith("strategy=")
     }
-    noisy = {
-        name for name, (_, client) in METHODS.items() if {"noise_multiplier", "epsilon"} & set(client.model_fields)
-    }
+    noisy = {name for name, schema in METHODS.items() if {"noise_multiplier", "epsilon"} & set(schema.model_fields)}
     assert not noisy - named and len(noisy) > 10

@@ -259,7 +259,7 @@ def test_all_rows_have_the_boards_plan_and_the_line_alone_its_own(carried_out: d
     for entry in board.entries:
         for name in entry.runs:
             config = compose([*by_name[name].options, "operations.report=false"])
-            assert config.local.sampler == "shuffle" and config.strategy.server["participation"] == "balanced"
+            assert config.local.sampler == "shuffle" and config.strategy.options.participation == "balanced"
     assert {entry.method: entry.own_plan for entry in board.entries} == {"fedldp": False, "fedcad": True}
     assert board.alone is not None and board.alone.n == len(plan.seeds)
     assert [words for words in board.verdicts if "than what every client has by itself" in words or "not told" in words]
