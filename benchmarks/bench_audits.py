@@ -20,7 +20,8 @@ from fedpriv.attacks.contract_check import check_contract
 from fedpriv.attacks.release_audit import AuditedScope, audit_mechanism, release_size
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import CONF, compose
+from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config
 from fedpriv.runs.planning import most_participations, with_target
 

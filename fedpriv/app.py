@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=4)
 def _composed(overrides: str) -> Config:
-    from fedpriv.config.compose import compose_remote_text
+    from fedpriv.config.remote import compose_remote_text
 
     installed_code_only()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpriv.common.command_line import (
     DISK_FULL,
@@ -32,20 +32,15 @@ from fedpriv.common.run_flags import FLAGS as FLAGS
 from fedpriv.common.run_flags import flags_and_overrides
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
-from fedpriv.config.compose import COMMANDS, compose
+from fedpriv.config.compose import COMMANDS, at_home, compose
 from fedpriv.config.doubts import doubts
-from fedpriv.config.halves import schema_of
+from fedpriv.config.halves import method_options
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config
-from fedpriv.config.strategy_options import OwnOptions
 from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.runs.sweep import FAILURE_FILE, Different, exit_codes, job_ended, planned, refuse_used, which
-
-if TYPE_CHECKING:
-    pass
-
 
 #: In a larger sweep, only this many jobs and those with a new value are checked before the first job starts.
 CHECKED_JOBS = 200
@@ -60,7 +55,7 @@ def help_on(arguments: Sequence[str]) -> int:
     """`fedpriv help ...`."""
     from fedpriv.config.method_help import answer
 
-    return guarded(lambda: answer(arguments, options_class))
+    return guarded(lambda: answer(arguments, lambda config: type(method_options(config))))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -125,12 +120,12 @@ def _dispatch(arguments: list[str]) -> int:
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
     if flags.keys() & {"--cfg", "--info"}:  # Hydra shows what it would compose
-        from fedpriv.config.compose import at_home, model_by_name, parse
+        from fedpriv.config.compose import model_by_name, parse
 
         check(overrides, multirun)
-        arguments, overrides = _for_hydra(arguments, overrides), at_home(overrides)
         last = arguments.index(overrides[-1]) + 1 if overrides else 0  # options stand together
-        return _run_hydra([*arguments[:last], *model_by_name(parse(overrides)), *arguments[last:]], multirun)
+        arguments = [*arguments[:last], *model_by_name(parse(overrides)), *arguments[last:]]
+        return _run_hydra(_at_home(arguments, overrides), multirun)
     config = check(overrides, multirun)
     if config is not None:
         warn(config)
@@ -138,13 +133,11 @@ def _dispatch(arguments: list[str]) -> int:
         return _plan(overrides)
     if config is not None:
         _start_ray_early(config)
-    return _run_hydra(_for_hydra(arguments, overrides), multirun)
+    return _run_hydra(_at_home(arguments, overrides), multirun)
 
 
-def _for_hydra(arguments: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The arguments with options of the method spelled as its YAML file does."""
-    from fedpriv.config.compose import at_home
-
+def _at_home(arguments: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The arguments, the method's options spelled as in its YAML file, for Hydra."""
     known = dict(zip(overrides, at_home(overrides), strict=True))
     return [known.get(argument, argument) for argument in arguments]
 
@@ -387,22 +380,11 @@ def _plan(overrides: Sequence[str]) -> int:
     return DONE
 
 
-def options_class(config: Config) -> type[MethodOptions]:
-    """Of any method. Raises `OptionError`."""
-    if config.strategy.name in METHODS:
-        return METHODS[config.strategy.name]
-    from fedpriv.client.build import client_class
-    from fedpriv.runs.preparation import server_class
-
-    assert isinstance(config.strategy.options, OwnOptions)
-    return schema_of(server_class(config), client_class(config), config.strategy.options)
-
-
 def own_methods() -> dict[str, type[MethodOptions]]:
     """Options of the methods that are not in `METHODS`; heavy modules are loaded only if there are any."""
     found: dict[str, type[MethodOptions]] = {}
     for name in choices("strategy"):
         if name not in METHODS:
             with suppress(OptionError, SyntaxError):  # an unfinished file must not break the help on others
-                found[name] = options_class(compose([f"strategy={name}"]))
+                found[name] = type(method_options(compose([f"strategy={name}"])))
     return found

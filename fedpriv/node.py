@@ -119,7 +119,7 @@ def _declare(options: dict[str, str]) -> None:
 
 def _declared(options: dict[str, str], data: Path) -> Declared:
     """What is public of these pictures. Raises `OptionError` for what no run could name, `DataError`."""
-    from fedpriv.config.compose import REMOTE_VALUE
+    from fedpriv.config.remote import REMOTE_VALUE
     from fedpriv.data.on_nodes import count_pictures
     from fedpriv.deployment.data_ledger import Declared
 

@@ -49,7 +49,8 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.records import ARRAYS, CONFIG, MalformedMessage
 from fedpriv.common.vectors import VECTOR, pack_vector
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import CONF, compose
+from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import _train
 from fedpriv.engines.contexts import empty_context

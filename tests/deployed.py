@@ -21,7 +21,7 @@ from fedpriv.common.errors import RunFailed
 from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import RUN, Refusal, Request, train_content
 from fedpriv.common.vectors import pack_vector
-from fedpriv.config.compose import compose_remote_text
+from fedpriv.config.remote import compose_remote_text
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.gate import Node, model_size
 from fedpriv.deployment.policy import read_policy

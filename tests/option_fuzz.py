@@ -13,7 +13,9 @@ from omegaconf import OmegaConf
 from tripwires import Tripped, armed
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import COMMANDS, CONF, MOST_CHARACTERS, REMOTE_GROUPS, compose_remote_text, group_choices
+from fedpriv.config.compose import COMMANDS, CONF, REMOTE_GROUPS
+from fedpriv.config.own_options import group_choices
+from fedpriv.config.remote import MOST_CHARACTERS, compose_remote_text
 from fedpriv.config.schema import Config
 
 SECRET_NAME, SECRET = "FEDPRIV_FUZZ_SECRET", "mb7Q-never-shown"

@@ -37,6 +37,8 @@ PLAYS_A_CLIENT = (
 #: What halves may know of the configuration.
 SCHEMAS = (
     "fedpriv.config.methods",
+    "fedpriv.config.gradient_methods",
+    "fedpriv.config.sum_methods",
     "fedpriv.config.trusted_methods",
     "fedpriv.config.unit_methods",
     "fedpriv.config.options",

@@ -97,7 +97,8 @@ def _without_options(raw: dict[str, Any]) -> dict[str, Any]:
     found = dict(raw)
     for half in HALVES:
         if half in raw and not isinstance(raw[half], dict):
-            raise OptionError(f"strategy.{half}", raw[half], "must be a mapping, {option: value, ...}")
+            given = "null" if raw[half] is None else raw[half]
+            raise OptionError(f"strategy.{half}", given, "must be a mapping, {option: value, ...}")
         found[half] = raw.get(half, {}).get("_target_", "")
     return {**found, "options": MethodOptions.model_construct()}
 

@@ -10,7 +10,6 @@ import copy
 import difflib
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -29,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
-from fedpriv.config.own_options import CONF, choices, find_own_methods, group_choices, once, own_choices
+from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write
@@ -39,34 +38,9 @@ from fedpriv.config.yaml_text import read_yaml
 #: Keys of the command line that are not part of a run's configuration.
 COMMANDS = ("resume", "rerun", "extend", "plan")
 
-#: Value options that a remote caller (`flwr run`) may set; paths, targets, noise source and groups that load
-#: code are not among them.
+#: Groups of which a remote caller (`flwr run`) may choose.
 REMOTE_GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")
-REMOTE_OPTIONS = re.compile(
-    r"seed|num_clients|clients_per_round|over_selection|num_rounds"
-    r"|(local|evaluate|checkpoint)\.[a-z_]+"
-    r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
-    r"|model\.(hidden|second_hidden|groups)"
-    r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
-    r"|features\.(map|normalise|mirror|dims|exponent|waves|width)"
-    r"|attack\.(keep_snapshots|snapshot_every)"
-    r"|operations\.(live_report|log_format|log_level|metrics_port|report|stop_grace)"
-    r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"
-    r"|privacy\.(variant|delta|max_epsilon)"
-    r"|strategy\.secure_sum|strategy\.(server|client)\.[a-z][a-z0-9_]*"
-)
 METHOD_OPTION = re.compile(r"strategy\.(server|client)\.([a-z]\w*)")
-#: The only values from outside that reach Hydra: numbers and names, or flat lists of them. Nothing in them can be
-#: escaped into an interpolation, a function, a sweep or a mapping.
-_PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
-REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
-#: Choices that mean a path or a function of the machine's own user, or an address that it would ask.
-LOCAL_CHOICES = ("custom", "huggingface", "image_folder")
-#: Folders of the server's own machine, which no client's looks at.
-REMOTE_FOLDERS = ("run_dir", "dataset.test_root")
-#: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.
-REMOTE_FOLDER = re.compile(r"/[\w./+@%-]{0,1023}", re.ASCII)
-MOST_OVERRIDES, MOST_CHARACTERS = 128, 8192
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -106,20 +80,13 @@ def at_home(overrides: Sequence[str]) -> list[str]:
         line, named = override.input_line or "", METHOD_OPTION.fullmatch(override.key_or_group)
         if named is not None and override.type == OverrideType.CHANGE:
             option, value = _split(line)
-            _refuse_follower(strategy, *named.groups(), value)
-            home = spelling(strategy, *named.groups())
+            home = spelling(strategy, *named.groups(), value)
             other, before = seen.setdefault(home, (option, value))
             if other != option and value != before:
                 raise contradiction(option, value, other, before)
             line = f"{home}={value}"
         found.append(line)
     return found
-
-
-def _refuse_follower(strategy: dict[str, Any], half: str, name: str, value: str) -> None:
-    schema = METHODS.get(strategy["name"])
-    if schema is not None and (field := field_of(schema, half, name)) and (option := followed(schema, field)):
-        raise OptionError(f"strategy.{half}.{name}", value, f"is what {option} says: set that one")
 
 
 def _choice(override: Override) -> str:
@@ -172,43 +139,6 @@ def _leaves(node: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value))
         else:
             yield str(name), value
-
-
-def compose_remote_text(text: str) -> Config:
-    """As `compose_remote`, for overrides in one text, divided as a shell would."""
-    if len(text) > MOST_CHARACTERS:
-        raise OptionError("overrides", "", f"{len(text)} characters, at most {MOST_CHARACTERS} are allowed")
-    try:
-        overrides = shlex.split(text)
-    except ValueError as error:
-        raise OptionError("overrides", "", f"cannot be divided into options ({error})") from None
-    return compose_remote(overrides)
-
-
-def compose_remote(overrides: Sequence[str]) -> Config:
-    """As `compose`, for overrides that come from outside: only value options of an allow-list pass, with plain values.
-
-    What does not pass is refused before Hydra sees it, so nothing of it is parsed, resolved or evaluated.
-    """
-    if len(overrides) > MOST_OVERRIDES or sum(map(len, overrides)) > MOST_CHARACTERS:
-        words = f"at most {MOST_OVERRIDES} options of {MOST_CHARACTERS} characters in all are allowed"
-        raise OptionError("overrides", "", words)
-    for key, given in map(_split, overrides):
-        if key in REMOTE_GROUPS:
-            allowed = given in group_choices(CONF / key) and given not in LOCAL_CHOICES
-        elif key in REMOTE_FOLDERS:
-            allowed = REMOTE_FOLDER.fullmatch(given) is not None
-        else:
-            allowed = REMOTE_OPTIONS.fullmatch(key) is not None and REMOTE_VALUE.fullmatch(given) is not None
-        if not allowed:
-            raise OptionError(_printable(key), _printable(given), "this cannot be set from outside the app")
-    return compose(overrides)
-
-
-def _printable(text: str) -> str:
-    """For an error: without control characters, cut."""
-    cut = text[:60] + "..." if len(text) > 60 else text
-    return "".join(letter if letter.isprintable() else " " for letter in cut)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

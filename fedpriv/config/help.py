@@ -13,8 +13,8 @@ from fedpriv.common.subcommands import SUBCOMMANDS, listed
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.own_options import choices
-from fedpriv.config.schema import Config, PartitionConfig, StrategyConfig
-from fedpriv.config.strategy_options import followed, spelled
+from fedpriv.config.schema import Config, PartitionConfig
+from fedpriv.config.strategy_options import StrategyConfig, followed, spelled
 
 #: Of a run; `fedpriv` takes the first two everywhere.
 FLAGS = [

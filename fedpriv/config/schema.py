@@ -16,9 +16,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.options import AttackConfig, MethodOptions, OperationsConfig, Options, TrackingConfig
-from fedpriv.config.strategy_options import recorded, without_what_is_younger
-from fedpriv.config.sum_methods import SecureSum
+from fedpriv.config.options import AttackConfig, OperationsConfig, Options, TrackingConfig
+from fedpriv.config.strategy_options import StrategyConfig, without_what_is_younger
 
 # --- data ------------------------------------------------------------------------------------------------
 
@@ -275,31 +274,6 @@ class EvaluateConfig(Options):
 class CheckpointConfig(Options):
     every: int = Field(ge=0, description="write a checkpoint every n rounds (0: only where a signal stops the run)")
     keep: int = Field(ge=1, description="newest checkpoints that are kept")
-
-
-# --- the method (its options: fedpriv/config/methods.py) -------------------------------------------------------
-
-
-class StrategyConfig(Options):
-    """A method: its name, the classes of its two halves, and the options that both read."""
-
-    name: str
-    secure_sum: SecureSum = Field(
-        default="assumed", description="who adds up: nobody, the server in the open (ideal), or masks (protocol)"
-    )
-    server: str = Field(description="_target_ of the server half")
-    client: str = Field(description="_target_ of the client half")
-    options: MethodOptions
-
-    def to_dict(self, halves: Any = recorded) -> dict[str, Any]:
-        """With a mapping for each half, as YAML files have it. halves: which options it lists (`recorded`, `once`)."""
-        found = halves(self.options)
-        targets = {"server": {"_target_": self.server}, "client": {"_target_": self.client}}
-        return {
-            "name": self.name,
-            "secure_sum": self.secure_sum,
-            **{half: target | found[half] for half, target in targets.items()},
-        }
 
 
 # --- all of it -------------------------------------------------------------------------------------------

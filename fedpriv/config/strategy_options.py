@@ -14,7 +14,9 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
+from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions, Options
+from fedpriv.config.sum_methods import SecureSum
 
 Half = Literal["server", "client"]
 HALVES: tuple[Half, Half] = ("server", "client")
@@ -50,10 +52,13 @@ def field_of(schema: type[Options], half: str, name: str) -> str | None:
     return fields.get(f"strategy.{half}.{name}") or fields.get(f"strategy.{other}.{name}")
 
 
-def spelling(strategy: Mapping[str, Any], half: str, name: str) -> str:
+def spelling(strategy: Mapping[str, Any], half: str, name: str, value: Any) -> str:
     """How a YAML file spells ``strategy.HALF.NAME``, which may be named under either half. strategy: composed, each
-    option once.
+    option once. Raises `OptionError` for one that follows another.
     """
+    schema = METHODS.get(strategy["name"])
+    if schema is not None and (field := field_of(schema, half, name)) and (option := followed(schema, field)):
+        raise OptionError(f"strategy.{half}.{name}", value, f"is what {option} says: set that one")
     other = "client" if half == "server" else "server"
     there = name not in strategy[half] and name in strategy[other]
     return f"strategy.{other if there else half}.{name}"
@@ -94,7 +99,7 @@ def _gathered(schema: type[Options], raw: Mapping[str, Any]) -> dict[str, Any]:
         if field is None:
             raise OptionError(option, "null" if value is None else value, "there is no such option here")
         other, before = found.setdefault(field, (option, value))
-        if value != before:
+        if other != option and value != before:
             raise contradiction(option, value, other, before)
     return {field: value for field, (_, value) in found.items()}
 
@@ -103,9 +108,10 @@ def _of_any_type(raw: Mapping[str, Any]) -> dict[str, Any]:
     written: dict[str, Half] = {}
     found: dict[str, Any] = {}
     for half, name, value in _written(raw):
-        if found.setdefault(name, value) != value:
+        if name in found and found[name] != value:
             raise contradiction(f"strategy.{half}.{name}", value, f"strategy.{written[name]}.{name}", found[name])
         written.setdefault(name, half)
+        found.setdefault(name, value)
     return {**found, "written": written}
 
 
@@ -159,6 +165,28 @@ def _in_halves(options: MethodOptions, twice: bool) -> dict[str, dict[str, Any]]
             for one in HALVES if field in both else (half,):
                 found[one][name] = value
     return found
+
+
+class StrategyConfig(Options):
+    """A method: its name, the classes of its two halves, and the options that both read."""
+
+    name: str
+    secure_sum: SecureSum = Field(
+        default="assumed", description="who adds up: nobody, the server in the open (ideal), or masks (protocol)"
+    )
+    server: str = Field(description="_target_ of the server half")
+    client: str = Field(description="_target_ of the client half")
+    options: MethodOptions
+
+    def to_dict(self, halves: Any = recorded) -> dict[str, Any]:
+        """With a mapping for each half, as YAML files have it. halves: which options it lists (`recorded`, `once`)."""
+        found = halves(self.options)
+        targets = {"server": {"_target_": self.server}, "client": {"_target_": self.client}}
+        return {
+            "name": self.name,
+            "secure_sum": self.secure_sum,
+            **{half: target | found[half] for half, target in targets.items()},
+        }
 
 
 def without_what_is_younger(strategy: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ _CLIPPING = {
     "client.clip_norm": "C",
     "client.count_noise": "sigma_b",
     "client.norm_noise": "z_n",
-    "server.clip_norm": "C",
     "server.clip_lr": "eta_C",
     "server.decay": "rho",
     "server.window": "S_w",
@@ -24,16 +23,15 @@ _CLIPPING = {
 _EXAMPLE = {"client.noise_multiplier": "sigma", "client.clip_lr": "eta_C", "client.count_noise": "sigma_b"}
 _ADAM = {"client.beta1": "beta_1", "client.beta2": "beta_2"}
 _AGN = {**_EXAMPLE, "client.clip_norm": "Theta", "local.batch_size": "H"}
-_ANR = {"server.noise_multiplier": "sigma_0", "client.noise_multiplier": "sigma_0", "server.threshold": "mu"}
-_DECAY = {"client.decay": "rho", "server.decay": "rho"}
-_ONE_BIT = {"client.radius": "r", "server.radius": "r", "server.radius_floor": "r_min"}
+_ANR = {"client.noise_multiplier": "sigma_0", "server.threshold": "mu"}
+_DECAY = {"client.decay": "rho"}
+_ONE_BIT = {"client.radius": "r", "server.radius_floor": "r_min"}
 _ROUND_EPSILON = {"client.epsilon": "eps", "client.claimed_delta": "delta"}
 _GRADIENT = {**_ROUND_EPSILON, "client.clip_norm": "C", "client.sensitivity": "DeltaS", "server.learning_rate": "eta"}
-_WHOLE = {**_CLIPPING, "client.clip_norm": "c", "server.clip_norm": "c"}
-_UNIT = {"client.epsilon": "eps", "server.epsilon": "eps", "client.projections": "k", "server.projections": "k"}
-_UNIT |= {"client.bits": "b", "server.bits": "b", "client.claimed_delta": "delta"}
-_MATRIX = {"noise_multiplier": "sigma"}
-_MASKS = {"server.threshold": "t", "client.threshold": "t"}
+_WHOLE = {**_CLIPPING, "client.clip_norm": "c"}
+_UNIT = {"client.epsilon": "eps", "client.projections": "k"}
+_UNIT |= {"client.bits": "b", "client.claimed_delta": "delta"}
+_MASKS = {"server.threshold": "t"}
 
 #: method -> option -> letter.
 SYMBOLS: dict[str, dict[str, str]] = {
@@ -46,19 +44,15 @@ SYMBOLS: dict[str, dict[str, str]] = {
     "adpfl": {
         **_CLIPPING,
         "client.clip_norm": "C^t",
-        "server.clip_norm": "C^t",
         "client.noise_multiplier": "sigma_s",
         "client.epsilon": "eps",
         "client.base_share": "a",
-        "client.window": "S_w",
-        "client.norm_bound": "B",
         "client.personal_layers": "L",
         "clients_per_round": "N",
         "local.epochs": "E",
     },
     "dpftrl": {
-        **{f"{half}.{name}": letter for half in ("client", "server") for name, letter in _MATRIX.items()},
-        "server.rounds": "T",
+        "client.noise_multiplier": "sigma",
     },
     "fedldp": _CLIPPING,
     "fedcad": {
@@ -68,16 +62,13 @@ SYMBOLS: dict[str, dict[str, str]] = {
         "client.sigma_diff": "sigma_Diff",
         "local.epochs": "E",
     },
-    "ldpfl": {**_ONE_BIT, "client.epsilon": "eps", "server.epsilon": "eps"},
+    "ldpfl": {**_ONE_BIT, "client.epsilon": "eps"},
     "coqfl": {
         **_ONE_BIT,
         "client.epsilon": "eps",
         "client.bits": "M",
         "client.group_size": "g",
         "client.private_share": "mu",
-        "server.epsilon": "eps",
-        "server.bits": "M",
-        "server.group_size": "g",
     },
     "corrquant": {**_ONE_BIT, "clients_per_round": "n"},
     "fedags": {
@@ -87,32 +78,26 @@ SYMBOLS: dict[str, dict[str, str]] = {
         "client.epsilon_split": "eps1, eps2, eps3",
         "client.values_share": "eps3/eps",
         "client.loss_bound": "L_max",
-        "server.rounds": "T",
         "local.steps": "E",
     },
     "dpfedavg": {
         **_GRADIENT,
         "client.noise_multiplier": "sigma",
-        "server.clip_norm": "C",
         "server.clip_lr": "eta_C",
         "server.target_quantile": "gamma",
         "server.norm_bound": "B",
-        "client.norm_bound": "B",
     },
     "scaffold": {
         "client.epsilon": "eps",
         "client.clip_norm": "C",
-        "server.clip_norm": "C",
         "client.noise_multiplier": "sigma",
-        "client.steps": "K",
-        "server.steps": "K",
         "client.correction": "alpha",
         "clients_per_round": "|S|",
         "num_rounds": "R",
         "local.lr": "eta_l",
         "local.steps": "K",
     },
-    "cpsgd": {**_GRADIENT, **_MASKS, "client.levels": "k", "client.trials": "m", "server.rounds": "T"},
+    "cpsgd": {**_GRADIENT, **_MASKS, "client.levels": "k", "client.trials": "m"},
     "ddgauss": {**_WHOLE, **_MASKS},
     "skellam": {**_WHOLE, **_MASKS},
     "dpfedsnlc": {**_GRADIENT, "client.noise_multiplier": "sigma", "client.score_bound": "tau"},
@@ -127,8 +112,6 @@ SYMBOLS: dict[str, dict[str, str]] = {
         "client.exposures": "L",
         "client.noise_multiplier": "sU / C",
         "client.proximal_mu": "mu",
-        "server.exposures": "L",
-        "server.rounds": "T",
         "clients_per_round": "N",
     },
     "privunit": {**_UNIT, "server.learning_rate": "eta"},

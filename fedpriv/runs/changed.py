@@ -9,7 +9,8 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import CONF, compose, from_dict, group_choices, parse, read_config
+from fedpriv.config.compose import CONF, compose, from_dict, parse, read_config
+from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import once, spelling
 
@@ -56,7 +57,7 @@ def _put(raw: dict[str, Any], override: Override) -> None:
     """Sets one value. An option that is not there is left to the schema to accept (a default that files leave out)."""
     *sections, name = override.key_or_group.split(".")
     if sections[:1] == ["strategy"] and len(sections) == 2:
-        *sections, name = spelling(raw["strategy"], sections[1], name).split(".")
+        *sections, name = spelling(raw["strategy"], sections[1], name, override.get_value_string()).split(".")
     place: Any = raw
     for section in sections:
         place = place.setdefault(section, {}) if isinstance(place, dict) else None

@@ -21,7 +21,8 @@ from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.shadows import Shelf
 from fedpriv.attacks.subject import Scored
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.config.compose import compose, compose_remote, read_config
+from fedpriv.config.compose import compose, read_config
+from fedpriv.config.remote import compose_remote
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.start import resume_run, start_run
 

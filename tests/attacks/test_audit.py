@@ -31,8 +31,9 @@ from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, PublicFacts, Site
 from fedpriv.client.memory import ClientMemory
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import CONF, compose
 from fedpriv.config.methods import ExampleLevelOptions
+from fedpriv.config.own_options import group_choices
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.privacy.auditor import audit, verdict

@@ -20,7 +20,8 @@ from fedpriv.attacks.noise_contract import (
     wrong_batches,
 )
 from fedpriv.client.build import client_class
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import CONF, compose
+from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config
 
 TWINS = ("num_clients=24", "clients_per_round=24", "num_rounds=2", "local.batch_size=1000")

@@ -13,10 +13,12 @@ import pytest
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config import compose as composing
-from fedpriv.config.compose import CONF, _compose_raw, compose, compose_remote, from_dict, group_choices, option_names
+from fedpriv.config.compose import CONF, _compose_raw, compose, from_dict, option_names
 from fedpriv.config.help import help_text
 from fedpriv.config.methods import METHODS, AdamOptions
 from fedpriv.config.options import MethodOptions
+from fedpriv.config.own_options import group_choices
+from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import FaultPlan
 from fedpriv.config.strategy_options import HALVES, OwnOptions, field_of, followed, spelled
 

@@ -19,9 +19,10 @@ from fedpriv.common.places import (
     use_own_methods,
     with_own_methods,
 )
-from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.compose import compose
 from fedpriv.config.halves import locate
 from fedpriv.config.own_options import choices
+from fedpriv.config.remote import compose_remote
 from fedpriv.config.source_files import source_files
 
 TARGET = "clients.{}.Own"

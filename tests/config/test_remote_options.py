@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf.basecontainer import BaseContainer
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import MOST_CHARACTERS, MOST_OVERRIDES, compose_remote, compose_remote_text
+from fedpriv.config.remote import MOST_CHARACTERS, MOST_OVERRIDES, compose_remote, compose_remote_text
 
 keys = st.sampled_from((*option_fuzz.KEYS, *option_fuzz.FORBIDDEN_KEYS))
 values = st.one_of(
@@ -80,7 +80,7 @@ def test_too_much_is_refused_in_a_short_line(text: str) -> None:
 
 def test_a_text_is_divided_as_a_shell_would() -> None:
     config = compose_remote_text("strategy=agn 'strategy.client.beta1=0.5'  run_dir=/runs/a_b-c.d+1%")
-    assert (config.strategy.options.beta1, config.run_dir) == (0.5, "/runs/a_b-c.d+1%")
+    assert (config.strategy.options.adam_beta1, config.run_dir) == (0.5, "/runs/a_b-c.d+1%")
     with pytest.raises(OptionError, match="cannot be divided into options"):
         compose_remote_text("seed='1")
 

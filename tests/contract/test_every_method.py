@@ -20,8 +20,9 @@ from conftest import Run, ledger_of, result_of, rows_of
 
 from clients.fedldp import FedLDPClient
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import CONF, compose
 from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.config.own_options import group_choices
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import compose as compose_events

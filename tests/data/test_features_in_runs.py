@@ -15,7 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fedpriv
-from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.compose import compose
+from fedpriv.config.remote import compose_remote
 from fedpriv.data.features import Features
 from fedpriv.data.load import inputs, load_dataset, normalise
 from fedpriv.deployment.gate import Node, model_size

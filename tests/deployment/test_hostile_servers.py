@@ -18,7 +18,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.memory import read_memory
 from fedpriv.common.messages import RUN, Outgoing, Refusal, Request, train_content
 from fedpriv.common.vectors import pack_vector, unpack_vector
-from fedpriv.config.compose import compose_remote_text
+from fedpriv.config.remote import compose_remote_text
 from fedpriv.deployment.gate import Node
 from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import stamp

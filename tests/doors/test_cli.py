@@ -14,7 +14,8 @@ from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
 import fedpriv
 from fedpriv.cli import FLAGS
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import CONF, group_choices
+from fedpriv.config.compose import CONF
+from fedpriv.config.own_options import group_choices
 from fedpriv.report.live.progress import figure
 
 Cli = Callable[..., Outcome]

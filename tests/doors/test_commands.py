@@ -24,6 +24,7 @@ from fedpriv.config.completion import answers
 from fedpriv.config.help import describe_options, rows_of
 from fedpriv.config.method_help import method_help
 from fedpriv.config.methods import METHODS
+from fedpriv.config.strategy_options import field_of, spelled
 from fedpriv.config.symbols import COMMON, SYMBOLS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,7 +160,7 @@ def test_verbose_logs_events_of_level_debug_and_shows_where_an_error_came_from(f
 def test_hydras_flags_show_what_would_be_composed(fedpriv: Fedpriv, tmp_path: Path) -> None:
     shown = fedpriv("run", "--cfg", "job", "strategy=fedldp", "num_rounds=7")
     assert shown.code == 0 and "num_rounds: 7" in shown.out and "name: fedldp" in shown.out
-    assert "${strategy.server.clipping}" in shown.out
+    assert "${oc.env:FEDPRIV_" in shown.out
     resolved = fedpriv("plan", "-c", "job", "--resolve", "strategy=fedldp")
     assert resolved.code == 0 and "${" not in resolved.out
     assert "run:\n" in fedpriv("--cfg=hydra", "hydra.run.dir=x").out
@@ -221,7 +222,9 @@ def letters_in_code(method: str) -> dict[str, str]:
             word = re.match(r"`*([a-z_0-9.]+)`*(?=$|[.,; ]+\(|[.,;]|$)", name)
             if arrow and word:
                 option = word[1].rstrip(".")
-                found[option if "." in option or option in COMMON else f"{half}.{option}"] = letter
+                if "." not in option and option not in COMMON and (field := field_of(METHODS[method], half, option)):
+                    option = spelled(METHODS[method], field).removeprefix("strategy.")
+                found[option] = letter
     return found
 
 

@@ -217,9 +217,8 @@ def own(like: str, **changes: Any) -> Any:
     raw = config.strategy.to_dict(once)
     raw["client"] |= changes
     options = read_options(None, raw, config)
-    return config.model_copy(
-        update={"strategy": config.strategy.model_copy(update={"name": "mine", "options": options})}
-    )
+    strategy = config.strategy.model_copy(update={"name": "mine", "options": options})
+    return config.model_copy(update={"strategy": strategy})
 
 
 @pytest.mark.parametrize(
@@ -241,9 +240,7 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
     shuffled = config.model_copy(update={"local": config.local.model_copy(update={"sampler": "shuffle"})})
     with pytest.raises(OptionError, match=r"local\.sampler=shuffle: mine's analysis holds for Poisson batches"):
         make_client(shuffled)
-    with pytest.raises(
-        OptionError, match=r"strategy\.client\.colluders=7: must be less than strategy\.server\.min_replies=1"
-    ):
+    with pytest.raises(OptionError, match=r"client\.colluders=7: must be less than strategy\.server\.min_replies=1"):
         make_client(own("cpsgd", colluders=7))
 
 

@@ -24,7 +24,8 @@ from fedpriv.common.messages import Refusal
 from fedpriv.common.records import MalformedMessage, num_bytes
 from fedpriv.common.seeds import generator
 from fedpriv.common.vectors import pack_vector, unpack_vector
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import CONF, compose
+from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config, ModelConfig
 from fedpriv.engines.worker import Worker
 from fedpriv.report.client_accuracy import last_known, round_figures, spread_over_clients, summary_figures

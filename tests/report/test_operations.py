@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import MALFORMED, OTHER, Refusal, refusal_name
-from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.compose import compose
+from fedpriv.config.remote import compose_remote
 from fedpriv.report.live import monitor as monitor_module
 from fedpriv.report.live.logs import configure_logging
 from fedpriv.report.live.monitor import Monitor, watched

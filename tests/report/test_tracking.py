@@ -16,7 +16,8 @@ from conftest import Outcome, Run, result_of, rows_of
 
 from fedpriv.cli import main
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.compose import compose
+from fedpriv.config.remote import compose_remote
 from fedpriv.report.live.tracking import backends
 from fedpriv.report.live.tracking.tracked_figures import of_round, of_summary, options
 from fedpriv.report.live.tracking.tracker import IDS, Tracker

@@ -9,8 +9,9 @@ import pytest
 from conftest import SMALL, Outcome, Run
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import compose, compose_remote, read_config
+from fedpriv.config.compose import compose, read_config
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
+from fedpriv.config.remote import compose_remote
 from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.planning import with_target
 

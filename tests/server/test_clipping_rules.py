@@ -32,7 +32,8 @@ from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, Reply, read_reply
 from fedpriv.common.records import MalformedMessage
-from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.compose import compose
+from fedpriv.config.remote import compose_remote
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
 from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise
 from fedpriv.runs.session import Session

@@ -16,7 +16,8 @@ from flwr.app import ConfigRecord, Message
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import reply_content
 from fedpriv.common.vectors import pack_vector, unpack_vector
-from fedpriv.config.compose import CONF, compose, group_choices
+from fedpriv.config.compose import CONF, compose
+from fedpriv.config.own_options import group_choices
 from fedpriv.config.server_optimizers import OWN_STEP
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.strategy import FederatedStrategy

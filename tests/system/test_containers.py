@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from fedpriv import node, superlink
-from fedpriv.config.compose import compose, compose_remote
+from fedpriv.config.compose import compose
+from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import Config
 from fedpriv.credentials import OPTIONS as CREDENTIALS
 from fedpriv.credentials import make_credentials
