@@ -27,12 +27,20 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
-from fedpriv.config.methods import METHODS, NOISE_OPTIONS
+from fedpriv.config.methods import METHODS
 from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
-from fedpriv.config.spelling import as_typed, how_to_write
-from fedpriv.config.strategy_options import HALVES, contradiction, field_of, followed, spelled, spelling
+from fedpriv.config.spelling import as_typed, how_to_write, refuse_noise_beside_target
+from fedpriv.config.strategy_options import (
+    HALVES,
+    contradiction,
+    field_of,
+    followed,
+    follows_another,
+    spelled,
+    spelling,
+)
 from fedpriv.config.yaml_text import read_yaml
 
 #: Keys of the command line that are not part of a run's configuration.
@@ -59,13 +67,13 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         config = validate(raw)
     except OptionError as error:
         raise as_typed(error, parsed) from None
-    _refuse_noise_beside_target(config, parsed)
+    refuse_noise_beside_target(config.privacy.target_epsilon, parsed)
     return config
 
 
 def at_home(overrides: Sequence[str]) -> list[str]:
     """The same overrides, the method's options among them in the spelling of its YAML file: each may be named under
-    either half. Raises `OptionError` for two values of one, and for an option that follows another.
+    either half. Raises `OptionError` for two values of one.
     """
     parsed = parse(overrides)
     if not any(METHOD_OPTION.fullmatch(override.key_or_group) for override in parsed):
@@ -80,11 +88,11 @@ def at_home(overrides: Sequence[str]) -> list[str]:
         line, named = override.input_line or "", METHOD_OPTION.fullmatch(override.key_or_group)
         if named is not None and override.type == OverrideType.CHANGE:
             option, value = _split(line)
-            home = spelling(strategy, *named.groups(), value)
+            home = spelling(strategy, *named.groups())
             other, before = seen.setdefault(home, (option, value))
             if other != option and value != before:
                 raise contradiction(option, value, other, before)
-            line = f"{home}={value}"
+            line = f"{'++' * follows_another(strategy, home)}{home}={value}"
         found.append(line)
     return found
 
@@ -111,34 +119,6 @@ def model_by_name(given: Sequence[Override]) -> list[str]:
         return []
     chosen = values["model"].get_value_element_as_str()
     return [] if chosen not in choices("model") else [f"model.name={chosen}"]
-
-
-def _refuse_noise_beside_target(config: Config, given: Sequence[Override]) -> None:
-    """Raises `OptionError` for noise that was asked for by name: it would be replaced by what the target asks for. What
-    a YAML file says is a default, and is replaced.
-    """
-    target = config.privacy.target_epsilon
-    if target is None:
-        return
-    for override in given:
-        key, value = override.key_or_group, override.value() if not override.is_delete() else None
-        named = {key: value}
-        if isinstance(value, dict):
-            named |= {f"{key}.{name}": part for name, part in _leaves(value)}
-        for option, part in named.items():
-            half, _, name = option.rpartition(".")
-            if half in ("strategy.client", "strategy.server") and name in NOISE_OPTIONS:
-                words = f"privacy.target_epsilon={target:g} chooses it; allowed: one of the two"
-                raise OptionError(option, "null" if part is None else part, words)
-
-
-def _leaves(node: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything in a mapping."""
-    for name, value in node.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value))
-        else:
-            yield str(name), value
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

@@ -31,7 +31,7 @@ class GaussianGradientOptions(GradientOptions):
 
 
 class NoisyGradientOptions(WeighedSumOptions, GaussianGradientOptions):
-    twice: ClassVar = ("form", "epsilon", "claimed_delta", "clip_norm", "noise_multiplier")
+    twice: ClassVar[tuple[str, ...]] = ("form", "epsilon", "claimed_delta", "clip_norm", "noise_multiplier")
     form: Literal["local", "central"] = Field(description="noise by each client, or by a trusted server on the sum")
 
 
@@ -40,7 +40,7 @@ class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
 
 
 class ScaffoldOptions(NoisyGradientOptions):
-    twice: ClassVar = ("steps", "control_norm")
+    twice: ClassVar[tuple[str, ...]] = ("steps", "control_norm")
     steps: int | None = follows("local.steps")
     control_norm: float = Field(
         gt=0, le=1e6, description="bound of the server's c in units of C/K, which c without noise never exceeds"

@@ -63,7 +63,7 @@ class GaussianOptions(MethodOptions):
 class ClippingOptions(GaussianOptions):
     """Of methods whose server may move C from round to round."""
 
-    twice: ClassVar = ("clipping", "clip_norm", "window", "floor", "norm_bound")
+    twice: ClassVar[tuple[str, ...]] = ("clipping", "clip_norm", "window", "floor", "norm_bound")
     clipping: Literal["fixed", "quantile", "geometric", "adp"] = on_server("how C moves from round to round")
     clip_lr: float = on_server("quantile: learning rate eta_C of C", ge=0)
     target_quantile: float = on_server("quantile: share of updates that C leaves alone", ge=0, le=1)
@@ -90,7 +90,7 @@ class FedCADOptions(ClippingOptions):
 
 
 class ADPFLOptions(SumOptions, PFLOptions, ClippingOptions):
-    twice: ClassVar = ("allocation",)
+    twice: ClassVar[tuple[str, ...]] = ("allocation",)
     weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
     epsilon: float = Field(gt=0, le=1e12, description="eps: claimed for one round, by equation 16")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
@@ -104,7 +104,7 @@ class ADPFLOptions(SumOptions, PFLOptions, ClippingOptions):
 class ExampleLevelOptions(GaussianOptions):
     """Of clients that protect single examples; their analysis needs Poisson batches. The server announces the noise."""
 
-    twice: ClassVar = ("noise_multiplier",)
+    twice: ClassVar[tuple[str, ...]] = ("noise_multiplier",)
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound Theta of one example's gradient")
     local_steps: int = Field(ge=1, description="noisy steps in a round")
     clipping: Literal["fixed", "adaptive", "median"] = Field(description="how Theta is chosen")
@@ -119,7 +119,7 @@ class AdamOptions(ExampleLevelOptions):
 
 
 class DecayingOptions(ExampleLevelOptions):
-    twice: ClassVar = ("decay", "floor")
+    twice: ClassVar[tuple[str, ...]] = ("decay", "floor")
     decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
     floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
     threshold: float = on_server("mu: a smaller fall of the public loss lowers the noise", ge=0)
@@ -131,7 +131,7 @@ class DPFLAGNOptions(DecayingOptions, AdamOptions):
 
 
 class OneBitOptions(MethodOptions):
-    twice: ClassVar = ("encode", "radius")
+    twice: ClassVar[tuple[str, ...]] = ("encode", "radius")
     encode: Literal["update", "weights"] = Field(description="what is quantised: the update, or the trained weights")
     radius: Any = Field(description="r: half of a coordinate's interval; a number, or a list with one per named block")
     radius_floor: float = on_server("weights: r_min", gt=0)
@@ -149,25 +149,25 @@ class OneBitOptions(MethodOptions):
 
 
 class PrivateBitOptions(OneBitOptions):
-    twice: ClassVar = ("epsilon",)
+    twice: ClassVar[tuple[str, ...]] = ("epsilon",)
     epsilon: float | None = Field(gt=0, le=20, description="eps of one coordinate; null: no privacy")
 
 
 class LDPFLOptions(PrivateBitOptions):
-    twice: ClassVar = ("min_replies",)
+    twice: ClassVar[tuple[str, ...]] = ("min_replies",)
     shuffle: bool = Field(description="account for whoever sees a round's shuffled bits only, as well")
     shuffle_delta: float = Field(gt=0, lt=1, description="part of delta that shuffling may use up over the run")
 
 
 class CoQFLOptions(PrivateBitOptions):
-    twice: ClassVar = ("bits", "group_size")
+    twice: ClassVar[tuple[str, ...]] = ("bits", "group_size")
     bits: int = Field(ge=0, le=16, description="M: shared bits per coordinate; 0: none, as LDP-FL")
     group_size: int = Field(ge=2, le=1024, description="g: clients that share; 2: antithetic pairs")
     private_share: float = Field(gt=0, le=1, description="mu, repaired: probability of a private uniform")
 
 
 class SelectingOptions(GaussianGradientOptions):
-    twice: ClassVar = ("selection",)
+    twice: ClassVar[tuple[str, ...]] = ("selection",)
     selection: Literal["random", "gumbel"] = Field(description="repaired: a public mask, or a private top-k")
     variant: Variant = follows("privacy.variant")
     selection_share: float = Field(gt=0, lt=1, description="gumbel: part of a round's budget that the selection gets")
@@ -175,7 +175,7 @@ class SelectingOptions(GaussianGradientOptions):
 
 
 class FedAGSOptions(SelectingOptions):
-    twice: ClassVar = ("threshold", "loss_weights")
+    twice: ClassVar[tuple[str, ...]] = ("threshold", "loss_weights")
     rounds: int = follows("num_rounds")
     threshold: Literal["equation", "text"] = Field(description="k_t-th smallest as equation 35, or k_t-th largest")
     loss_weights: bool | None = Field(description="weigh clients by their losses; null: published true, repaired false")
@@ -190,14 +190,14 @@ class FedAGSOptions(SelectingOptions):
 
 
 class DPFedSNLCOptions(SelectingOptions):
-    twice: ClassVar = ("share",)
+    twice: ClassVar[tuple[str, ...]] = ("share",)
     share: float = Field(gt=0, le=1, description="share of the coordinates that counts as significant")
 
 
 class WholeGaussianOptions(ModularOptions, ClippingOptions):
     """Of ddgauss and skellam: one number of theirs is of no use to a server."""
 
-    twice: ClassVar = ("noise_multiplier", "count_noise", "norm_noise")
+    twice: ClassVar[tuple[str, ...]] = ("noise_multiplier", "count_noise", "norm_noise")
     secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")
     bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
 
@@ -207,7 +207,7 @@ class SkellamOptions(WholeGaussianOptions):
 
 
 class CpSGDOptions(ModularOptions, GradientOptions):
-    twice: ClassVar = ("levels", "trials", "epsilon", "claimed_delta", "clip_norm", "sensitivity")
+    twice: ClassVar[tuple[str, ...]] = ("levels", "trials", "epsilon", "claimed_delta", "clip_norm", "sensitivity")
     levels: int = Field(ge=2, le=2**20, description="k: levels of the quantisation")
     trials: int | None = Field(ge=0, le=2**50, description="m: binomial trials; null: the fewest that epsilon allows")
     rounds: int = follows("num_rounds")
@@ -215,7 +215,7 @@ class CpSGDOptions(ModularOptions, GradientOptions):
 
 
 class NbAFLOptions(MethodOptions):
-    twice: ClassVar = ("epsilon", "clip_norm", "claimed_delta", "exposures", "min_replies")
+    twice: ClassVar[tuple[str, ...]] = ("epsilon", "clip_norm", "claimed_delta", "exposures", "min_replies")
     epsilon: float = Field(gt=0, description="what the noise is claimed to buy over the whole run")
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of the weights")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")

@@ -1,9 +1,10 @@
-"""How a word of the command line was written, and how it should have been."""
+"""How a word of the command line was written, how it should have been, and what two words must not say at once."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -11,6 +12,7 @@ from hydra.errors import HydraException
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.subcommands import SUBCOMMANDS
+from fedpriv.config.methods import NOISE_OPTIONS
 
 
 def as_typed(error: OptionError, given: Sequence[Override]) -> OptionError:
@@ -40,3 +42,30 @@ def how_to_write(line: str) -> str:
         return "not of the form option=value"
     doubled = re.sub(r'([\\"$`])', r"\\\1", quoted)
     return f'the value needs quotes of its own: "{doubled}"'
+
+
+def refuse_noise_beside_target(target: float | None, given: Sequence[Override]) -> None:
+    """Raises `OptionError` for noise that was asked for by name: it would be replaced by what the target asks for. What
+    a YAML file says is a default, and is replaced.
+    """
+    if target is None:
+        return
+    for override in given:
+        key, value = override.key_or_group, override.value() if not override.is_delete() else None
+        named = {key: value}
+        if isinstance(value, dict):
+            named |= {f"{key}.{name}": part for name, part in _leaves(value)}
+        for option, part in named.items():
+            half, _, name = option.rpartition(".")
+            if half in ("strategy.client", "strategy.server") and name in NOISE_OPTIONS:
+                words = f"privacy.target_epsilon={target:g} chooses it; allowed: one of the two"
+                raise OptionError(option, "null" if part is None else part, words)
+
+
+def _leaves(node: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of everything in a mapping."""
+    for name, value in node.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value))
+        else:
+            yield str(name), value

@@ -52,16 +52,22 @@ def field_of(schema: type[Options], half: str, name: str) -> str | None:
     return fields.get(f"strategy.{half}.{name}") or fields.get(f"strategy.{other}.{name}")
 
 
-def spelling(strategy: Mapping[str, Any], half: str, name: str, value: Any) -> str:
+def spelling(strategy: Mapping[str, Any], half: str, name: str) -> str:
     """How a YAML file spells ``strategy.HALF.NAME``, which may be named under either half. strategy: composed, each
-    option once. Raises `OptionError` for one that follows another.
+    option once.
     """
     schema = METHODS.get(strategy["name"])
-    if schema is not None and (field := field_of(schema, half, name)) and (option := followed(schema, field)):
-        raise OptionError(f"strategy.{half}.{name}", value, f"is what {option} says: set that one")
+    if schema is not None and (field := field_of(schema, half, name)):
+        return spelled(schema, field)
     other = "client" if half == "server" else "server"
     there = name not in strategy[half] and name in strategy[other]
     return f"strategy.{other if there else half}.{name}"
+
+
+def follows_another(strategy: Mapping[str, Any], home: str) -> bool:
+    """An option that no file has: it must be what another one says, or is refused where its value is known."""
+    schema, (_, half, name) = METHODS.get(strategy["name"]), home.split(".")
+    return schema is not None and bool((field := field_of(schema, half, name)) and followed(schema, field))
 
 
 # --- read ------------------------------------------------------------------------------------------------

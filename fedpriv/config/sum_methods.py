@@ -16,7 +16,7 @@ SecureSum = Literal["assumed", "ideal", "protocol"]
 class SumOptions(MethodOptions):
     """Of clients whose noises add up in a secure sum of at least ``min_replies`` uploads."""
 
-    twice: ClassVar = ("min_replies",)
+    twice: ClassVar[tuple[str, ...]] = ("min_replies",)
     colluders: int = Field(
         ge=0, description="among min_replies: clients whose noise the observer of a secure sum knows"
     )
@@ -25,13 +25,13 @@ class SumOptions(MethodOptions):
 class WeighedSumOptions(SumOptions):
     """The weights decide how many noises a sum's account counts."""
 
-    twice: ClassVar = ("weighting",)
+    twice: ClassVar[tuple[str, ...]] = ("weighting",)
 
 
 class ModularOptions(SumOptions):
     """Of servers that add up whole numbers modulo 2^bits, and of their clients."""
 
-    twice: ClassVar = ("secure_sum", "bits", "threshold")
+    twice: ClassVar[tuple[str, ...]] = ("secure_sum", "bits", "threshold")
     secure_sum: SecureSum = follows("strategy.secure_sum")
     bits: int | None = on_server(
         "whole numbers are added modulo 2^bits; null: the method's own choice", ge=FEWEST_BITS, le=MOST_BITS

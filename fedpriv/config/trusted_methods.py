@@ -13,7 +13,7 @@ from fedpriv.config.options import MethodOptions, Options, follows, on_server
 class CentralClippingOptions(Options):
     """How a trusted server moves the clip norm of the updates that it sums."""
 
-    twice: ClassVar = ("clipping", "norm_bound", "count_share")
+    twice: ClassVar[tuple[str, ...]] = ("clipping", "norm_bound", "count_share")
     clipping: Literal["fixed", "quantile"] = on_server("how C moves from round to round; quantile: central")
     clip_lr: float = on_server("quantile: learning rate eta_C of C", ge=0)
     target_quantile: float = on_server("quantile: share of updates that C leaves alone", ge=0, le=1)
@@ -23,7 +23,7 @@ class CentralClippingOptions(Options):
 
 
 class DPFTRLOptions(MethodOptions):
-    twice: ClassVar = ("factor", "bandwidth", "buffers", "noise_multiplier", "clip_norm")
+    twice: ClassVar[tuple[str, ...]] = ("factor", "bandwidth", "buffers", "noise_multiplier", "clip_norm")
     factor: Literal["identity", "sqrt", "banded", "blt"] = Field(
         description="C: independent noise, the square root of the prefix sum, its band, or a few decaying buffers"
     )

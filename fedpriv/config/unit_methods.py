@@ -17,7 +17,7 @@ MOST_EPSILON = 500
 class UnitOptions(WeighedSumOptions):
     """Of PrivUnit and FedOnce."""
 
-    twice: ClassVar = ("mechanism", "epsilon", "bits", "projections")
+    twice: ClassVar[tuple[str, ...]] = ("mechanism", "epsilon", "bits", "projections")
     mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "sqkr", "gaussian"] = Field(
         description="how a direction is released"
     )
@@ -32,7 +32,7 @@ class PrivUnitOptions(UnitOptions):
 
 
 class FedOnceOptions(UnitOptions):
-    twice: ClassVar = ("claimed_delta",)
+    twice: ClassVar[tuple[str, ...]] = ("claimed_delta",)
     step: Any = on_server("how far the mean direction moves theta: a number, or auto: by the rule")
     scale: float = on_server("auto: tau, expected distance of the best model from zero", gt=0)
     spread: float = on_server("auto: rho, how far clients' own best models lie apart, in units of tau", ge=0)

@@ -57,7 +57,7 @@ def _put(raw: dict[str, Any], override: Override) -> None:
     """Sets one value. An option that is not there is left to the schema to accept (a default that files leave out)."""
     *sections, name = override.key_or_group.split(".")
     if sections[:1] == ["strategy"] and len(sections) == 2:
-        *sections, name = spelling(raw["strategy"], sections[1], name, override.get_value_string()).split(".")
+        *sections, name = spelling(raw["strategy"], sections[1], name).split(".")
     place: Any = raw
     for section in sections:
         place = place.setdefault(section, {}) if isinstance(place, dict) else None

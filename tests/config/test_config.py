@@ -211,8 +211,9 @@ def test_either_half_sets_the_one_value(method: str):
         option, value = spelled(schema, field), getattr(plain.strategy.options, field)
         other = other_half(option)
         if followed(schema, field):
-            with pytest.raises(OptionError, match=f"{option}.*is what {followed(schema, field)} says"):
-                compose([f"strategy={method}", f"{option}=1"])
+            for place in (option, other):
+                with pytest.raises(OptionError, match=f"{option}=7: must be {followed(schema, field)}="):
+                    compose([f"strategy={method}", "local.steps=5", f"{place}=7"])
         elif field_of(schema, *other.split(".")[1:]) == field and not isinstance(value, list):
             given = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
             assert compose([f"strategy={method}", f"{other}={given}"]) == plain, other
