@@ -40,6 +40,7 @@ class @Class@(ClippingServer):
     """theta <- theta + mean of the noisy updates that arrived."""
 
     # Another step: `aggregate`. What a round tells the clients: `train_options`. Both see noisy updates only.
+    # The options of clients/@name@.py are `self.options` here too.
 '''
 
 CLIENT = '''\

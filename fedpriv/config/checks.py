@@ -286,8 +286,11 @@ def _check_gradient(config: Config, options: GradientOptions) -> None:
             raise OptionError("strategy.client.score_bound", bound, words)
     if isinstance(options, NoisyGradientOptions):
         check_central(options)
-    by_loss = isinstance(options, FedAGSOptions) and options.loss_weights
-    if by_loss and options.loss_share + options.selection_share >= 1:
+    if (
+        isinstance(options, FedAGSOptions)
+        and options.loss_weights
+        and options.loss_share + options.selection_share >= 1
+    ):
         words = f"with selection_share={options.selection_share} it must leave something to the values"
         raise OptionError("strategy.client.loss_share", options.loss_share, words)
     _check_published(config.privacy.variant, options)

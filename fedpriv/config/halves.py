@@ -25,7 +25,8 @@ def method_options(config: Config) -> MethodOptions:
     given = config.strategy.options
     if not isinstance(given, OwnOptions):
         return given
-    schema = schema_of(*(locate(getattr(config.strategy, half), f"strategy.{half}._target_") for half in HALVES), given)
+    server, client = config.strategy.server, config.strategy.client
+    schema = schema_of(locate(server, "strategy.server._target_"), locate(client, "strategy.client._target_"), given)
     if schema is OwnOptions:
         return given
     given_values = given.as_given()
@@ -41,7 +42,8 @@ def schema_of(server: type[Any], client: type[Any], given: OwnOptions) -> type[M
     if not kinds:
         return OwnOptions
     silent = {half for half, kind in named.items() if kind in (None, Options, MethodOptions)}
-    base = create_model("OwnOptions", __base__=(*dict.fromkeys(kinds), MethodOptions))
+    bases: Any = (*dict.fromkeys(kinds), MethodOptions)
+    base: type[MethodOptions] = create_model("OwnOptions", __base__=bases)
     further: Any = {
         name: (Any, Field(json_schema_extra={"half": half}))
         for name, half in given.written.items()

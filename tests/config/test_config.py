@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import open_dict
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config import compose as composing
@@ -21,6 +24,7 @@ from fedpriv.config.own_options import group_choices
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import FaultPlan
 from fedpriv.config.strategy_options import HALVES, OwnOptions, field_of, followed, spelled
+from fedpriv.runs.changed import with_options
 
 #: As the program has it; while tests run, the session's cache is in its place.
 OWN_MEMORY = composing._composed
@@ -229,6 +233,32 @@ def test_two_values_of_one_option_are_refused_with_both_names():
         raw["strategy"]["client"]["min_replies"] = 4
         from_dict(raw)
     assert compose([*given[:2], "strategy.client.min_replies=3"]).strategy.options.min_replies == 3
+
+
+def test_a_file_may_name_an_option_under_either_half():
+    """As an experiment does over its method's file; two values are refused."""
+    files = composing._files()
+
+    def of(**server: Any) -> Any:
+        tree = copy.deepcopy(composing._composed(("strategy=fedldp",), files))
+        with open_dict(tree):
+            tree.strategy.client.min_replies = 3
+            tree.strategy.server.update(server)
+        return composing._with_options_once(tree, files).strategy
+
+    assert of().server.min_replies == 3 and "min_replies" not in of().client
+    assert of(min_replies=3).server.min_replies == 3
+    with pytest.raises(OptionError, match=r"client\.min_replies=3: strategy\.server\.min_replies=4 is the same option"):
+        of(min_replies=4)
+
+
+def test_a_rerun_takes_either_spelling_and_the_new_number_of_rounds():
+    before = compose(["strategy=cpsgd", "num_rounds=7"])
+    after = with_options(before, ["num_rounds=9", "strategy.client.min_replies=2", "strategy.server.levels=8"])
+    assert after == compose(
+        ["strategy=cpsgd", "num_rounds=9", "strategy.server.min_replies=2", "strategy.client.levels=8"]
+    )
+    assert after.strategy.options.rounds == 9
 
 
 def test_two_options_of_one_name_stay_apart():
