@@ -236,7 +236,7 @@ def test_it_works_with_secure_noise_and_keys(run: Run) -> None:
         (["strategy=coqfl", "strategy.client.bits=40"], "strategy.client.bits=40: must be at most 16"),
         (["strategy=coqfl", "strategy.client.group_size=1"], "strategy.client.group_size=1: must be at least 2"),
         (["strategy=coqfl", "strategy.client.group_size=9"], "group_size=9: at most clients_per_round=4"),
-        (["strategy=coqfl", "strategy.server.bits=4"], "strategy.server.bits=4: must be strategy.client.bits=8"),
+        (["strategy=coqfl", "strategy.server.bits=17"], "strategy.client.bits=17: must be at most 16"),
         (["strategy=coqfl", "strategy.client.private_share=0.0"], "private_share=0.0: must be more than"),
         (["strategy=coqfl", "strategy.server.weighting=examples"], "weighting=examples: allowed: uniform"),
         (["strategy=ldpfl", "strategy.client.shuffle=true", "strategy.client.shuffle_delta=0.1"], "delta=0.1: must"),

@@ -170,7 +170,7 @@ def test_a_resumed_run_ends_as_if_nothing_had_happened(
             "three positive numbers",
         ),
         (["strategy.client.score_bound=2"], "strategy.client.score_bound", "at most strategy.client.clip_norm=1.0"),
-        (["strategy.server.selection=gumbel"], "strategy.server.selection", "must be strategy.client.selection=random"),
+        (["strategy.server.selection=some"], "strategy.client.selection", "allowed: random or gumbel"),
         (["strategy.server.rounds=50"], "strategy.server.rounds", "must be num_rounds=60"),
         (["local.momentum=0.9"], "local.momentum", "plain SGD"),
         (["local.steps=0"], "local.steps", "at least 1"),

@@ -363,9 +363,9 @@ REFUSED = [
     (["strategy.client.count_noise=0"], "strategy.client.count_noise", "more than 0"),
     (["strategy.client.norm_noise=0"], "strategy.client.norm_noise", "more than 0"),
     (["strategy.client.norm_noise=nan"], "strategy.client.norm_noise", "finite"),
-    (["strategy.server.clip_norm=2"], "strategy.server.clip_norm", "strategy.client.clip_norm=1.0"),
-    (["strategy.client.clipping=adp"], "strategy.client.clipping", "strategy.server.clipping=fixed"),
-    (["strategy.client.floor=0"], "strategy.client.floor", "strategy.server.floor=0.001"),
+    (["strategy.server.clip_norm=0"], "strategy.client.clip_norm", "at least 1e-06"),
+    (["strategy.client.clipping=some"], "strategy.server.clipping", "fixed, quantile, geometric or adp"),
+    (["strategy.client.floor=0"], "strategy.server.floor", "more than 0"),
     (
         ["strategy.server.clipping=adp", "strategy.client.clip_norm=11"],
         "strategy.client.clip_norm",
