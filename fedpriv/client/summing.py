@@ -41,8 +41,8 @@ class SummingClient(Client):
     @property
     def bits(self) -> int:
         """Of one number on the wire."""
-        bits: int = self.options.bits
-        return bits
+        assert self.options.bits is not None, "a method that leaves bits open chooses them"
+        return self.options.bits
 
     def numbers(self, size: int) -> int:
         """How many whole numbers a release of ``size`` coordinates has, those beside the vector included."""

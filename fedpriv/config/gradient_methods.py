@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -41,7 +41,7 @@ class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
 
 class ScaffoldOptions(NoisyGradientOptions):
     twice: ClassVar[tuple[str, ...]] = ("steps", "control_norm")
-    steps: int | None = follows("local.steps")
+    steps: Any = follows("local.steps")
     control_norm: float = Field(
         gt=0, le=1e6, description="bound of the server's c in units of C/K, which c without noise never exceeds"
     )

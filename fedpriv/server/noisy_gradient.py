@@ -39,11 +39,12 @@ class NoisyGradientServer(GradientServer):
         if not self.central:
             return
         rate = population.clients_per_round / population.num_clients
-        self.noise_multiplier = self.options.noise_multiplier
-        if self.noise_multiplier is None:
+        chosen = self.options.noise_multiplier
+        if chosen is None:
             from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
 
-            self.noise_multiplier = sampled_multiplier(self.options.epsilon, self.options.claimed_delta, rate)
+            chosen = sampled_multiplier(self.options.epsilon, self.options.claimed_delta, rate)
+        self.noise_multiplier = chosen
         threat = Threat("client", "add-or-remove-one", "trusted-server")
         self.event = PoissonGaussian(threat=threat, multiplier=self.noise_multiplier, sampling_rate=rate)
 
