@@ -39,9 +39,9 @@ from fedpriv.common.messages import (
     Options,
     Request,
     blobs_content,
-    train_content,
+    num_bytes,
 )
-from fedpriv.common.records import num_bytes
+from fedpriv.common.replies import train_content
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.mechanisms.residues import add_residues, pack_residues, packed_size, to_residues, unpack_residues

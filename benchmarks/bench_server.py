@@ -16,8 +16,7 @@ import numpy as np
 from flwr.app import Message
 
 from benchmarks.statistics import Figure, median_interval
-from fedpriv.common.messages import FIRST_NODE, reply_content
-from fedpriv.common.vectors import FloatVector, pack_vector
+from fedpriv.common.messages import FIRST_NODE, FloatVector, pack_vector, reply_content
 from fedpriv.config.options import MethodOptions
 from fedpriv.engines.grid import NodeOfClient, identify_server
 from fedpriv.server.round import Population

@@ -13,7 +13,7 @@ import torch
 import torch.multiprocessing as mp
 
 from benchmarks.job import PICTURES, Job, local_epoch, plain_model, shard, tensors
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.worker import adopt

@@ -34,8 +34,7 @@ from fedpriv.client.contract import Charge, Release, UnsafeClipNorm
 from fedpriv.client.method import Traits
 from fedpriv.client.personal import LastBlocksStay
 from fedpriv.client.two_exchanges import TwoExchangeClient
-from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request
-from fedpriv.common.records import shown
+from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request, shown
 from fedpriv.config.methods import ADPFLOptions
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
 from fedpriv.mechanisms.clipping import clip

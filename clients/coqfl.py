@@ -44,8 +44,8 @@ from fedpriv.common.messages import (
     Outgoing,
     Request,
     place,
+    shown,
 )
-from fedpriv.common.records import shown
 from fedpriv.config.methods import CoQFLOptions
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.noise import NoiseSource

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from fedpriv.client.contract import Release
 from fedpriv.client.noisy_gradient import NoisyGradientClient
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.gradient_methods import ScaffoldOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource

@@ -15,7 +15,8 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from fedpriv.common.messages import EXCHANGE, STATISTICS, Options, Reply
+from fedpriv.common.messages import EXCHANGE, STATISTICS, Options
+from fedpriv.common.replies import Reply
 from fedpriv.config.methods import ADPFLOptions
 from fedpriv.server.clip_rules import make_rule
 from fedpriv.server.distilling import DistillingServer

@@ -19,8 +19,8 @@ from fedpriv.common.messages import (
     SEEDS,
     SIGNATURES,
     Options,
-    read_blobs,
 )
+from fedpriv.common.replies import read_blobs
 from fedpriv.common.seeds import generator
 from fedpriv.config.methods import CoQFLOptions
 from fedpriv.server.nodes import ClientGrid

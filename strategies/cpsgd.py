@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import public_signs
-from fedpriv.common.vectors import FloatVector
 from fedpriv.config.methods import CpSGDOptions
 from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for, sum_bits
 from fedpriv.server.gradient import GradientServer

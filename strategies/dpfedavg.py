@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.common.messages import Reply
+from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import DPFedAvgOptions
 from fedpriv.mechanisms.noise import add_normal_to_sum
 from fedpriv.mechanisms.noise_decay import split_for_count, within

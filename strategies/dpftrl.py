@@ -20,8 +20,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
 from fedpriv.common.cohorts import limits
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.replies import Reply
 from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum

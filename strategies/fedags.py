@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.common.messages import TRAIN_LOSS, Reply
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage
+from fedpriv.common.replies import Reply
 from fedpriv.config.methods import FedAGSOptions
 from fedpriv.mechanisms.loss_weights import loss_weights as weights_by_loss
 from fedpriv.mechanisms.significance import scheduled_count

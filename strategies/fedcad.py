@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.common.messages import Reply
+from fedpriv.common.replies import Reply
 from fedpriv.server.clip_rules import ClippingServer
 
 

@@ -35,8 +35,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.replies import Reply
 from fedpriv.config.unit_methods import FedOnceOptions
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

@@ -6,8 +6,8 @@ When the head travels is the clients' rule (clients/fedvf.py, where our reading 
 
 from collections.abc import Sequence
 
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.replies import Reply
 from fedpriv.server.strategy import FederatedStrategy
 
 

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.replies import Reply
 from fedpriv.config.methods import NbAFLOptions
 from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.server.strategy import FederatedStrategy

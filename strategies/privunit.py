@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.replies import Reply
 from fedpriv.config.unit_methods import PrivUnitOptions
 from fedpriv.server.unit_vector import UnitVectorStrategy
 

@@ -17,8 +17,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import pack_vector
+from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import ScaffoldOptions
 from fedpriv.server.noisy_gradient import NoisyGradientServer
 

@@ -21,9 +21,11 @@ from fedpriv.client.masked_sum import _simulated
 from fedpriv.client.memory import ClientMemory, ContextStore, StaleRequest
 from fedpriv.common.identities import Identity
 from fedpriv.common.messages import (
+    ARRAYS,
     ATTEMPT,
     CENTRES,
     CLIP_NORM,
+    CONFIG,
     CONFIRM,
     EXCHANGE,
     KEY_ATTEMPT,
@@ -45,10 +47,11 @@ from fedpriv.common.messages import (
     SURVIVORS,
     TRAIN,
     UNMASK,
-    read_blobs,
+    VECTOR,
+    MalformedMessage,
+    pack_vector,
 )
-from fedpriv.common.records import ARRAYS, CONFIG, MalformedMessage
-from fedpriv.common.vectors import VECTOR, pack_vector
+from fedpriv.common.replies import read_blobs
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config

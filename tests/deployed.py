@@ -19,8 +19,8 @@ from PIL import Image
 from fedpriv.app import client_app, server_app
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.identities import new_identity
-from fedpriv.common.messages import RUN, Refusal, Request, train_content
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import RUN, Refusal, Request, pack_vector
+from fedpriv.common.replies import train_content
 from fedpriv.config.remote import compose_remote_text
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.gate import Node, model_size

@@ -10,9 +10,8 @@ import making
 import numpy as np
 from flwr.app import ConfigRecord, Message
 
-from fedpriv.common.messages import FIRST_NODE, reply_content
+from fedpriv.common.messages import FIRST_NODE, pack_vector, reply_content, unpack_vector
 from fedpriv.common.seeds import draw_cohort
-from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.server.round import Population
 from fedpriv.server.strategy import FederatedStrategy

@@ -21,36 +21,30 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from sum_talk import Talk, a_session, vectors
 
 from fedpriv.common.messages import (
-    KEYS,
-    STATISTICS,
-    TRAIN_LOSS,
-    UNMASK,
-    Reply,
-    Report,
-    Request,
-    blobs_content,
-    identity_content,
-    read_blobs,
-    read_identity,
-    read_reply,
-    read_report,
-    read_request,
-    reply_content,
-    statistics_content,
-    train_content,
-)
-from fedpriv.common.records import (
     ARRAYS,
     CONFIG,
     DIAGNOSTICS,
+    KEYS,
     METRICS,
     MOST_BLOB,
     MOST_KEYS,
     MOST_NAME,
     MOST_TEXT,
+    STATISTICS,
+    TRAIN_LOSS,
+    UNMASK,
+    VECTOR,
     MalformedMessage,
+    Request,
+    blobs_content,
+    identity_content,
+    pack_vector,
+    read_request,
+    reply_content,
+    statistics_content,
+    unpack_vector,
 )
-from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
+from fedpriv.common.replies import Reply, Report, read_blobs, read_identity, read_reply, read_report, train_content
 from fedpriv.secure_sum.collector import Collector
 from fedpriv.server.round import Population, Round
 from strategies.cpsgd import CpSGD

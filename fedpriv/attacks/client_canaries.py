@@ -27,8 +27,7 @@ from fedpriv.client.build import client_class, make_client
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
-from fedpriv.common.records import ARRAYS
-from fedpriv.common.vectors import FloatVector, pack_vector, unpack_array
+from fedpriv.common.messages import ARRAYS, FloatVector, pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.adapter import make_apps

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedpriv.client.build import example_counts
 from fedpriv.common.errors import OptionError
-from fedpriv.common.vectors import pack_vector, unpack_vector
+from fedpriv.common.messages import pack_vector, unpack_vector
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of

@@ -21,8 +21,8 @@ from fedpriv.attacks.subject import Scored, Subject, Trained
 from fedpriv.attacks.targets import FEWEST, Rows, Targets, TooFewExamples, choose, singles
 from fedpriv.attacks.view import View
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
-from fedpriv.common.vectors import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.load import load_dataset, load_pool

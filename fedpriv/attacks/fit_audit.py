@@ -32,10 +32,9 @@ from fedpriv.client.one_bit import OneBitClient
 from fedpriv.client.selecting import SelectingClient
 from fedpriv.client.summing import SummingClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import ATTEMPT, EXCHANGE, MEMBERS, ROUND, TRAIN, read_request
+from fedpriv.common.messages import ATTEMPT, EXCHANGE, MEMBERS, ROUND, TRAIN, pack_vector, read_request, unpack_array
 from fedpriv.common.packing import unpack_selected
 from fedpriv.common.seeds import public_signs
-from fedpriv.common.vectors import pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.adapter import make_apps

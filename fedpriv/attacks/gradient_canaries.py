@@ -36,7 +36,7 @@ from torch import Tensor
 from fedpriv.client.build import example_counts, make_client
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.vectors import pack_vector, unpack_vector
+from fedpriv.common.messages import pack_vector, unpack_vector
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of

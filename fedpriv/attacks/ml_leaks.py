@@ -13,7 +13,7 @@ from fedpriv.attacks.classifier import Features, learn
 from fedpriv.attacks.subject import Scored, Subject
 from fedpriv.attacks.targets import Rows, Targets
 from fedpriv.attacks.view import View, sorted_log_posteriors
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 
 #: Number of posteriors used; all of them where there are fewer classes.
 LARGEST = 3

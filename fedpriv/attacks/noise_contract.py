@@ -27,9 +27,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.client.selecting import SelectingClient
-from fedpriv.common.messages import NUM_EXAMPLES
-from fedpriv.common.records import ARRAYS, DIAGNOSTICS, METRICS
-from fedpriv.common.vectors import pack_vector, unpack_array
+from fedpriv.common.messages import ARRAYS, DIAGNOSTICS, METRICS, NUM_EXAMPLES, pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.adapter import make_apps

@@ -16,8 +16,7 @@ import numpy as np
 
 from fedpriv.attacks.noise_amounts import TOLERANCE, apart
 from fedpriv.attacks.noise_contract import BROKEN, Floats, Heard, TwinWorker, bare_numbers, noise_parts, spread_of
-from fedpriv.common.records import ARRAYS
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import ARRAYS, pack_vector
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid

@@ -23,7 +23,7 @@ from fedpriv.attacks.subject import Trained
 from fedpriv.attacks.targets import Rows
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import write_atomic
-from fedpriv.common.vectors import FloatVector, pack_vector
+from fedpriv.common.messages import FloatVector, pack_vector
 from fedpriv.common.versions import code_digest
 from fedpriv.config.schema import Config, IidPartition
 from fedpriv.data.splits import Split, write_split

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.attacks.targets import Rows
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 
 
 @dataclass(frozen=True)

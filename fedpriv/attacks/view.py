@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 from fedpriv.data import Dataset
 from fedpriv.data.load import inputs
 from fedpriv.mechanisms.per_example import PerExampleGradients

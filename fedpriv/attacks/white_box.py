@@ -13,7 +13,7 @@ from fedpriv.attacks.classifier import Features, learn
 from fedpriv.attacks.subject import Scored, Subject
 from fedpriv.attacks.targets import Rows, Targets
 from fedpriv.attacks.view import View
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 
 #: Below this a loss or a norm is rounding error.
 SMALLEST = 1e-12

@@ -25,8 +25,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, UnsafeNoise
 from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import SIGMA, Request
-from fedpriv.common.records import shown
+from fedpriv.common.messages import SIGMA, Request, shown
 from fedpriv.config.methods import CLIP_RANGE, DecayingOptions, ExampleLevelOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely

@@ -13,8 +13,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.clip_statistics import ClipStatistic, Measured, clip_statistic
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, UnsafeClipNorm
 from fedpriv.client.states import WithNorms
-from fedpriv.common.messages import CLIP_NORM, Request
-from fedpriv.common.records import shown
+from fedpriv.common.messages import CLIP_NORM, Request, shown
 from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource

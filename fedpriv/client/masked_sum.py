@@ -38,8 +38,8 @@ from fedpriv.common.messages import (
     Outgoing,
     Request,
     place,
+    shown,
 )
-from fedpriv.common.records import shown
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.noise_sources import encode_key

@@ -14,8 +14,7 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Neighbours, Release, Trained, UnsafeNoise, figure
 from fedpriv.client.method import Method, Traits
-from fedpriv.common.messages import CENTRES, RADII, Request
-from fedpriv.common.records import shown
+from fedpriv.common.messages import CENTRES, RADII, Request, shown
 from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.clipping import finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource

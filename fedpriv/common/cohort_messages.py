@@ -14,9 +14,16 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedpriv.common.messages import Reply, decoded, reply_content
-from fedpriv.common.records import ARRAYS, MalformedMessage, num_bytes
-from fedpriv.common.vectors import FloatVector, pack_vector, view_array
+from fedpriv.common.messages import (
+    ARRAYS,
+    FloatVector,
+    MalformedMessage,
+    num_bytes,
+    pack_vector,
+    reply_content,
+    view_array,
+)
+from fedpriv.common.replies import Reply, decoded
 
 COHORT = "cohort"  # the record that makes a message one for many
 _CLIENTS, _RELEASED, _CODES, _REASONS = "clients", "released", "codes", "reasons"

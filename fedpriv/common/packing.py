@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 
 
 def pack_selected(values: FloatVector, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:

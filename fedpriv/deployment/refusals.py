@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedpriv.common.files import write_atomic
-from fedpriv.common.messages import Refusal
-from fedpriv.common.records import shown_text
+from fedpriv.common.messages import Refusal, shown_text
 from fedpriv.deployment.data_ledger import PRIVATE
 
 log = logging.getLogger("fedpriv")

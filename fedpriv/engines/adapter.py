@@ -25,15 +25,17 @@ from fedpriv.common.errors import LedgerRefused, OptionError, PolicyRefused
 from fedpriv.common.messages import (
     STATISTICS,
     TRAIN,
+    FloatVector,
+    MalformedMessage,
     Refusal,
     Request,
     identity_content,
     outgoing_content,
     read_request,
     refusal,
+    shown,
+    unpack_vector,
 )
-from fedpriv.common.records import MalformedMessage, shown
-from fedpriv.common.vectors import FloatVector, unpack_vector
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker, memory_folder, worker_for
 from fedpriv.secure_sum.sum_session import SumRefused

@@ -10,8 +10,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedpriv.client.one_path import Answered
 from fedpriv.common.cohort_messages import Refused, cohort_content
-from fedpriv.common.messages import STATISTICS, TRAIN, read_request
-from fedpriv.common.records import ARRAYS
+from fedpriv.common.messages import ARRAYS, STATISTICS, TRAIN, read_request
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import asked_of, parameters_of, refused_as, replied
 from fedpriv.engines.worker import worker_for

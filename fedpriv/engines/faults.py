@@ -38,10 +38,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedpriv.client.base import Client
 from fedpriv.client.build import exchanges_of, num_parameters
 from fedpriv.client.memory import ClientMemory, MemoryStore
-from fedpriv.common.messages import ATTEMPTS_PER_START, Refusal, Request, label, read_label, refusal
-from fedpriv.common.records import ARRAYS, most_bytes
+from fedpriv.common.messages import (
+    ARRAYS,
+    ATTEMPTS_PER_START,
+    VECTOR,
+    Refusal,
+    Request,
+    label,
+    most_bytes,
+    pack_vector,
+    refusal,
+    unpack_array,
+)
+from fedpriv.common.replies import read_label
 from fedpriv.common.seeds import generator
-from fedpriv.common.vectors import VECTOR, pack_vector, unpack_array
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.server.nodes import ClientGrid, Nodes
 from fedpriv.training.sequential import LocalData

@@ -23,9 +23,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import ATTEMPT, Refusal, refusal
+from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 from fedpriv.common.places import own_methods
-from fedpriv.common.records import ARRAYS, CONFIG, num_bytes
 from fedpriv.common.stopping import stop
 from fedpriv.config.schema import Config
 from fedpriv.engines.agreement import facts

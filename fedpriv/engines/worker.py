@@ -18,8 +18,7 @@ from fedpriv.client.contract import Charge, Site
 from fedpriv.client.memory import MemoryStore
 from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import LOCAL_ACCURACY
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
 from fedpriv.config.halves import locate
 from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config

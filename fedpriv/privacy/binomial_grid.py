@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import FloatVector
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
-from fedpriv.common.vectors import FloatVector
 from fedpriv.mechanisms.laws import binomial_epsilon, binomial_sensitivities
 from fedpriv.mechanisms.level_quantisation import (
     coordinate_bound,

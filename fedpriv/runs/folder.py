@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save
 from fedpriv.common.checksums import MODEL_FILES, damage, write_sums
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import JsonLines, write_atomic
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 from fedpriv.common.versions import library_versions
 from fedpriv.config.schema import Config
 from fedpriv.config.source_files import difference, source_files

@@ -13,9 +13,8 @@ from flwr.serverapp import Grid
 from fedpriv.client.build import exchanges_of
 from fedpriv.client.memory import Book, ClientMemories, between_rounds, charged
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import ATTEMPTS_PER_START
+from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop
-from fedpriv.common.vectors import FloatVector, pack_vector
 from fedpriv.common.versions import commit, library_versions
 from fedpriv.config.schema import Config
 from fedpriv.data.features import public_knowledge

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.identities import KEY_BYTES, SIGNATURE_BYTES, KeyPair, KeyRefused
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import MalformedMessage
 from fedpriv.secure_sum import shamir
 from fedpriv.secure_sum.masks import add_masks, word_type
 from fedpriv.secure_sum.member import (

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.common.errors import FedprivError
-from fedpriv.common.records import shown
+from fedpriv.common.messages import shown
 from fedpriv.mechanisms.noise_sources import encode_key
 
 PROTOCOL = "fedpriv secure sum 3"

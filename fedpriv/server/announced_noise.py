@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fedpriv.common.messages import SIGMA, Options, Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import SIGMA, FloatVector, Options
+from fedpriv.common.replies import Reply
 from fedpriv.config.methods import DecayingOptions, ExampleLevelOptions
 from fedpriv.mechanisms.noise_decay import next_sigma
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, Options, Reply, Reported
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Options
+from fedpriv.common.replies import Reply, Reported
 from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.replies import Reply
 from fedpriv.config.methods import PFLOptions
 from fedpriv.server.strategy import FederatedStrategy
 

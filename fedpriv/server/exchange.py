@@ -16,19 +16,18 @@ from fedpriv.common.cohort_messages import COHORT, Refused, for_cohort
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import (
     EXCHANGE,
-    MALFORMED,
     RUN,
     TRAIN,
+    MalformedMessage,
     Options,
     Refusal,
     Request,
+    check_size,
     label,
-    reason_of,
-    refusal_name,
-    train_content,
+    num_bytes,
 )
-from fedpriv.common.records import MalformedMessage, check_size, num_bytes
-from fedpriv.common.records import Refused as Kind
+from fedpriv.common.messages import Refused as Kind
+from fedpriv.common.replies import MALFORMED, reason_of, refusal_name, train_content
 from fedpriv.common.seeds import generator
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Population, Round

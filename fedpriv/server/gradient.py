@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.common.messages import Reply
+from fedpriv.common.messages import FloatVector
 from fedpriv.common.packing import unpack_selected
+from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import public_mask
-from fedpriv.common.vectors import FloatVector
 from fedpriv.config.gradient_methods import GradientOptions
 from fedpriv.config.methods import SelectingOptions
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

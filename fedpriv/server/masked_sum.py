@@ -32,10 +32,10 @@ from fedpriv.common.messages import (
     SURVIVORS,
     UNMASK,
     Options,
-    read_blobs,
+    unpack_vector,
 )
+from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
-from fedpriv.common.vectors import unpack_vector
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.masks import word_type

@@ -12,8 +12,8 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import read_identity, refusal_name
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import MalformedMessage
+from fedpriv.common.replies import read_identity, refusal_name
 from fedpriv.server.round import Population
 
 

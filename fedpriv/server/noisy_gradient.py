@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.common.messages import Reply
+from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_decay import noisy_sum

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from fedpriv.common.messages import CENTRES, RADII, Options, Reply
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import CENTRES, RADII, FloatVector, Options
+from fedpriv.common.replies import Reply
 from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.quantisation import decode, in_chunks, unpack
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

@@ -11,9 +11,8 @@ from typing import Any, overload
 import numpy as np
 
 from fedpriv.common.errors import FedprivError
-from fedpriv.common.messages import Reply
-from fedpriv.common.records import Refused
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector, Refused
+from fedpriv.common.replies import Reply
 from fedpriv.privacy.events import Entry, Event
 from fedpriv.training.flat_model import Exchange
 

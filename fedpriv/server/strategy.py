@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from fedpriv.common.cohort_messages import Refused, read_cohort
 from fedpriv.common.cohorts import cohort_of
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Options, Reply, read_reply
-from fedpriv.common.records import MalformedMessage
-from fedpriv.common.vectors import FloatVector, pack_vector, unpack_vector
+from fedpriv.common.messages import FloatVector, MalformedMessage, Options, pack_vector, unpack_vector
+from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.options import MethodOptions
 from fedpriv.server.exchange import Answer, Exchange
 from fedpriv.server.nodes import ClientGrid

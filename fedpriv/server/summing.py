@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
-from fedpriv.common.messages import Reply, Report, Reported
+from fedpriv.common.replies import Reply, Report, Reported
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.residues import Residues, add_residues, centred, unpack_residues

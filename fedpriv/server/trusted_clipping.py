@@ -20,11 +20,10 @@ from fedpriv.common.messages import (
     CLIP_NORM,
     CLIP_REPORTED_NORM,
     LEAST_NORM,
+    MalformedMessage,
     Options,
-    Report,
-    read_report,
 )
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.replies import Report, read_report
 from fedpriv.server.clip_rules import ClipRule
 
 #: Statistics in the run's record, as they were reported.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 from fedpriv.config.unit_methods import UnitOptions
 from fedpriv.mechanisms.unit_vectors import UnitMechanism, unit_mechanism
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

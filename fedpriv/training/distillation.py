@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
-from fedpriv.common.vectors import FloatVector
 from fedpriv.data.load import inputs
 from fedpriv.mechanisms.distillation_loss import distillation_loss
 from fedpriv.training.evaluation import Loaded

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.load import inputs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord
 
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of, stamp

@@ -18,22 +18,9 @@ from tripwires import armed
 
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import (
-    KEYS,
-    Request,
-    blobs_content,
-    identity_content,
-    read_blobs,
-    read_identity,
-    read_reply,
-    read_report,
-    read_request,
-    reason_of,
-    reply_content,
-    train_content,
-)
-from fedpriv.common.records import (
     CONFIG,
     DIAGNOSTICS,
+    KEYS,
     METRICS,
     MOST_BLOB,
     MOST_BYTES,
@@ -43,9 +30,17 @@ from fedpriv.common.records import (
     MOST_RECORDS,
     MOST_ROUND,
     MOST_TEXT,
+    VECTOR,
     MalformedMessage,
+    Request,
+    blobs_content,
+    identity_content,
+    pack_vector,
+    read_request,
+    reply_content,
+    unpack_vector,
 )
-from fedpriv.common.vectors import VECTOR, pack_vector, unpack_vector
+from fedpriv.common.replies import read_blobs, read_identity, read_reply, read_report, reason_of, train_content
 from fedpriv.engines.grid import identify_server
 from fedpriv.server.nodes import PATIENCE, ask_partitions, find_partitions
 

@@ -20,8 +20,7 @@ from fedpriv.client.build import FIXED
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.client.one_path import Participation
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Refusal
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import Refusal, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.engines import cohort

@@ -11,8 +11,7 @@ from flwr.app import Message
 from prometheus_client import generate_latest
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.records import METRICS
-from fedpriv.common.vectors import unpack_vector
+from fedpriv.common.messages import METRICS, unpack_vector
 from fedpriv.config.methods import METHODS
 from fedpriv.node import snapshot
 from fedpriv.report.live.prometheus import NodeMetrics

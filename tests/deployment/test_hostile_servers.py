@@ -16,8 +16,8 @@ from clients.fedldp import FedLDPClient
 from fedpriv.app import client_app
 from fedpriv.client.base import Client
 from fedpriv.client.memory import read_memory
-from fedpriv.common.messages import RUN, Outgoing, Refusal, Request, train_content
-from fedpriv.common.vectors import pack_vector, unpack_vector
+from fedpriv.common.messages import RUN, Outgoing, Refusal, Request, pack_vector, unpack_vector
+from fedpriv.common.replies import train_content
 from fedpriv.config.remote import compose_remote_text
 from fedpriv.deployment.gate import Node
 from fedpriv.deployment.policy import read_policy

@@ -27,8 +27,10 @@ from fedpriv.common.messages import (
     TRAIN,
     UNMASK,
     Refusal,
+    pack_vector,
+    unpack_array,
+    unpack_vector,
 )
-from fedpriv.common.vectors import pack_vector, unpack_array, unpack_vector
 from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import stamp
 

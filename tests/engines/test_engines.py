@@ -23,8 +23,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedpriv.client.base import Client
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import Refusal, Request, read_reply, train_content
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import Refusal, Request, pack_vector
+from fedpriv.common.replies import read_reply, train_content
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import FaultKind
 from fedpriv.engines.adapter import make_apps

@@ -19,9 +19,8 @@ from safetensors.torch import load_file
 import fedpriv.server.strategy as server_module
 from fedpriv.client.build import client_class
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import FIRST_NODE, Reply, Request, label, train_content
-from fedpriv.common.records import Refused
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import FIRST_NODE, Refused, Request, label, pack_vector
+from fedpriv.common.replies import Reply, train_content
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config, FaultKind, FaultPlan

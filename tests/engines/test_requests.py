@@ -10,9 +10,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from tripwires import armed
 
-from fedpriv.common.messages import ATTEMPT, EXCHANGE, ROUND, Refusal
-from fedpriv.common.records import ARRAYS, CONFIG
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, EXCHANGE, ROUND, Refusal, pack_vector
 from fedpriv.engines.adapter import _guarded, _train
 from fedpriv.engines.grid import identify_server
 

@@ -22,8 +22,16 @@ from clients.adpfl import NOISE_SHOWS_NORM, SECURE_SUM, ADPFLClient
 from fedpriv.client.clip_statistics import EXACT_CHANGE, EXACT_NORM
 from fedpriv.client.contract import BudgetSpent, PublicFacts, UnsafeClipNorm
 from fedpriv.client.memory import StaleRequest, read_memory
-from fedpriv.common.messages import CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, EXCHANGE, LEAST_NORM, STATISTICS, Report
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import (
+    CLIP_CHANGE,
+    CLIP_NORM,
+    CLIP_REPORTED_NORM,
+    EXCHANGE,
+    LEAST_NORM,
+    STATISTICS,
+    MalformedMessage,
+)
+from fedpriv.common.replies import Report
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale

@@ -17,9 +17,16 @@ from reference.recording import Conversation
 from fedpriv.client.build import make_client
 from fedpriv.client.clip_statistics import Measured, NoisyNorm
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, EXCHANGE, LEAST_NORM, STATISTICS
-from fedpriv.common.records import num_bytes
-from fedpriv.common.vectors import unpack_vector
+from fedpriv.common.messages import (
+    CLIP_CHANGE,
+    CLIP_NORM,
+    CLIP_REPORTED_NORM,
+    EXCHANGE,
+    LEAST_NORM,
+    STATISTICS,
+    num_bytes,
+    unpack_vector,
+)
 from fedpriv.config.compose import compose
 from fedpriv.engines.grid import client_of
 from fedpriv.mechanisms.distillation_loss import distillation_loss

@@ -164,7 +164,7 @@ class FixedStep:
 
 
 def after(server: DPFLAGN, rounds: int) -> list[float]:
-    from fedpriv.common.messages import Reply
+    from fedpriv.common.replies import Reply
 
     zero = np.zeros(3, np.float32)
     seen = []

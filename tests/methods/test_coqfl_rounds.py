@@ -19,8 +19,7 @@ from flwr.app import ConfigRecord, Message
 from reference.recording import Conversation
 
 from fedpriv.client import key_agreement as shared_bits
-from fedpriv.common.messages import EXCHANGE, TRAIN
-from fedpriv.common.vectors import unpack_array
+from fedpriv.common.messages import EXCHANGE, TRAIN, unpack_array
 from fedpriv.runs.planning import make_plan
 from fedpriv.training.sequential import LocalResult, SequentialTrainer
 from strategies.coqfl import draw_groups

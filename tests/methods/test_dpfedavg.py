@@ -18,8 +18,8 @@ from conftest import Run, ledger_of, page_of, result_of, rows_of
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Reply
-from fedpriv.common.vectors import pack_vector
+from fedpriv.common.messages import pack_vector
+from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipping import clip

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Reply
+from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import grid_step, onto_grid
 from fedpriv.mechanisms.noise_decay import split_for_count, with_count

@@ -19,8 +19,7 @@ from clients.dpftrl import DPFTRLClient
 from fedpriv.attacks.release_audit import audit_config, audit_mechanism
 from fedpriv.client.contract import PublicFacts
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import reply_content
-from fedpriv.common.vectors import pack_vector, unpack_vector
+from fedpriv.common.messages import pack_vector, reply_content, unpack_vector
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, coefficients, inverse, sensitivity
 from fedpriv.privacy.composition import compose as compose_events

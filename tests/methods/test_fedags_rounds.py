@@ -19,8 +19,8 @@ from test_fedags import ROUNDS, D, fedags, gradient
 
 from clients.fedags import FedAGSClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import TRAIN_LOSS, Reply
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage
+from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.noise_sources import SeededNoise

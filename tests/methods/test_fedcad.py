@@ -24,7 +24,7 @@ from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
 from fedpriv.client.memory import FileStore, StaleRequest, read_memory
 from fedpriv.client.states import state_to_tensors, tensors_to_state
-from fedpriv.common.messages import Reply
+from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.correlated_noise import constant_diff_variance

@@ -19,7 +19,7 @@ from clients.fedonce import FedOnceClient
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import PublicFacts
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Reply
+from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.config.feature_dims import FEWEST, MOST, USUAL, dims_for
 from fedpriv.engines.worker import Worker

@@ -20,10 +20,8 @@ from safetensors.torch import load_file
 import fedpriv
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import Refusal
-from fedpriv.common.records import MalformedMessage, num_bytes
+from fedpriv.common.messages import MalformedMessage, Refusal, num_bytes, pack_vector, unpack_vector
 from fedpriv.common.seeds import generator
-from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config, ModelConfig

@@ -15,7 +15,7 @@ from conftest import Run, ledger_of
 from clients.privunit import PrivUnitClient
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Reply
+from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.mechanisms.unit_vectors import unit_mechanism

@@ -22,10 +22,9 @@ from fedpriv.client.build import make_client
 from fedpriv.client.contract import Trained
 from fedpriv.client.memory import ClientMemory
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Reply
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import MalformedMessage, unpack_vector
+from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import generator
-from fedpriv.common.vectors import unpack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.noise_sources import SeededNoise

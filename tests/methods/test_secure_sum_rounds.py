@@ -15,8 +15,7 @@ from reference.recording import Conversation
 from scipy import stats
 
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, SUM_EXCHANGES, TRAIN, UNMASK
-from fedpriv.common.vectors import unpack_array
+from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, SUM_EXCHANGES, TRAIN, UNMASK, unpack_array
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.residues import unpack_residues
 from fedpriv.runs.start import start_run

@@ -9,7 +9,7 @@ from conftest import SMALL
 from flwr.app import Message
 
 from fedpriv.client.memory import ContextStore, read_memory
-from fedpriv.common.vectors import pack_vector, unpack_vector
+from fedpriv.common.messages import pack_vector, unpack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_apps

@@ -17,7 +17,8 @@ from conftest import SMALL, Outcome, Run, ledger_of, result_of, rows_of
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import MALFORMED, OTHER, Refusal, refusal_name
+from fedpriv.common.messages import Refusal
+from fedpriv.common.replies import MALFORMED, OTHER, refusal_name
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.report.live import monitor as monitor_module

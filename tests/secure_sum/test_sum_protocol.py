@@ -24,7 +24,7 @@ from sum_talk import (
     vectors,
 )
 
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import MalformedMessage
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.member import Member, join
 from fedpriv.secure_sum.sum_session import SumRefused, SumSession

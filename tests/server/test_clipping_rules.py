@@ -30,8 +30,8 @@ from fedpriv.client.contract import UnsafeClipNorm
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, Reply, read_reply
-from fedpriv.common.records import MalformedMessage
+from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, MalformedMessage
+from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from reference.local_sgd import plain_average
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import FIRST_NODE, Refusal, Reply, refusal
-from fedpriv.common.records import most_bytes
+from fedpriv.common.messages import FIRST_NODE, Refusal, most_bytes, pack_vector, refusal, unpack_vector
+from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort
-from fedpriv.common.vectors import pack_vector, unpack_vector
 from fedpriv.mechanisms.noise_sources import KeyRegistry
 from fedpriv.server import nodes as foreign_grid
 from fedpriv.server import strategy as server

@@ -14,8 +14,7 @@ from fake_grid import SIZE, FakeGrid, build
 from flwr.app import ConfigRecord, Message
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import reply_content
-from fedpriv.common.vectors import pack_vector, unpack_vector
+from fedpriv.common.messages import pack_vector, reply_content, unpack_vector
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
 from fedpriv.config.server_optimizers import OWN_STEP

@@ -25,8 +25,8 @@ from flwr.app import ConfigRecord, Message
 from ray.exceptions import RayActorError
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import Refusal, Reply, read_reply, refusal, reply_content
-from fedpriv.common.vectors import FloatVector, pack_vector
+from fedpriv.common.messages import FloatVector, Refusal, pack_vector, refusal, reply_content
+from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
 from fedpriv.engines import agreement
 from fedpriv.engines import ray as ray_engine

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpriv.common.vectors import FloatVector
+from fedpriv.common.messages import FloatVector
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.distillation_loss import distillation_loss

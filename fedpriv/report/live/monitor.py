@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import MALFORMED
+from fedpriv.common.replies import MALFORMED
 from fedpriv.common.stopping import signal_of
 from fedpriv.common.verbosity import is_verbose
 from fedpriv.config.schema import Config

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fedpriv.common.messages import MALFORMED
+from fedpriv.common.replies import MALFORMED
 
 #: Upper ends of the histogram of round times, in seconds: from a small model in one process to a federation's.
 ROUND_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600)
