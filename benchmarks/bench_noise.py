@@ -17,8 +17,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import add_normal
-from fedpriv.mechanisms.noise_sources import CohortNoise, SeededNoise
+from fedpriv.mechanisms.noise import CohortNoise, SeededNoise, add_normal
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.training.allocator import keep_freed_memory
 

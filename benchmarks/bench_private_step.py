@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.config.schema import ModelConfig
-from fedpriv.mechanisms.noise import add_normal_finely
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise, add_normal_finely
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
+from fedpriv.training.sequential import FlatModel
 
 Step = Callable[[], None]
 LR, CLIP_NORM, SIGMA = 1e-4, 1.0, 1.0

@@ -43,7 +43,7 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.replies import train_content
 from fedpriv.common.sum_graph import graph_of
-from fedpriv.mechanisms.noise_sources import noise_source
+from fedpriv.mechanisms.noise import noise_source
 from fedpriv.mechanisms.residues import add_residues, pack_residues, packed_size, to_residues, unpack_residues
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.secure_sum.collector import Collector

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.unit_vectors import unit_mechanism
 from fedpriv.training.allocator import keep_freed_memory

@@ -20,7 +20,7 @@ from fedpriv.engines.worker import adopt
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.allocator import keep_freed_memory
-from fedpriv.training.flat_model import channels_innermost
+from fedpriv.training.sequential import channels_innermost
 
 
 class BareLoop:

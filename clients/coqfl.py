@@ -48,8 +48,7 @@ from fedpriv.common.messages import (
 )
 from fedpriv.config.methods import CoQFLOptions
 from fedpriv.mechanisms import laws
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.mechanisms.noise import NoiseSource, encode_key
 from fedpriv.mechanisms.quantisation import (
     cell_bytes,
     cells_of,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 
 from fedpriv.common.messages import MEMBERS, SEALED, Options
-from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.mechanisms.noise import encode_key
 from fedpriv.server.one_bit import OneBitServer
 
 

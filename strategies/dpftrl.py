@@ -25,7 +25,7 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
-from fedpriv.mechanisms.noise_sources import noise_source
+from fedpriv.mechanisms.noise import noise_source
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian, Threat
 from fedpriv.privacy.matrix_events import round_events
 from fedpriv.server.nodes import ClientGrid

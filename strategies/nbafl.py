@@ -17,7 +17,7 @@ import numpy as np
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import NbAFLOptions
-from fedpriv.mechanisms.noise_sources import noise_source
+from fedpriv.mechanisms.noise import noise_source
 from fedpriv.server.strategy import FederatedStrategy
 
 

@@ -28,7 +28,7 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.canaries import coin_flips, mislabel
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent

@@ -30,7 +30,7 @@ from fedpriv.data.splits import read_split
 from fedpriv.engines.worker import Worker
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import schedule
-from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.sequential import FlatModel
 
 ATTACKS: dict[str, Callable[[View, Subject, Targets], Scored]] = {
     "confidence_series": confidence_series.attack,

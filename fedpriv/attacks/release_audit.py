@@ -19,8 +19,7 @@ from fedpriv.client.contract import Neighbours, Release
 from fedpriv.common.doing import doing
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.privacy.audit_power import expected_bound, verified_curve
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events

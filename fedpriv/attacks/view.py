@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.data import Dataset
-from fedpriv.data.load import inputs
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.sequential import FlatModel, inputs
 
 Features = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -16,8 +16,7 @@ from fedpriv.client.states import tensors_to_state
 from fedpriv.common.messages import TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import noise_source
+from fedpriv.mechanisms.noise import NoiseSource, noise_source
 from fedpriv.mechanisms.per_example import ClippedSum
 from fedpriv.privacy.events import Entry
 from fedpriv.training.flat_model import Exchange

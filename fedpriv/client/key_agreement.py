@@ -18,7 +18,7 @@ from fedpriv.common.identities import Identity, KeyPair, derive
 from fedpriv.common.identities import KeyRefused as KeyRefused
 from fedpriv.common.identities import new_private_key as new_private_key
 from fedpriv.common.identities import public_key as public_key
-from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.mechanisms.noise import encode_key
 
 PROTOCOL = "fedpriv coqfl 1"
 _ZERO_NONCE = bytes(12)

@@ -24,9 +24,9 @@ from torch import Tensor
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import Request, place
-from fedpriv.privacy.event_json import entry_from_json, entry_to_json
+from fedpriv.privacy.event_json import account_from_bytes, account_to_bytes, entry_from_json, entry_to_json
 from fedpriv.privacy.events import Entry
-from fedpriv.privacy.ledger import Account
+from fedpriv.privacy.events.entry import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
@@ -125,7 +125,7 @@ class ClientMemory:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name: tensors, and JSON texts (`TEXTS`) as uint8."""
         uncollected = json.dumps([entry_to_json(entry) for entry in self.uncollected]).encode()
-        arrays = {_ACCOUNT: _as_array(self.account.to_bytes()), _UNCOLLECTED: _as_array(uncollected)}
+        arrays = {_ACCOUNT: _as_array(account_to_bytes(self.account)), _UNCOLLECTED: _as_array(uncollected)}
         if self.answer is not None:
             arrays[_ANSWERED] = np.array([self.answer.round, self.answer.attempt])
             arrays[_RELEASE] = np.ascontiguousarray(self.answer.release.numpy())
@@ -145,7 +145,7 @@ class ClientMemory:
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> ClientMemory:
         """The inverse of `arrays`, which it empties."""
-        account = Account.from_bytes(arrays.pop(_ACCOUNT).tobytes())
+        account = account_from_bytes(arrays.pop(_ACCOUNT).tobytes())
         uncollected = json.loads(arrays.pop(_UNCOLLECTED).tobytes())
         answer = None
         if _ANSWERED in arrays:

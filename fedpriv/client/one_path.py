@@ -26,7 +26,7 @@ from fedpriv.client.memory import Answer, ClientMemory, MemoryStore, StaleReques
 from fedpriv.client.states import Row, form_of_state, numbers, row_of, rows_of, stacked
 from fedpriv.common.messages import STATISTICS, Outgoing, Request, place
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
-from fedpriv.mechanisms.noise_sources import CohortNoise
+from fedpriv.mechanisms.noise import CohortNoise
 from fedpriv.mechanisms.per_example import ClippedSum
 from fedpriv.training.sequential import Clipping, Training
 

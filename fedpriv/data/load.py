@@ -1,8 +1,7 @@
-"""Pictures: read, cached, normalised, and partitioned among clients.
+"""Pictures: read, cached, and partitioned among clients.
 
 >>> data = load_federated(config)
 >>> rows = data.train_indices(client=3)
->>> images = inputs(data.dataset, data.dataset.train, rows)
 
 Heavy libraries (torch, torchvision, scikit-learn, datasets) are imported only where needed, so that every worker of a
 run loads cached data within milliseconds.
@@ -10,9 +9,7 @@ run loads cached data within milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,10 +21,6 @@ from fedpriv.data.partition import partition_clients, split_test_set
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
 from fedpriv.data.types import Dataset, FederatedData, Pictures
-
-if TYPE_CHECKING:
-    import torch
-
 
 #: name -> (mean, standard deviation) per channel, as commonly used: public constants of public data sets.
 NORMALISATION = {
@@ -109,36 +102,3 @@ def load_pool(config: DatasetConfig, seed: int, features: FeaturesConfig | None 
     found = feature_arrays(features, arrays.images, source.identity, cache_folder(config))
     pictures = Pictures(arrays.images, arrays.labels, None if found is None else found.rows(0, len(arrays.labels)))
     return replace(own, train=pictures, test=pictures)
-
-
-def inputs(dataset: Dataset, pictures: Pictures, rows: np.ndarray) -> torch.Tensor:
-    """What a model reads of these rows (int64 [b]): normalised pictures float32 [b, c, h, w], or their public features
-    [b, d, 1, 1]. Features are used as they are: a mean or deviation of them over a data set would be a release.
-    """
-    if pictures.features is None:
-        return normalise(pictures.images[rows], dataset.mean, dataset.std)
-    import torch
-
-    return torch.from_numpy(pictures.features[rows])[:, :, None, None]
-
-
-def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """(images / 255 - mean) / std, channel by channel: uint8 [n, c, h, w] -> float32 [n, c, h, w].
-
-    In numpy, because one conversion and two in-place passes take half the time of torch on one thread, and the result
-    does not depend on the number of threads.
-    """
-    import torch  # here, not above: it takes seconds, and finding and partitioning the data needs no torch
-
-    scale, shift = scale_and_shift(mean, std)
-    pixels = images.astype(np.float32)
-    pixels *= scale
-    pixels -= shift
-    return torch.from_numpy(pixels)
-
-
-def scale_and_shift(mean: Sequence[float], std: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """(a, b), float32 [c, 1, 1]: a normalised picture is a * pixel - b."""
-    scale = 1 / (255 * np.asarray(std, dtype=np.float64))
-    shift = np.asarray(mean, dtype=np.float64) / np.asarray(std, dtype=np.float64)
-    return tuple(values.astype(np.float32).reshape(-1, 1, 1) for values in (scale, shift))  # type: ignore[return-value]

@@ -24,12 +24,11 @@ from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
-from fedpriv.data.load import check_declared, inputs, load_federated
+from fedpriv.data.load import check_declared, load_federated
 from fedpriv.training.allocator import keep_freed_memory
-from fedpriv.training.flat_model import FlatModel, prefers_channels_last
 from fedpriv.training.models import build_model, resolve_model
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import LocalData, SequentialTrainer, Training
+from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training, inputs, prefers_channels_last
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity

@@ -1,7 +1,8 @@
-"""Events and ledger entries as JSON, and back."""
+"""Events, ledger entries and accounts as JSON, and back."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
@@ -9,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from fedpriv.privacy.events import MECHANISMS, Entry, Event, Threat
+from fedpriv.privacy.events.entry import Account
 
 
 def event_to_json(event: Event, with_threat: bool = True) -> dict[str, Any]:
@@ -82,3 +84,43 @@ def entry_from_json(flat: Mapping[str, Any]) -> Entry:
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a ledger entry: {flat!r}: {error!r}") from None
     return Entry(**place, event=event, realised=realised, adaptive=adaptive)
+
+
+def account_to_bytes(account: Account) -> bytes:
+    """JSON."""
+    lines = []
+    for (event, realised, adaptive), times in account.counts.items():
+        spent = None if realised is None else event_to_json(realised, with_threat=False)
+        lines.append({"event": event_to_json(event), "realised": spent, "adaptive": adaptive, "times": times})
+    head = {"next_sequence": account.next_sequence, "participations": account.participations, "last": account.last}
+    return json.dumps(head | {"lines": lines}, separators=(",", ":")).encode()
+
+
+def account_from_bytes(content: bytes) -> Account:
+    """Inverse of `account_to_bytes`. Raises ValueError on anything malformed: a broken one is never an empty one."""
+    return _account(content).copy()
+
+
+@lru_cache(maxsize=256)  # clients with equally many participations have spent the same
+def _account(content: bytes) -> Account:
+    """As `account_from_bytes`; shared, so do not modify it."""
+    account = Account()
+    try:
+        stored = json.loads(content)
+        account.next_sequence = _count(stored["next_sequence"], least=0)
+        account.participations = _count(stored["participations"], least=0)
+        server_round, attempt = stored["last"]
+        account.last = _count(server_round, least=-1), _count(attempt, least=-1)
+        for line in stored["lines"]:
+            event = event_from_json(line["event"])
+            realised = None if line["realised"] is None else event_from_json(line["realised"], event.threat)
+            account.counts[event, realised, line["adaptive"]] = _count(line["times"], least=1)
+    except (KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"not an account: {error!r}") from None
+    return account
+
+
+def _count(value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} is not a whole number of at least {least}")
+    return value

@@ -1,4 +1,4 @@
-"""The ledger on disk, and one client's account of it.
+"""The ledger on disk.
 
 A ledger is a file of lines, only ever appended to: one JSON object for each entry or, in a simulation, for the equal
 charges of one round (`ledger_lines`). An entry is written before the message leaves, with one write call. A process
@@ -9,17 +9,14 @@ new line.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedpriv.common.files import fsync_folder
-from fedpriv.privacy.event_json import event_from_json, event_to_json
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound
 from fedpriv.privacy.ledger_lines import TORN as TORN
 from fedpriv.privacy.ledger_lines import UNKNOWN_CLIENT as UNKNOWN_CLIENT
 from fedpriv.privacy.ledger_lines import in_order, read_line, to_lines, torn_entries
@@ -138,95 +135,3 @@ class LedgerFile:
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
         fsync_folder(self.path.parent)
-
-
-# --- one client's account --------------------------------------------------------------------------------------
-
-
-class Account:
-    """What one client has spent: equal releases are counted, in the order of their first appearance.
-
-    Serialised to bytes, to be stored in one atomic step with the client's state and its reply.
-    """
-
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._counts: dict[tuple[Event, Event | None, bool], int] = {}
-        self.next_sequence = 0
-        #: Participations charged so far, and the (round, attempt) of the last.
-        self.participations, self.last = 0, (-1, -1)
-        for entry in entries:
-            self.charge(entry)
-
-    def charge(self, entry: Entry) -> None:
-        """Charges one entry. Entries are never merged by round: a repeated release was made twice."""
-        key = (entry.event, entry.realised, entry.adaptive)
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self.next_sequence = max(self.next_sequence, entry.sequence + 1)
-        place = (entry.round, entry.attempt)
-        self.participations, self.last = self.participations + (place != self.last), place
-
-    def copy(self) -> Account:
-        """An independent account; its events are immutable and shared."""
-        twin = Account()
-        twin._counts, twin.next_sequence = dict(self._counts), self.next_sequence
-        twin.participations, twin.last = self.participations, self.last
-        return twin
-
-    def spent(self, threat: Threat | None = None) -> list[Event]:
-        """What was actually spent (under one threat), for `Budget.admits`; equal releases as one event with a count."""
-        events = [(realised or event, times) for (event, realised, _), times in self._counts.items()]
-        return [_times(event, times) for event, times in events if threat in (None, event.threat)]
-
-    def entries(self) -> list[Entry]:
-        """One entry per distinct release with its count, for `composition.verify`; rounds and sequences are lost."""
-        return [
-            Entry(0, 0, 0, 0, _times(event, times), realised and _times(realised, times), adaptive)
-            for (event, realised, adaptive), times in self._counts.items()
-        ]
-
-    def to_bytes(self) -> bytes:
-        lines = []
-        for (event, realised, adaptive), times in self._counts.items():
-            spent = None if realised is None else event_to_json(realised, with_threat=False)
-            lines.append({"event": event_to_json(event), "realised": spent, "adaptive": adaptive, "times": times})
-        head = {"next_sequence": self.next_sequence, "participations": self.participations, "last": self.last}
-        return json.dumps(head | {"lines": lines}, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Account:
-        """Inverse of `to_bytes`. Raises ValueError on anything malformed: a broken account is never an empty one."""
-        return _account(content).copy()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Account) and self.to_bytes() == other.to_bytes()
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-@lru_cache(maxsize=256)  # clients with equally many participations have spent the same
-def _account(content: bytes) -> Account:
-    """As `Account.from_bytes`; shared, so do not modify it."""
-    account = Account()
-    try:
-        stored = json.loads(content)
-        account.next_sequence = _count(stored["next_sequence"], least=0)
-        account.participations = _count(stored["participations"], least=0)
-        server_round, attempt = stored["last"]
-        account.last = _count(server_round, least=-1), _count(attempt, least=-1)
-        for line in stored["lines"]:
-            event = event_from_json(line["event"])
-            realised = None if line["realised"] is None else event_from_json(line["realised"], event.threat)
-            account._counts[event, realised, line["adaptive"]] = _count(line["times"], least=1)
-    except (KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ValueError(f"not an account: {error!r}") from None
-    return account
-
-
-def _times(event: Event, times: int) -> Event:
-    return event if times == 1 else replace(event, count=event.count * times)
-
-
-def _count(value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{value!r} is not a whole number of at least {least}")
-    return value

@@ -19,8 +19,8 @@ from fedpriv.config.compose import read_config
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
-from fedpriv.data.load import normalise
 from fedpriv.training.models import build_model
+from fedpriv.training.sequential import normalise
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from fedpriv.common.identities import KEY_BYTES, SIGNATURE_BYTES, Identity, KeyPair, KeyRefused, derive
-from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.mechanisms.noise import encode_key
 from fedpriv.secure_sum import rules, shamir
 from fedpriv.secure_sum.masks import add_masks, word_type
 from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, group_of

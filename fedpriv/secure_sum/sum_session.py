@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.messages import shown
-from fedpriv.mechanisms.noise_sources import encode_key
+from fedpriv.mechanisms.noise import encode_key
 
 PROTOCOL = "fedpriv secure sum 3"
 MOST_BITS, MOST_SIZE, MOST_NUMBER = 64, 2**31, 2**62

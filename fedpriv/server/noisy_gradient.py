@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import NoisyGradientOptions
-from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource, noise_source
 from fedpriv.mechanisms.noise_decay import noisy_sum
-from fedpriv.mechanisms.noise_sources import noise_source
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
 from fedpriv.server.gradient import GradientServer
 from fedpriv.server.nodes import ClientGrid

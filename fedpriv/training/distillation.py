@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
-from fedpriv.data.load import inputs
 from fedpriv.mechanisms.distillation_loss import distillation_loss
 from fedpriv.training.evaluation import Loaded
+from fedpriv.training.sequential import inputs
 
 
 @dataclass(frozen=True)

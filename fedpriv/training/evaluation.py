@@ -12,8 +12,7 @@ from torch import nn
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
-from fedpriv.data.load import inputs
-from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.sequential import FlatModel, inputs
 
 
 class Loaded(Protocol):

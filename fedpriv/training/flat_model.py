@@ -1,4 +1,4 @@
-"""A model as one flat vector: its blocks, the part of it that is exchanged, and where its tensors lie."""
+"""How a model lies in one flat vector: its blocks, the part of it that is exchanged, and where its tensors are."""
 
 from __future__ import annotations
 
@@ -95,59 +95,6 @@ def layout_of(model: nn.Module) -> Layout:
     if start != sum(parameter.numel() for parameter in model.parameters()):
         raise OptionError("model", type(model).__name__, "every parameter must belong to one named child module")
     return Layout(tuple(blocks), tuple(names), tuple(shapes))
-
-
-class FlatModel:
-    """A model whose parameters and gradients are views into two flat vectors ``theta`` and ``grad`` [d].
-
-    Loading global parameters, an SGD step and computing an update are then single vector operations.
-
-    channels_last: pass pictures with the channels innermost in memory, for models whose layers are known to support
-    it (`prefers_channels_last`).
-    """
-
-    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False) -> None:
-        self.module, self.channels_last = model.to(device), channels_last
-        self.layout = layout_of(self.module)
-        size = self.layout.num_parameters
-        self.theta = torch.empty(size, device=device)
-        self.grad = torch.zeros(size, device=device)
-        start = 0
-        for child in self.module.children():
-            for parameter in child.parameters():
-                stop = start + parameter.numel()
-                self.theta[start:stop] = parameter.detach().reshape(-1)
-                parameter.data = self.theta[start:stop].view(parameter.shape)
-                parameter.grad = self.grad[start:stop].view(parameter.shape)
-                start = stop
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Logits [n, classes] of normalised pictures [n, channels, height, width]."""
-        logits: Tensor = self.module(channels_innermost(images) if self.channels_last else images)
-        return logits
-
-    def load(self, theta: Tensor) -> None:
-        """Sets all parameters from a flat vector [d]; a wrong length raises ValueError."""
-        if theta.shape != self.theta.shape:
-            raise ValueError(f"{theta.numel()} parameters for a model of {self.theta.numel()}")
-        self.theta.copy_(theta)
-
-
-def prefers_channels_last(name: str, device: torch.device) -> bool:
-    """Whether a built-in model computes faster on pictures with the channels innermost: on a CPU, pooling and ReLU are
-    then vectorised, which saves the small networks a quarter of a training step (ResNets pool once and save nothing).
-    A user's model may need the usual order, e.g. for a `view`.
-    """
-    return device.type == "cpu" and name in ("cnn", "cnn_agn")
-
-
-def channels_innermost(images: Tensor) -> Tensor:
-    """The same pictures [n, c, h, w] with the channels innermost in memory."""
-    n, c, h, w = images.shape
-    if c > 1:
-        return images.contiguous(memory_format=torch.channels_last)
-    # With one channel both layouts are the same in memory: the strides alone tell the first layer which one is meant.
-    return images.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
 
 
 def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:

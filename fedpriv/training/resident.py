@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from fedpriv.data import Pictures
-from fedpriv.data.load import scale_and_shift
-from fedpriv.training.sequential import LocalData
+from fedpriv.training.sequential import LocalData, scale_and_shift
 
 #: Share of the memory free at loading: with four workers on one GPU, a third of it is left for training.
 SHARE = 0.25

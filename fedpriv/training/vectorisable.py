@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
 from fedpriv.config.schema import LocalConfig
-from fedpriv.training.flat_model import FlatModel
+from fedpriv.training.sequential import FlatModel
 from fedpriv.training.stacked_gradients import TOLERANCE, Chain, Whole
 from fedpriv.training.vectorised import VectorisedTrainer
 

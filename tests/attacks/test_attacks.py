@@ -29,8 +29,8 @@ from fedpriv.attacks.view import View, logit_confidence, sorted_log_posteriors
 from fedpriv.config.schema import ModelConfig
 from fedpriv.data import Dataset, Pictures
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
+from fedpriv.training.sequential import FlatModel
 
 RNG = np.random.default_rng
 

@@ -35,7 +35,7 @@ from fedpriv.config.compose import CONF, compose
 from fedpriv.config.methods import ExampleLevelOptions
 from fedpriv.config.own_options import group_choices
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import audit, verdict
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose as compose_events

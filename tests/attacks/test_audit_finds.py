@@ -16,8 +16,7 @@ from clients.fedldp import FedLDPClient
 from fedpriv.audit import main
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, add_normal
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, add_normal
 from fedpriv.mechanisms.privunit import direction
 
 Patch = pytest.MonkeyPatch

@@ -24,7 +24,7 @@ from fedpriv.client.build import make_client
 from fedpriv.client.example_level import EXAMPLE_TO_SERVER
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.events import Entry, PoissonGaussian
 from fedpriv.privacy.sum_grid import SumGrid

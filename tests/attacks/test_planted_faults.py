@@ -33,8 +33,7 @@ from fedpriv.client.contract import Charge
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, add_normal, add_normal_finely
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, add_normal, add_normal_finely
 from fedpriv.privacy.events import Gaussian
 
 Patch = pytest.MonkeyPatch

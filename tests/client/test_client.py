@@ -16,7 +16,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import BudgetSpent, Site
 from fedpriv.client.memory import ClientMemory, StaleRequest, read_memory
 from fedpriv.common.messages import ATTEMPTS_PER_START, Request
-from fedpriv.mechanisms.noise_sources import KeyRegistry
+from fedpriv.mechanisms.noise import KeyRegistry
 from fedpriv.privacy.composition import compose
 from fedpriv.training.sequential import LocalData
 

@@ -24,7 +24,7 @@ from fedpriv.client.states import state_to_tensors, tensors_to_state
 from fedpriv.config.compose import compose
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
-from fedpriv.privacy.ledger import Account
+from fedpriv.privacy.events.entry import Account
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from fedpriv.engines import cohort
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
-from fedpriv.mechanisms.noise import grid_step
-from fedpriv.mechanisms.noise_sources import CohortNoise, SeededNoise
+from fedpriv.mechanisms.noise import CohortNoise, SeededNoise, grid_step
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.runs.start import resume_run, start_run

@@ -20,8 +20,9 @@ import fedpriv
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.schema import KNOWN_SETS, DatasetConfig
 from fedpriv.data import Dataset
-from fedpriv.data.load import load_dataset, normalise
+from fedpriv.data.load import load_dataset
 from fedpriv.data.on_nodes import count_pictures
+from fedpriv.training.sequential import normalise
 
 
 def dataset_config(name: str, **options) -> DatasetConfig:

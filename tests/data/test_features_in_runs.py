@@ -18,12 +18,13 @@ import fedpriv
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.data.features import Features
-from fedpriv.data.load import inputs, load_dataset, normalise
+from fedpriv.data.load import load_dataset
 from fedpriv.deployment.gate import Node, model_size
 from fedpriv.engines.worker import Worker
 from fedpriv.predict import main
 from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.resident import Resident, fits
+from fedpriv.training.sequential import inputs, normalise
 
 STROKES = ("features=gradients", "features.map=strokes", "features.dims=60", "model=softmax", "local.lr=5")
 RUN = (*STROKES, "num_clients=5", "clients_per_round=4")

@@ -22,9 +22,8 @@ from torch.nn import functional
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.mechanisms.bookkeeping import DRIFT, Trace, gamma
 from fedpriv.mechanisms.per_example import KEPT_BACK, PerExampleGradients, excess
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import Clipping, LocalData
+from fedpriv.training.sequential import Clipping, FlatModel, LocalData
 from fedpriv.training.vectorised import VectorisedTrainer
 
 CHANNELS, SIDE = 64, 4

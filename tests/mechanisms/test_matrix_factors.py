@@ -24,7 +24,7 @@ from fedpriv.mechanisms.matrix_factors import (
     sensitivity,
     square_root,
 )
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.matrix_events import round_events

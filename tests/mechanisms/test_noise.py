@@ -22,14 +22,17 @@ from fedpriv.mechanisms import secure_noise
 from fedpriv.mechanisms.noise import (
     DITHER,
     LAPLACE_BITS,
+    KeyRegistry,
     NoiseSource,
+    SeededNoise,
     add_laplace,
     add_normal,
     add_normal_finely,
+    encode_key,
     fine_step,
     grid_step,
+    noise_source,
 )
-from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise, encode_key, noise_source
 from fedpriv.mechanisms.secure_noise import SecureNoise
 
 DRAWS = 1_000_000

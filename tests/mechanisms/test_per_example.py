@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fedpriv.config.schema import ModelConfig
 from fedpriv.mechanisms.per_example import KEPT_BACK, PerExampleGradients, clip_factors
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
+from fedpriv.training.sequential import FlatModel
 
 MODELS = [
     ("linear", (1, 8, 8), 7),
@@ -201,8 +201,7 @@ def test_no_parameters_make_an_example_longer_than_the_bound(scale: float, label
 def test_the_mode_is_settled_before_a_servers_parameters_are_loaded() -> None:
     """At parameters under which all gradients vanish, any computation agrees with any other."""
     from fedpriv.config.schema import LocalConfig
-    from fedpriv.training.flat_model import FlatModel
-    from fedpriv.training.sequential import LocalData, SequentialTrainer
+    from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer
 
     seen: list[float] = []
     config = LocalConfig(epochs=1, steps=None, batch_size=2, lr=0.1, momentum=0.0, sampler="poisson")

@@ -15,8 +15,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import _ghost_norms
 from fedpriv.mechanisms.laws import cap_response
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, coefficients, moves
-from fedpriv.mechanisms.noise import DITHER, NoiseSource, fine_step, grid_step
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import DITHER, NoiseSource, SeededNoise, fine_step, grid_step
 from fedpriv.mechanisms.unit_cap import best_cap
 
 mp.dps = 40

@@ -13,7 +13,7 @@ from scipy import stats
 from fedpriv.common.packing import pack_selected, packed_bytes, unpack_selected
 from fedpriv.common.seeds import public_mask
 from fedpriv.mechanisms.loss_weights import loss_weights
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.significance import (
     kth_largest,
     kth_smallest,

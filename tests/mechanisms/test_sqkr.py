@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedpriv.mechanisms.kashin import frame_size, kashin, level_of, synthesis
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.unit_projections import drawn_places
 from fedpriv.mechanisms.unit_symbols import SQKR
 from fedpriv.mechanisms.unit_vectors import unit_mechanism

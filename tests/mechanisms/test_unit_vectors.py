@@ -15,8 +15,7 @@ from torch import Tensor
 
 import fedpriv.mechanisms.privunit as privunit
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.noise import NoiseSource, Shape
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, Shape
 from fedpriv.mechanisms.privunit import direction, private_unit, release_unit, uniform_of, with_exact_tails
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.unit_cap import best_cap, tail_quantile

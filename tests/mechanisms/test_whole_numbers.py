@@ -22,8 +22,7 @@ from fedpriv.mechanisms.integer_noise import (
     skellam_ratios,
     skellam_table,
 )
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.mechanisms.residues import (
     add_residues,
     as_residues,

@@ -35,7 +35,7 @@ from fedpriv.common.replies import Report
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
-from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise
+from fedpriv.mechanisms.noise import KeyRegistry, SeededNoise
 from fedpriv.privacy import claimed
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, NoBound

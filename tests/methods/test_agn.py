@@ -24,8 +24,8 @@ from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import UnsafeNoise
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.noise_decay import next_sigma, with_count
-from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.mechanisms.optimisers import SGD, Adam
 from fedpriv.mechanisms.per_example import KEPT_BACK
 from fedpriv.privacy.events import NoBound, PoissonGaussian

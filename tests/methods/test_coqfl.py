@@ -45,7 +45,7 @@ from fedpriv.config.compose import compose
 from fedpriv.engines.adapter import _identity
 from fedpriv.engines.contexts import empty_context
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.quantisation import (
     cells_of,
     decode,

@@ -40,7 +40,7 @@ from fedpriv.mechanisms.level_quantisation import (
     unpack_integers,
     width_of,
 )
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for
 from fedpriv.privacy.composition import compose as compose_events

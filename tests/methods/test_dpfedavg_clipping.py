@@ -20,9 +20,8 @@ from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.noise import grid_step, onto_grid
+from fedpriv.mechanisms.noise import SeededNoise, grid_step, onto_grid
 from fedpriv.mechanisms.noise_decay import split_for_count, with_count
-from fedpriv.mechanisms.noise_sources import SeededNoise
 from fedpriv.server.round import Population, Round
 from strategies.dpfedavg import DPFedAvg
 

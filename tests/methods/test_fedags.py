@@ -22,8 +22,7 @@ from fedpriv.client.gradient import printed_epsilon, printed_multiplier
 from fedpriv.common.seeds import public_mask
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import NoiseSource, grid_step
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, grid_step
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.significance import kth_smallest, scheduled_rank
 from fedpriv.privacy.composition import compose as compose_events

@@ -23,7 +23,7 @@ from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage
 from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.significance import scheduled_rank
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from fedpriv.runs.preparation import resolve

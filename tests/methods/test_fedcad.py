@@ -28,8 +28,7 @@ from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.correlated_noise import constant_diff_variance
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise
+from fedpriv.mechanisms.noise import KeyRegistry, NoiseSource, SeededNoise
 from fedpriv.privacy.events import Gaussian
 from fedpriv.server.round import Population
 from fedpriv.training.sequential import SequentialTrainer

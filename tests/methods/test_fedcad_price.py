@@ -16,7 +16,7 @@ from test_fedcad import DELTA, METHODS, fed_cad, random_update
 from clients.fedcad import CorrelatedState
 from fedpriv.client.base import Client
 from fedpriv.client.contract import BudgetSpent
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import audit
 from fedpriv.privacy.composition import compose, gaussian_epsilon, verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Event, NoBound

@@ -23,7 +23,7 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.config.feature_dims import FEWEST, MOST, USUAL, dims_for
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.unit_cap import best_cap
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.planning import make_plan, with_target

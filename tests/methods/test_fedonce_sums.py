@@ -19,7 +19,7 @@ from fedpriv.client.contract import PublicFacts
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.privunit import direction
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Gaussian

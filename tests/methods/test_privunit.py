@@ -17,7 +17,7 @@ from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.unit_vectors import unit_mechanism
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Gaussian, UnitCap

@@ -27,7 +27,7 @@ from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import generator
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.server.round import Population, Round
 from fedpriv.training.sequential import LocalData, SequentialTrainer, draw_batches
 from strategies.scaffold import Scaffold

@@ -25,7 +25,7 @@ from fedpriv.client.whole_gaussian import WholeGaussianClient
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CLIP_BIT, CLIP_REPORTED_NORM, Request
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.residues import add_residues, centred, unpack_residues
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, DiscreteGaussianSum, Gaussian, SkellamSum

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy import gaussian_dp as curve
 from fedpriv.privacy.auditor import Audit, audit, epsilon_bound, verdict
 from fedpriv.report.audit_plot import AuditRow, draw_audit

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.privacy.canaries import (
     CanaryAudit,
     audit_canaries,

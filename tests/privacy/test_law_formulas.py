@@ -19,7 +19,7 @@ from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import PublicFacts
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.bookkeeping import DRIFT
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.per_example import excess
 from fedpriv.mechanisms.unit_vectors import unit_mechanism
 from fedpriv.mechanisms.whole_numbers import rounded_square as most_square

@@ -19,7 +19,7 @@ from fedpriv.client.gaussian import GaussianClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import CLIP_BIT, Request
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import audit
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Gaussian

@@ -16,7 +16,7 @@ from clients.privunit import PrivUnitClient
 from fedpriv.attacks.release_audit import audit_mechanism
 from fedpriv.client.contract import PublicFacts
 from fedpriv.mechanisms import laws
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.privunit import CapLaw, charged, direction, private_unit
 from fedpriv.mechanisms.unit_cap import best_cap
 from fedpriv.mechanisms.unit_vectors import SignSketch, UnitMechanism, unit_mechanism

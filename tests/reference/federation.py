@@ -14,8 +14,7 @@ from fedpriv.client.contract import Site
 from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.messages import ATTEMPT, ROUND
 from fedpriv.config.schema import LocalConfig
-from fedpriv.training.flat_model import FlatModel
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer
 
 NEVER_EMPTY = LocalConfig(epochs=1, batch_size=8, lr=0.2, momentum=0.0, sampler="poisson")
 

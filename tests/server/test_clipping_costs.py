@@ -27,8 +27,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import CLIP_NORM, Request
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.privacy.auditor import audit
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian

@@ -35,7 +35,7 @@ from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
-from fedpriv.mechanisms.noise_sources import KeyRegistry, SeededNoise
+from fedpriv.mechanisms.noise import KeyRegistry, SeededNoise
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.clip_rules import AdaptiveWindow, ClippingServer, Geometric, PublishedWindow, Quantile

@@ -21,7 +21,7 @@ from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import FIRST_NODE, Refusal, most_bytes, pack_vector, refusal, unpack_vector
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort
-from fedpriv.mechanisms.noise_sources import KeyRegistry
+from fedpriv.mechanisms.noise import KeyRegistry
 from fedpriv.server import nodes as foreign_grid
 from fedpriv.server import strategy as server
 from fedpriv.server.round import BudgetsSpent, Hooks, Population, Round

@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from clients.fedcad import FedCADClient
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.noise_sources import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.studies import computations
 from fedpriv.studies.computations import adaptive_diff, compute, exact_mean, least_correlation, main, worst_variance
 

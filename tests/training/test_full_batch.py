@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.full_batch import FullBatchTrainer, softmax_update
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer
 
 LOCAL = LocalConfig(epochs=5, batch_size=1000, lr=60.0, momentum=0.0, sampler="shuffle")
 

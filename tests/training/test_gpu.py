@@ -18,14 +18,20 @@ from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.data import Pictures
-from fedpriv.data.load import normalise
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.runs.preparation import resolve
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import Clipping, LocalData, LocalResult, SequentialTrainer, Training
+from fedpriv.training.sequential import (
+    Clipping,
+    FlatModel,
+    LocalData,
+    LocalResult,
+    SequentialTrainer,
+    Training,
+    normalise,
+)
 from fedpriv.training.vectorised import VectorisedTrainer
 
 pytestmark = pytest.mark.gpu

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import LinearGradient, LocalData, SequentialTrainer
+from fedpriv.training.sequential import FlatModel, LinearGradient, LocalData, SequentialTrainer
 
 
 def model_of(dims: int, classes: int, bias: bool = True) -> FlatModel:

@@ -12,8 +12,9 @@ from torch import nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
-from fedpriv.training.flat_model import FlatModel, Layout, layout_of, prefers_channels_last
+from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.models import build_model, refuse_batch_norm, resolve_model
+from fedpriv.training.sequential import FlatModel, prefers_channels_last
 
 GREY = (1, 28, 28)
 COLOUR = (3, 32, 32)

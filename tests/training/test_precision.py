@@ -11,11 +11,9 @@ from conftest import Outcome, Run, ledger_of, result_of
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.data import Pictures
-from fedpriv.data.load import normalise
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, Training
+from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training, normalise
 from fedpriv.training.stacked_gradients import Mapped
 from fedpriv.training.vectorised import VectorisedTrainer
 

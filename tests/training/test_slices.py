@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import LocalData, Training
+from fedpriv.training.sequential import FlatModel, LocalData, Training
 from fedpriv.training.vectorised import VectorisedTrainer, padded_width
 
 SIZES = (12, 30, 7, 12, 1, 26, 12, 0, 33, 12)

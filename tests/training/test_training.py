@@ -18,8 +18,7 @@ from torch import nn
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
 from fedpriv.config.schema import LocalConfig
-from fedpriv.training.flat_model import FlatModel
-from fedpriv.training.sequential import LocalData, SequentialTrainer, draw_batches
+from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, draw_batches
 
 
 @pytest.fixture(autouse=True)

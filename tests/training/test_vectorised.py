@@ -25,9 +25,8 @@ from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.preparation import resolve
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.runs.trainer_choice import choose_trainer
-from fedpriv.training.flat_model import FlatModel
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import Clipping, LocalData, SequentialTrainer, Training
+from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer, Training
 from fedpriv.training.stacked_gradients import Chain, Mapped
 from fedpriv.training.vectorisable import obstacle
 from fedpriv.training.vectorised import VectorisedTrainer
