@@ -26,8 +26,8 @@ from fedpriv.client.summing import SummingClient
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import CpSGDOptions
 from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.level_quantisation import width_of
 from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.whole_numbers import width_of
 from fedpriv.privacy import claimed
 from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share, grid_for, sum_bits
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Binomial, Event, Threat

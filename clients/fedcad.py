@@ -28,7 +28,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Neighbours, Release, figure
+from fedpriv.client.contract import Charge, Neighbours, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.config.methods import FedCADOptions
 from fedpriv.mechanisms import correlated_noise
@@ -134,7 +134,7 @@ class FedCADClient(GaussianClient):
         return Release(
             value,
             CorrelatedState(x, value, variance, next_diff, self.clip_norm),
-            self.figures(x, value - x, diff=figure(diff), noise_variance=figure(variance), reuse=figure(reuse)),
+            self.figures(x, value - x, diff=diff, noise_variance=variance, reuse=reuse),
         )
 
     def _coefficients(self, state: CorrelatedState) -> correlated_noise.Coefficients:

@@ -1,14 +1,17 @@
-"""What a client half is given and what it gives: public facts, its site, charges, releases, and its own refusals."""
+"""What a client half is given and what it gives: public facts, its site, charges, releases, and its own refusals; and
+the states and releases of several clients as rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from fedpriv.client.memory import MemoryStore
+from fedpriv.client.memory import MemoryStore, state_to_tensors
 from fedpriv.common.errors import FedprivError
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout
@@ -132,12 +135,7 @@ class Site:
     fewest_survivors: int = 1  # of a secure sum, by the node's policy
     most_members: int = 0  # of a secure sum: clients that the run asks in a round
     population: int = 0  # of the run: in a simulation, all of them are known
-    together: tuple[int, ...] = ()  # the clients of the leading dimension, where several take part at once
-
-    @property
-    def clients(self) -> tuple[int, ...]:
-        """Who takes part here: the one client, or all that do so at once."""
-        return self.together or (self.client,)
+    clients: tuple[int, ...] = ()  # who takes part here: the one client, or all of the leading dimension
 
 
 @dataclass(frozen=True)
@@ -153,6 +151,60 @@ class RunFacts:
     site: Site | None = None
 
 
-def figure(values: Tensor) -> Figure:
-    """A figure [] of one client as a number, [clients] of several as it is."""
-    return values if values.ndim else float(values)
+# --- several clients as rows -----------------------------------------------------------------------------
+
+
+def form_of_state(kind: type[Any] | None, state: dict[str, Tensor] | None) -> tuple[Any, ...]:
+    """What states must have in common to be stacked: names, shapes, and the values of fields that are numbers."""
+    if state is None:
+        return (None,)
+    plain = _number_fields(kind)
+    return tuple((name, float(value) if name in plain else tuple(value.shape)) for name, value in state.items())
+
+
+def _number_fields(kind: type[Any] | None) -> set[str]:
+    """Fields of the method's state that are numbers and not tensors."""
+    if kind is None:
+        return set()
+    return {item.name for item in fields(kind) if item.type in ("int", "float", int, float)}
+
+
+def stacked(kind: type[Any] | None, states: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
+    """States of one form as one, whose tensors have a leading dimension."""
+    first, plain = states[0], _number_fields(kind)
+    if first is None:
+        return None
+    rows = [state for state in states if state is not None]
+    return {name: value if name in plain else torch.stack([row[name] for row in rows]) for name, value in first.items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One client's own release, and its state as a memory holds it."""
+
+    release: Release
+    state: dict[str, Tensor] | None
+
+
+def rows_of(release: Release, many: int, names: Sequence[str]) -> list[Row]:
+    """Of each client of a computation; what has no leading dimension is everybody's."""
+    figures = {name: _column(value, many) for name, value in release.figures.items()}
+    beside = {name: release.statistics[name].expand(many) for name in names}
+    dumped = state_to_tensors(release.state)
+    found = []
+    for row in range(many):
+        own = Release(
+            release.value[row],
+            figures={name: column[row] for name, column in figures.items()},
+            statistics={name: values[row] for name, values in beside.items()},
+            local=None if release.local is None else release.local[row],
+        )
+        state = None if dumped is None else {k: v[row].clone() if v.ndim else v for k, v in dumped.items()}
+        found.append(Row(own, state))
+    return found
+
+
+def _column(value: Figure, many: int) -> list[float]:
+    if isinstance(value, Tensor):
+        return value.double().expand(many).tolist()
+    return [float(value)] * many

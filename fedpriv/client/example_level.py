@@ -213,6 +213,11 @@ class ExampleLevelClient(Client):
         bound, spent = self.price_of(self.smallest_sigma(request.round)), self.price_of(self.sigma(request))
         return (Charge(bound, None if spent == bound else spent),)
 
+    @property
+    def priced_alike(self) -> bool:
+        """The round's sigma is the server's."""
+        return True
+
     def planned_events(self, participations: int) -> list[Event]:
         """The guarantee of the last ``participations`` rounds: where noise can decay, the costliest ones."""
         last = self.facts.num_rounds

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.clip_statistics import ClipStatistic, Measured, clip_statistic
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, UnsafeClipNorm
-from fedpriv.client.states import WithNorms
+from fedpriv.client.memory import WithNorms
 from fedpriv.common.messages import CLIP_NORM, Request, shown
 from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clipping import l2_norm
@@ -93,6 +93,8 @@ class GaussianClient(Client):
 
     def measure(self, update: Tensor, norms: Tensor | None, noise: NoiseSource) -> Measured:
         """The rule's statistics of an update [..., d], and the window of norms [..., n] that it leaves."""
+        if not self.statistic.names:
+            return Measured({})
         return self.statistic.measure(l2_norm(update), self.clip_norm, norms, noise)
 
     def price(self, state: Any, request: Request) -> tuple[Charge, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, Release, Trained, figure
+from fedpriv.client.contract import Charge, Release, Trained
 from fedpriv.client.method import Traits
 from fedpriv.common.messages import Request
 from fedpriv.config.gradient_methods import GradientOptions
@@ -105,7 +105,7 @@ class GradientClient(Client):
         gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
         self.loss = torch.as_tensor(trained.figures["train_loss"], dtype=torch.float64)
         release = self.release(gradient, state, noise)
-        figures = {**trained.figures, "update_norm": figure(l2_norm(gradient))}
+        figures = {**trained.figures, "update_norm": l2_norm(gradient)}
         return self.released(replace(trained, figures=figures), replace(release, value=self.encode(release.value)))
 
     def encode(self, value: Tensor) -> Tensor:

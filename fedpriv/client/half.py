@@ -9,10 +9,9 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from fedpriv.client.contract import BudgetSpent, Charge, Figure, Release, RunFacts, Site, Trained, figure
-from fedpriv.client.memory import ClientMemory, Waiting
+from fedpriv.client.contract import BudgetSpent, Charge, Figure, Release, RunFacts, Site, Trained
+from fedpriv.client.memory import ClientMemory, Waiting, tensors_to_state
 from fedpriv.client.method import Method
-from fedpriv.client.states import tensors_to_state
 from fedpriv.common.messages import TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import l2_norm
@@ -41,7 +40,7 @@ class Half(Method):
         """Diagnostics of a release [..., d] at a site; empty for an auditor's trials, where nobody reads them."""
         if self.site is None and clipped.ndim > 1:
             return {}
-        return {"clipped_norm": figure(l2_norm(clipped)), "noise_norm": figure(l2_norm(noise)), **others}
+        return {"clipped_norm": l2_norm(clipped), "noise_norm": l2_norm(noise), **others}
 
     # --- what a family may change ----------------------------------------------------------------------------
 

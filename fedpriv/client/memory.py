@@ -1,4 +1,5 @@
-"""What a client keeps between participations, read and written through one of two stores. It never leaves the client.
+"""What a client keeps between participations, as named tensors, read and written through one of two stores. It never
+leaves the client.
 
 A `ClientMemory` holds the method's own state, the ledger entries that were not collected yet, and the account of
 all releases so far, and the last reply. It is read and written as a whole: entries, state, account and reply of a
@@ -8,9 +9,8 @@ participation become visible in one step or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,21 +23,65 @@ from torch import Tensor
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.files import write_atomic
-from fedpriv.common.messages import Request, place
+from fedpriv.common.messages import STATISTICS, Request, place
 from fedpriv.privacy.event_json import account_from_bytes, account_to_bytes, entry_from_json, entry_to_json
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.events.entry import Account
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
-_WAITING = "waiting"
+WAITING = "waiting"
 #: `ClientMemory.arrays` that are JSON texts.
-TEXTS = (_ACCOUNT, _UNCOLLECTED, _WAITING)
+TEXTS = (_ACCOUNT, _UNCOLLECTED, WAITING)
 _ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
 
 
 class StaleRequest(FedprivError):
     """A request for a round before the last answered one: its noise may have been used; nothing was released."""
+
+
+@dataclass(frozen=True)
+class WithNorms:
+    """State of a client that also remembers the norms of its own updates: the method's state, norms [..., n]."""
+
+    method: Any
+    norms: Tensor
+
+
+_NORMS = "own_norms"  # where a memory holds them, beside the method's own state
+
+
+def state_to_tensors(state: Any) -> dict[str, Tensor] | None:
+    """A method's state (a frozen dataclass of tensors, floats and ints, or None) as named tensors."""
+    if state is None:
+        return None
+    if isinstance(state, WithNorms):
+        return {**(state_to_tensors(state.method) or {}), _NORMS: state.norms}
+    if not is_dataclass(state):
+        raise TypeError(f"a client's state is a dataclass, not {type(state).__name__}")
+    tensors = {}
+    for item in fields(state):
+        value = getattr(state, item.name)
+        if not isinstance(value, Tensor):
+            value = torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+        tensors[item.name] = value
+    return tensors
+
+
+def tensors_to_state(kind: type[Any] | None, tensors: dict[str, Tensor] | None) -> Any:
+    """The inverse, for a method whose state is a ``kind`` (None: it has none): annotations ``int`` and ``float`` come
+    back as numbers, everything else as tensors.
+    """
+    if tensors is not None and _NORMS in tensors:
+        own = {name: tensor for name, tensor in tensors.items() if name != _NORMS}
+        return WithNorms(tensors_to_state(kind, own or None), tensors[_NORMS])
+    if tensors is None or kind is None:
+        return None
+    values: dict[str, Any] = {}
+    for item in fields(kind):
+        value = tensors[item.name]
+        values[item.name] = value.item() if item.type in ("int", "float", int, float) else value
+    return kind(**values)
 
 
 @dataclass(frozen=True)
@@ -135,9 +179,9 @@ class ClientMemory:
             arrays[_KEPT] = np.ascontiguousarray(self.kept.numpy())
         if self.waiting is not None:
             place = {"round": self.waiting.round, "attempt": self.waiting.attempt, "figures": self.waiting.figures}
-            arrays[_WAITING] = _as_array(json.dumps(place).encode())
+            arrays[WAITING] = _as_array(json.dumps(place).encode())
             for name, value in self.waiting.tensors.items():
-                arrays[f"{_WAITING}.{name}"] = np.ascontiguousarray(value.numpy())
+                arrays[f"{WAITING}.{name}"] = np.ascontiguousarray(value.numpy())
         for name, value in (self.state or {}).items():
             arrays[f"state.{name}"] = np.asarray(value.contiguous().numpy())
         return arrays
@@ -155,10 +199,10 @@ class ClientMemory:
             answer = Answer(server_round, attempt, torch.from_numpy(release), beside)
         kept = torch.from_numpy(arrays.pop(_KEPT)) if _KEPT in arrays else None
         waiting = None
-        if _WAITING in arrays:
-            place = json.loads(arrays.pop(_WAITING).tobytes())
-            names = [name for name in arrays if name.startswith(f"{_WAITING}.")]
-            tensors = {name.removeprefix(f"{_WAITING}."): torch.from_numpy(arrays.pop(name)) for name in names}
+        if WAITING in arrays:
+            place = json.loads(arrays.pop(WAITING).tobytes())
+            names = [name for name in arrays if name.startswith(f"{WAITING}.")]
+            tensors = {name.removeprefix(f"{WAITING}."): torch.from_numpy(arrays.pop(name)) for name in names}
             waiting = Waiting(place["round"], place["attempt"], tensors, place["figures"])
         state = {name.removeprefix("state."): torch.from_numpy(value) for name, value in arrays.items()}
         entries = tuple(entry_from_json(entry) for entry in uncollected)
@@ -167,40 +211,6 @@ class ClientMemory:
 
 def _as_array(text: bytes) -> NDArray[np.generic]:
     return np.frombuffer(text, dtype=np.uint8)
-
-
-class Memories(Mapping[int, bytes]):
-    """Client -> memory, each read when it is asked for: together they may be larger than this machine's memory.
-
-    clients: or what lists them, where that is not always wanted. changes: see `changes`.
-    """
-
-    def __init__(
-        self,
-        clients: Sequence[int] | Callable[[], Sequence[int]],
-        read: Callable[[int], bytes],
-        changes: Callable[[int], tuple[int, list[int]]] | None = None,
-    ) -> None:
-        self._list, self._read, self._changes = clients, read, changes
-
-    @cached_property
-    def _clients(self) -> dict[int, None]:
-        return dict.fromkeys(self._list() if callable(self._list) else self._list)
-
-    def changes(self, since: int) -> tuple[int, list[int]] | None:
-        """(current clock, clients whose memory possibly changed after ``since``); None if changes are not tracked."""
-        return None if self._changes is None else self._changes(since)
-
-    def __getitem__(self, client: int) -> bytes:
-        if self._changes is None and client not in self._clients:
-            raise KeyError(client)
-        return self._read(client)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
 
 
 class MemoryStore(Protocol):
@@ -278,80 +288,12 @@ class FileStore:
         write_atomic(self.path, blob)
 
 
-#: Writes entries into a ledger.
-Book = Callable[[list[Entry]], None]
-
-
-class ClientMemories(Protocol):
-    """The memories of all clients of a run, as far as its server can see them."""
-
-    def collect_entries(self, clients: Iterable[int], book: Book = ...) -> list[Entry]:
-        """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
-
-    def memories(self) -> Memories:
-        """Every client's memory, for a checkpoint."""
-
-    def restore(self, memories: Mapping[int, bytes]) -> None:
-        """Puts clients' memories back from a checkpoint; all others start anew."""
-
-
-def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: None) -> list[Entry]:
-    """Takes the entries that clients wrote since the last call out of their memories, in the ledger's order.
-
-    ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
-    (client, sequence, attempt) tells that they are the same, and never in neither.
-    """
-    waiting = [(store, memory) for store in stores if (memory := read_memory(store)).uncollected]
-    entries = sorted((entry for _, memory in waiting for entry in memory.uncollected), key=lambda entry: entry.order)
-    book(entries)
-    for store, memory in waiting:
-        store.keep(replace(memory, uncollected=()))
-    return entries
-
-
-def _header(blob: bytes) -> tuple[dict[str, Any], int]:
-    """Of a memory, as safetensors writes it: what its header says of every tensor, and where the tensors begin."""
-    start = 8 + int.from_bytes(blob[:8], "little")
-    return json.loads(blob[8:start]), start
-
-
 def read_memory(store: MemoryStore) -> ClientMemory:
     """The memory in a store, whose tensors are not to be written to; an empty one for a client that never took part."""
     if isinstance(store, ContextStore):
         return store.load() or ClientMemory()
     blob = store.read()
     return ClientMemory() if blob is None else ClientMemory.from_bytes(blob)
-
-
-def between_rounds(memories: Mapping[int, bytes]) -> Memories:
-    """Memories by client without what waits between two exchanges: no round is resumed in its middle, and private keys
-    and raw updates have no business in a checkpoint.
-    """
-
-    def read(client: int) -> bytes:
-        blob = memories[client]
-        if _WAITING not in _header(blob)[0]:
-            return blob
-        return replace(ClientMemory.from_bytes(blob), waiting=None).to_bytes()
-
-    changes = memories.changes if isinstance(memories, Memories) and memories.changes(0) is not None else None
-    return Memories(lambda: list(memories), read, changes)  # type: ignore[arg-type]
-
-
-def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> Memories:
-    """Memories by client whose accounts hold these entries too: releases that a resumed run cannot take back."""
-    further: dict[int, list[Entry]] = {}
-    for entry in entries:
-        if entry.client >= 0:  # a torn line names nobody
-            further.setdefault(entry.client, []).append(entry)
-
-    def read(client: int) -> bytes:
-        memory = ClientMemory.from_bytes(memories[client]) if client in memories else ClientMemory()
-        for entry in further.get(client, ()):
-            memory.account.charge(entry)
-        return memory.to_bytes()
-
-    return Memories([*memories, *(client for client in further if client not in memories)], read)
 
 
 def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
@@ -364,3 +306,23 @@ def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
             f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
         )
     return answer
+
+
+def answered_before(
+    memory: ClientMemory, request: Request, measures_first: bool
+) -> tuple[Tensor | None, Tensor | None] | None:
+    """(the release, the statistics) that answered this very request; None for a new one. Raises `StaleRequest`."""
+    waiting, answer, asked = memory.waiting, repeated_answer(memory, request), (request.round, request.attempt)
+    if request.exchange == STATISTICS:
+        if answer is not None:
+            raise StaleRequest(f"round {request.round} (attempt {request.attempt}) was answered already")
+        if waiting is None or place(*asked) > place(waiting.round, waiting.attempt):
+            return None
+        if asked != (waiting.round, waiting.attempt):
+            raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
+        return None, waiting.tensors["statistics"]
+    if answer is not None:
+        return answer.release, answer.statistics
+    if measures_first and (waiting is None or waiting.round != request.round):
+        raise StaleRequest(f"round {request.round}: a release is asked for, but nothing was measured in this round")
+    return None

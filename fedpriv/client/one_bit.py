@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Neighbours, Release, Trained, UnsafeNoise, figure
+from fedpriv.client.contract import Neighbours, Release, Trained, UnsafeNoise
 from fedpriv.client.method import Method, Traits
 from fedpriv.common.messages import CENTRES, RADII, Request, shown
 from fedpriv.config.methods import OneBitOptions
@@ -96,7 +96,7 @@ class OneBitClient(Client):
                 bits.append(self.quantise(p, noise.uniform(tuple(p.shape)), layer, piece))
         share = clamped / update.shape[-1]
         told = share.ndim == 0 or self.site is not None
-        return Release(torch.cat(bits, dim=-1), state, {"clamped": figure(share)} if told else {})
+        return Release(torch.cat(bits, dim=-1), state, {"clamped": share} if told else {})
 
     def probability(self, values: Tensor) -> Tensor:
         """p(w) [..., d] at the first layer's interval: for the auditor."""

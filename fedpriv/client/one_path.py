@@ -20,11 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import BudgetSpent, Charge, Release, Trained
+from fedpriv.client.contract import BudgetSpent, Charge, Release, Row, Trained, form_of_state, rows_of, stacked
 from fedpriv.client.half import Half
-from fedpriv.client.memory import Answer, ClientMemory, MemoryStore, StaleRequest, Waiting, read_memory, repeated_answer
-from fedpriv.client.states import Row, form_of_state, numbers, row_of, rows_of, stacked
-from fedpriv.common.messages import STATISTICS, Outgoing, Request, place
+from fedpriv.client.memory import (
+    Answer,
+    ClientMemory,
+    MemoryStore,
+    StaleRequest,
+    Waiting,
+    answered_before,
+    read_memory,
+    state_to_tensors,
+)
+from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import CohortNoise
 from fedpriv.mechanisms.per_example import ClippedSum
@@ -88,7 +96,8 @@ class Participation:
     """Clients of one process that take part in an exchange of a round.
 
     kind: the method, of no client yet; make: see `MakeMethod`; num_examples: the declared counts; train, clip: see
-    `Train`, `Clip`; apart: whether every client is a computation of its own.
+    `Train`, `Clip`; apart: whether every client is a computation of its own; alike: whether equal requests have equal
+    prices, which are then asked for once in a round.
     """
 
     def __init__(
@@ -99,9 +108,11 @@ class Participation:
         train: Train,
         clip: Clip,
         apart: bool = False,
+        alike: bool = False,
     ) -> None:
         self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
-        self.apart = apart or kind.why_single is not None
+        self.apart, self.alike = apart or kind.why_single is not None, alike
+        self._priced: tuple[Any, Any] = (None, None)  # the newest (what was asked, its prices)
 
     def answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
         """received: the parameters that came down (float32 [d_down]), None where none did.
@@ -142,8 +153,8 @@ class Participation:
         for one in asked:
             try:
                 memory = read_memory(one.store)
-                if (known := self._known(memory, one)) is not None:
-                    found.replies[one.client] = known
+                if (known := answered_before(memory, one.request, self.kind.measures_first)) is not None:
+                    found.replies[one.client] = self._told(self.kind, one, *known)
                     continue
             except StaleRequest as stale:
                 found.refused[one.client] = stale
@@ -161,30 +172,14 @@ class Participation:
                 groups += [group] if group is not None else []
         return groups
 
-    def _known(self, memory: ClientMemory, one: Asked) -> Outgoing | None:
-        """The reply to a request that was answered before; None for a new one. Raises `StaleRequest`."""
-        request, waiting, answer = one.request, memory.waiting, repeated_answer(memory, one.request)
-        asked = (request.round, request.attempt)
-        if request.exchange == STATISTICS:
-            if answer is not None:
-                raise StaleRequest(f"round {request.round} (attempt {request.attempt}) was answered already")
-            if waiting is None or place(*asked) > place(waiting.round, waiting.attempt):
-                return None
-            if asked != (waiting.round, waiting.attempt):
-                raise StaleRequest(f"round {request.round} comes after round {waiting.round} was measured")
-            return self._told(self.kind, one, None, waiting.tensors["statistics"])
-        if answer is not None:
-            return self._told(self.kind, one, answer.release, answer.statistics)
-        if self.kind.measures_first and (waiting is None or waiting.round != request.round):
-            words = f"round {request.round}: a release is asked for, but nothing was measured in this round"
-            raise StaleRequest(words)
-        return None
-
     def _form(self, one: Asked, memory: ClientMemory) -> Any:
         """What the rows of one computation have in common."""
+        return (*self._asked(one), *form_of_state(self.kind.State, memory.state))
+
+    def _asked(self, one: Asked) -> tuple[Any, ...]:
+        """All that clients of one method may be told that is not the same."""
         counted = self.num_examples(one.client) if self.kind.traits.needs_facts else 0
-        asked = (one.request.round, one.request.attempt, one.request.exchange, repr(one.request.options))
-        return (*asked, counted, *form_of_state(self.kind.State, memory.state))
+        return one.request.round, one.request.attempt, one.request.exchange, repr(one.request.options), counted
 
     def _group(
         self, members: Sequence[tuple[Asked, ClientMemory]], received: np.ndarray | None, found: Answered
@@ -227,9 +222,8 @@ class Participation:
             return method, torch.zeros(0)
         return method, method.start_from(method.opened(torch.tensor(received)), memory, one.request)
 
-    @staticmethod
     def _prices(
-        method: Half, members: Sequence[tuple[Asked, ClientMemory]]
+        self, method: Half, members: Sequence[tuple[Asked, ClientMemory]]
     ) -> list[tuple[tuple[Charge, ...], tuple[Charge, ...]]]:
         """(what is booked with this exchange, what will follow in the round) of each client."""
 
@@ -238,9 +232,15 @@ class Participation:
                 method.recall(memory.waiting)
             return method.due(method.load_state(memory.state), one.request)
 
-        if members[0][1].state is None or method.priced_alike:
-            return [price(*members[0])] * len(members)
-        return [price(one, memory) for one, memory in members]
+        one, memory = members[0]
+        if memory.state is not None and not method.priced_alike:
+            return [price(one, memory) for one, memory in members]
+        if not self.alike:
+            return [price(one, memory)] * len(members)
+        asked = (*self._asked(one), memory.state is None)
+        if asked != self._priced[0]:
+            self._priced = asked, price(one, memory)
+        return [self._priced[1]] * len(members)
 
     # --- the work --------------------------------------------------------------------------------------------
 
@@ -250,9 +250,9 @@ class Participation:
             return []
         kind, exchange = groups[0].method, groups[0].request.exchange
         if kind.traits.clips_examples:
-            return [[row_of(release)] for release in self._in_steps(groups)]
+            return [[_alone(release)] for release in self._in_steps(groups)]
         if exchange != kind.traits.trains_in:
-            return [[row_of(self._after_statistics(group))] for group in groups]
+            return [[_alone(self._after_statistics(group))] for group in groups]
         return [self._released(group, *trained) for group, trained in zip(groups, self._trained(groups), strict=True)]
 
     def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
@@ -287,7 +287,7 @@ class Participation:
         sources = [method.noise(one.request, method.purpose, one.client) for one in group.members]
         noise = CohortNoise(sources) if group.rows else sources[0]
         release = method.releasing(group.theta, trained, group.state, noise)
-        return rows_of(release, len(group.members), method.statistic_names) if group.rows else [row_of(release)]
+        return rows_of(release, len(group.members), method.statistic_names) if group.rows else [_alone(release)]
 
     @staticmethod
     def _after_statistics(group: _Group) -> Release:
@@ -329,7 +329,7 @@ class Participation:
         names = method.statistic_names if measures or not method.measures_first else ()
         told = [release.statistics[name].double() for name in names]
         statistics = torch.stack(told) if told else torch.zeros(0, dtype=torch.float64) if measures else None
-        figures = numbers(release.figures)
+        figures = {name: float(value) for name, value in release.figures.items()}
         kept = memory.kept
         if trains:
             figures |= method.tested(release.local, one.client)
@@ -381,6 +381,10 @@ def alone(client: Half) -> Participation:
 
     clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none
     return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip, apart=True)
+
+
+def _alone(release: Release) -> Row:
+    return Row(release, state_to_tensors(release.state))
 
 
 def _each(group: _Group, vector: Tensor | None) -> Tensor:

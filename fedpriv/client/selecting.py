@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Figure, Neighbours, Release, figure
+from fedpriv.client.contract import Charge, Figure, Neighbours, Release
 from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
 from fedpriv.common.packing import pack_selected, packed_bytes
@@ -77,8 +77,8 @@ class SelectingClient(GradientClient):
         figures: dict[str, Figure] = {
             "share_perturbed": after.shape[-1] / dimension,
             "scheduled_share": self.count(dimension, self.round) / dimension,
-            "clipped_norm": figure(l2_norm(clipped)),
-            "noise_norm": figure(l2_norm(after - before)),
+            "clipped_norm": l2_norm(clipped),
+            "noise_norm": l2_norm(after - before),
         }
         return Release(value, None, figures)
 

@@ -69,8 +69,8 @@ class WholeGaussianClient(SummingClient, GaussianClient):
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = clip(update, self.clip_norm)  # [Kairouz et al. 2021, Algorithm 1]
         signs = torch.from_numpy(public_signs(self._site().seed, self.round, self.grid.padded)).double()
-        shares = list(self.statistic.shares(l2_norm(update), self.clip_norm).values())
-        numbers = self.grid.whole_numbers(clipped.double() / self.clip_norm, shares, signs, noise)
+        told = self.statistic.shares(l2_norm(update), self.clip_norm) if self.statistic.names else {}
+        numbers = self.grid.whole_numbers(clipped.double() / self.clip_norm, list(told.values()), signs, noise)
         std = self.noise_multiplier * self.clip_norm
         figures = {"clipped_norm": float(l2_norm(clipped)), "noise_norm": std * math.sqrt(self.grid.padded)}
         return Release(numbers, None, figures)

@@ -180,8 +180,7 @@ def parameters_of(worker: Worker, message: Message, request: Request) -> FloatVe
         raise MalformedMessage(f"{worker.config.strategy.name} has no exchange {shown(request.exchange)}")
     if request.exchange != method.traits.trains_in:
         return None
-    down = method.exchange(worker.model.layout, request.round).down
-    return unpack_vector(message.content, method.numbers_down(down.stop - down.start))
+    return unpack_vector(message.content, worker.numbers_down(request.round))
 
 
 def replied(config: Config, found: Answered, asked: Asked, message: Message) -> Message:

@@ -16,8 +16,8 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from fedpriv.client.memory import ContextStore, LiveContext, Memories
-from fedpriv.client.state_rows import StateRows
+from fedpriv.client.memories import Memories, StateRows
+from fedpriv.client.memory import ContextStore, LiveContext
 
 _FOLDERS = ".states-"  # of this process and of those that were killed
 

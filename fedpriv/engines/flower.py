@@ -17,7 +17,8 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from fedpriv.client.memory import Book, FileStore, Memories, collect_entries
+from fedpriv.client.memories import Book, Memories, collect_entries
+from fedpriv.client.memory import FileStore
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
 from fedpriv.config.schema import Config

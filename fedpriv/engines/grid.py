@@ -20,7 +20,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpriv.client.memory import Book, ContextStore, Memories, collect_entries
+from fedpriv.client.memories import Book, Memories, collect_entries
+from fedpriv.client.memory import ContextStore
 from fedpriv.common.messages import FIRST_NODE
 from fedpriv.config.schema import Config
 from fedpriv.engines.contexts import Contexts, empty_context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
 from fedpriv.config.halves import locate
+from fedpriv.config.methods import METHODS
 from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
@@ -43,6 +45,8 @@ def resolve_device(name: str) -> torch.device:
 
 #: Clients whose rows are remembered.
 MOST_KNOWN = 4096
+#: Declared counts whose method is remembered, where the guarantee depends on them.
+MOST_METHODS = 256
 
 #: An auxiliary split larger than this says no more about a loss that is read every round.
 MOST_FOR_LOSS = 1000
@@ -68,7 +72,9 @@ class Worker:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._known_rows: dict[int, np.ndarray] = {}
+        self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}}
+        self._methods: dict[int, Client] = {}
+        self._down = (0, 0)  # the newest (round, how many numbers come down in it)
         torch.set_num_threads(config.engine.threads_per_client)
         keep_freed_memory()
         # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
@@ -129,6 +135,26 @@ class Worker:
         """The method without a client: what can be said of all of them."""
         return self.maker.make()
 
+    def method_of(self, examples: int) -> Client:
+        """The method for clients that declare so many pictures, built and priced once: its options, its mechanism, its
+        law of noise. A participation works on a shallow copy of it, at a site.
+        """
+        known = examples if self.maker.facts is not None else 0
+        found = self._methods.get(known)
+        if found is None:
+            found = self._methods[known] = self.maker.make(None, examples)
+            _ = found.books_itself  # what a price rests on is computed here, for all copies
+            if len(self._methods) > MOST_METHODS:
+                del self._methods[next(iter(self._methods))]
+        return found
+
+    def numbers_down(self, server_round: int) -> int:
+        """How many numbers come down in a round."""
+        if self._down[0] != server_round:
+            down = self.method.exchange(self.model.layout, server_round).down
+            self._down = server_round, self.method.numbers_down(down.stop - down.start)
+        return self._down[1]
+
     @cached_property
     def shared(self) -> slice:
         """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
@@ -163,7 +189,7 @@ class Worker:
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
         """Accuracy of a model [d] on a client's own test pictures: diagnostics. Nothing where it has none."""
-        rows = self.data.test_indices(client)
+        rows = self._rows_of(client, "test")
         if not rows.size:
             return {}
         data = self._normalised(rows)
@@ -173,7 +199,7 @@ class Worker:
         """A client's training pictures, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
         memory map is read in order.
         """
-        rows = self.data.train_indices(client)
+        rows = self._rows_of(client)
         return self._normalised(rows if chosen is None else rows[chosen])
 
     def _normalised(self, rows: np.ndarray) -> LocalData:
@@ -200,9 +226,11 @@ class Worker:
         # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
         kept = self.config.partition.test_fraction > 0
         tested = self.config.evaluate.clients and privacy.rng == "seeded" and kept
-        site = Site(
+        examples = self.num_examples(client)
+        found = copy(self.method_of(examples))
+        found.site = Site(
             client=client,
-            num_examples=self.data.num_examples(client),
+            num_examples=examples,
             load_data=lambda rows=None: self.local_data(client, rows),
             trainer=self.trainer,
             store=store,
@@ -221,9 +249,9 @@ class Worker:
             fewest_survivors=fewest_survivors,
             most_members=self.most_members,
             population=self.config.num_clients,
-            together=together,
+            clients=together or (client,),
         )
-        return self.maker.make(site, site.num_examples)
+        return found
 
     # --- participations ------------------------------------------------------------------------------------
 
@@ -254,8 +282,10 @@ class Worker:
     def participation(self) -> Participation:
         """Of this configuration's clients."""
         apart = self.config.engine.trainer != "vectorised" or self.why_apart is not None  # then nobody is beside others
-        counts, clip = self.data.num_examples, self.trainer.clipped_sums
-        return Participation(self.method, self.half, counts, self.train, clip, apart)
+        name, method = self.config.strategy.name, self.method
+        ours = name in METHODS and type(method).__module__ == f"clients.{name}"  # what a user's rests on is not known
+        alike = ours and not method.traits.shares_secrets and not method.measures_first
+        return Participation(method, self.half, self.num_examples, self.train, self.trainer.clipped_sums, apart, alike)
 
     def half(self, asked: Sequence[Asked]) -> Client:
         """The client half of these clients."""
@@ -292,14 +322,23 @@ class Worker:
         losses = torch.tensor([result.loss for result in found], dtype=torch.float64)
         return torch.stack([result.update for result in found]), losses
 
-    def _rows_of(self, client: int) -> np.ndarray:
-        """A client's training rows; of the newest clients they are remembered, since drawing them takes a while."""
-        rows = self._known_rows.pop(client, None)
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        return self.data.partition.num_train
+
+    def num_examples(self, client: int) -> int:
+        """How many pictures a client trains on."""
+        return int(self._counts[client])
+
+    def _rows_of(self, client: int, part: str = "train") -> np.ndarray:
+        """A client's rows; of the newest clients they are remembered, since drawing them takes a while."""
+        known = self._known_rows[part]
+        rows = known.pop(client, None)
         if rows is None:
-            rows = self.data.train_indices(client)
-        self._known_rows[client] = rows
-        if len(self._known_rows) > MOST_KNOWN:
-            del self._known_rows[next(iter(self._known_rows))]
+            rows = self.data.train_indices(client) if part == "train" else self.data.test_indices(client)
+        known[client] = rows
+        if len(known) > MOST_KNOWN:
+            del known[next(iter(known))]
         return rows
 
 

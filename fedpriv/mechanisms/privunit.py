@@ -40,6 +40,7 @@ Seeded noise stands for the secure one in simulations; its own low bits protect 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -52,6 +53,7 @@ from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.laws import Vector
 from fedpriv.mechanisms.noise import NoiseSource, fine_step, grid_step
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON, Cap, best_cap, tail_quantile
+from fedpriv.mechanisms.unit_projections import Key
 
 #: Length of the Gaussian that hides the low bits, against a unit vector.
 BLUR = 2.0**-7
@@ -241,3 +243,47 @@ def uniform_of(words: Tensor) -> Vector:
     for place in range(parts.shape[-1] - 1, -1, -1):
         total = (total + parts[..., place]) * 2.0**-32
     return total
+
+
+# --- as one of the mechanisms for unit vectors (`fedpriv.mechanisms.unit_vectors`) ---------------------------
+
+
+class UnitMechanism(ABC):
+    """law: what a release costs; None: a Gaussian's, which its standard deviation says."""
+
+    law: CapLaw | None
+
+    @abstractmethod
+    def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
+        """What is sent for vectors [..., d], of which the direction alone counts: [..., numbers or bytes]."""
+
+    @abstractmethod
+    def decode(self, sent: Tensor, key: Key) -> Tensor:
+        """The estimate of u (float32 [..., d])."""
+
+    @property
+    @abstractmethod
+    def second_moment(self) -> float:
+        """E|estimate|^2."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Length of what is sent."""
+
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class Capped(UnitMechanism):
+    """PrivUnit, of the direction or of a projection of it: its law is the release's."""
+
+    setting: PrivUnit
+
+    @property
+    def law(self) -> CapLaw:  # type: ignore[override]
+        return self.setting.law
+
+    @property
+    def width(self) -> int:
+        return self.setting.cap.dimension

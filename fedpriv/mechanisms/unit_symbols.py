@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fedpriv.mechanisms.kashin import frame_size, kashin, level_of, synthesis
 from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.privunit import CapLaw, direction, uniform_of
-from fedpriv.mechanisms.unit_mechanism import UnitMechanism
+from fedpriv.mechanisms.privunit import CapLaw, UnitMechanism, direction, uniform_of
 from fedpriv.mechanisms.unit_projections import Key, drawn_places, project, project_back
 
 #: Most bits of a symbol: they are counted in a double.

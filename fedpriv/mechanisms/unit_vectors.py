@@ -35,11 +35,9 @@ from torch import Tensor
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.kashin import frame_size
-from fedpriv.mechanisms.level_quantisation import padded
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
-from fedpriv.mechanisms.privunit import BLUR, direction, private_unit, release_unit
-from fedpriv.mechanisms.unit_mechanism import Capped
-from fedpriv.mechanisms.unit_mechanism import UnitMechanism as UnitMechanism
+from fedpriv.mechanisms.privunit import BLUR, Capped, direction, private_unit, release_unit
+from fedpriv.mechanisms.privunit import UnitMechanism as UnitMechanism
 from fedpriv.mechanisms.unit_projections import (
     Key,
     mean_length,
@@ -50,6 +48,7 @@ from fedpriv.mechanisms.unit_projections import (
 )
 from fedpriv.mechanisms.unit_symbols import MOST_BITS, SQKR, SignSketch
 from fedpriv.mechanisms.unit_symbols import best_bits as best_bits
+from fedpriv.mechanisms.whole_numbers import padded
 
 
 @dataclass(frozen=True)

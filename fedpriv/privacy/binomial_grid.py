@@ -17,7 +17,8 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.mechanisms.laws import binomial_epsilon, binomial_sensitivities
-from fedpriv.mechanisms.level_quantisation import (
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.whole_numbers import (
     coordinate_bound,
     from_noisy_levels,
     grid_step,
@@ -29,7 +30,6 @@ from fedpriv.mechanisms.level_quantisation import (
     unpack_integers,
     width_of,
 )
-from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Binomial, Threat
 
 #: Keeps the integers on the wire exact in a float64.

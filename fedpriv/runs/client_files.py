@@ -18,7 +18,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from fedpriv.client.memory import Memories
+from fedpriv.client.memories import Memories
 from fedpriv.common.checksums import read_sums
 
 NEWEST = "clients.safetensors"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fedpriv.client.build import make_client
-from fedpriv.client.memory import Book, Memories
+from fedpriv.client.memories import Book, Memories
 from fedpriv.config.schema import Config
 from fedpriv.privacy.events import Entry, Event
 

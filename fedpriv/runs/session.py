@@ -11,7 +11,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpriv.client.build import exchanges_of
-from fedpriv.client.memory import Book, ClientMemories, between_rounds, charged
+from fedpriv.client.memories import Book, ClientMemories, between_rounds, charged
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop

@@ -48,6 +48,8 @@ class FullBatchTrainer(SequentialTrainer):
     def __init__(self, inner: SequentialTrainer) -> None:
         super().__init__(inner.model, inner.config, inner.precision)
         self.inner = inner
+        chain = Chain.of(self.model.module)
+        self._known = self._linear if chain is not None and chain.layers == [(False, False)] else None
 
     def train(
         self,
@@ -81,5 +83,4 @@ class FullBatchTrainer(SequentialTrainer):
         plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
         if not plain or not 0 < len(data) <= config.batch_size:
             return False
-        chain = Chain.of(self.model.module)
-        return chain is not None and chain.layers == [(False, False)]
+        return self._known is not None and self._known.holds

@@ -10,6 +10,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor
 
+from fedpriv.client.memories import collect_entries
 from fedpriv.client.memory import (
     Answer,
     ClientMemory,
@@ -17,10 +18,10 @@ from fedpriv.client.memory import (
     FileStore,
     MemoryStore,
     Waiting,
-    collect_entries,
     read_memory,
+    state_to_tensors,
+    tensors_to_state,
 )
-from fedpriv.client.states import state_to_tensors, tensors_to_state
 from fedpriv.config.compose import compose
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound

@@ -27,7 +27,9 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms import laws
-from fedpriv.mechanisms.level_quantisation import (
+from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.secure_noise import SecureNoise
+from fedpriv.mechanisms.whole_numbers import (
     coordinate_bound,
     from_noisy_levels,
     grid_step,
@@ -40,8 +42,6 @@ from fedpriv.mechanisms.level_quantisation import (
     unpack_integers,
     width_of,
 )
-from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.preparation import resolve
@@ -143,7 +143,7 @@ def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: 
 def test_long_vectors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch):
     numbers = np.random.default_rng(0).integers(0, 2**13, 1003, dtype=np.int64)
     whole = pack_integers(numbers, 13)
-    monkeypatch.setattr("fedpriv.mechanisms.level_quantisation.CHUNK", 64)
+    monkeypatch.setattr("fedpriv.mechanisms.whole_numbers.CHUNK", 64)
     assert np.array_equal(pack_integers(numbers, 13), whole)
     assert np.array_equal(unpack_integers(whole, 13, 1003), numbers)
 

@@ -22,8 +22,7 @@ from clients.fedavg import FedAvgClient
 from clients.fedcad import CorrelatedState, FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
-from fedpriv.client.memory import FileStore, StaleRequest, read_memory
-from fedpriv.client.states import state_to_tensors, tensors_to_state
+from fedpriv.client.memory import FileStore, StaleRequest, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm

@@ -16,8 +16,8 @@ import torch
 from conftest import SMALL, Outcome, Run, page_of, result_of
 from safetensors.torch import load_file
 
+from fedpriv.client.memories import StateRows
 from fedpriv.client.memory import Answer, ClientMemory, ContextStore, Waiting
-from fedpriv.client.state_rows import StateRows
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import ResampledPartition

@@ -24,7 +24,8 @@ from forked import fork_server
 from omegaconf import OmegaConf
 
 from fedpriv.cli import running
-from fedpriv.client.memory import ClientMemory, ContextStore, Memories, between_rounds
+from fedpriv.client.memories import Memories, between_rounds
+from fedpriv.client.memory import ClientMemory, ContextStore
 from fedpriv.common.checksums import damage
 from fedpriv.common.command_line import FAILED, MISTAKE, guarded
 from fedpriv.common.errors import DataError, RunFailed, RunFolderError
