@@ -309,10 +309,10 @@ class Worker:
 
             if isinstance(trainer, VectorisedTrainer):
                 rows = [self._rows_of(client) for client in clients]
-                together, pixels = np.concatenate(rows), math.prod(self.data.dataset.shape)
+                together = np.concatenate(rows)
                 counts = [len(own) for own in rows]
                 done = trainer.train_rows(
-                    theta, counts, lambda places: self._normalised(together[places]), pixels, rngs, mu, drifts
+                    theta, counts, lambda places: self._normalised(together[places]), self._pixels, rngs, mu, drifts
                 )
                 return done.updates, done.losses
         starts, pulls = theta.expand(len(clients), -1), drifts if drifts is not None else [None] * len(clients)
@@ -321,6 +321,11 @@ class Worker:
         found = trainer.train_all([Training(*part) for part in parts])
         losses = torch.tensor([result.loss for result in found], dtype=torch.float64)
         return torch.stack([result.update for result in found]), losses
+
+    @cached_property
+    def _pixels(self) -> int:
+        """Numbers that the model reads of a picture."""
+        return math.prod(self.data.dataset.shape)
 
     @cached_property
     def _counts(self) -> np.ndarray:

@@ -205,7 +205,7 @@ class VectorisedTrainer(SequentialTrainer):
 
     def _portions(self, clients: Sequence[T], pixels: int) -> Iterator[Sequence[T]]:
         """Groups of clients that are computed together; ``pixels``: of a batch."""
-        size = max(FEWEST, NUMBERS[self.model.theta.device.type] // (self.model.layout.num_parameters + pixels))
+        size = max(FEWEST, NUMBERS[self.model.theta.device.type] // (self.model.theta.numel() + pixels))
         for start in range(0, len(clients), size):
             yield clients[start : start + size]
 
