@@ -43,7 +43,7 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.replies import train_content
 from fedpriv.common.sum_graph import graph_of
-from fedpriv.mechanisms.noise import noise_source
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.residues import add_residues, pack_residues, packed_size, to_residues, unpack_residues
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.secure_sum.collector import Collector
@@ -121,7 +121,7 @@ class Measurement:
         vector = torch.full((self.case.size,), self.case.size**-0.5, dtype=torch.float64)
         seconds, adding = [], []
         for client in range(1 if self.case.size > 10**6 else MEASURED):
-            noise = noise_source("seeded", "bench", client)
+            noise = SeededNoise("bench", client)
             taken, self.packed = timed(
                 lambda noise=noise: pack_residues(  # type: ignore[misc]
                     to_residues(self.grid.whole_numbers(vector, [], signs, noise).numpy(), bits), bits

@@ -25,7 +25,6 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
-from fedpriv.mechanisms.noise import noise_source
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian, Threat
 from fedpriv.privacy.matrix_events import round_events
 from fedpriv.server.nodes import ClientGrid
@@ -90,7 +89,7 @@ class DPFTRL(FederatedStrategy):
         parts = (clip(torch.from_numpy(reply.release), self.options.clip_norm) for reply in replies)
         total = exact_sum(parts, like, std)
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
-        noise = noise_source(self.population.rng, *key)  # type: ignore[arg-type]
+        noise = self.population.noise(*key)
         _, used = self.mechanism.release(total, noise)
         self.current.figures["server_noise_norm"] = std * theta.size**0.5  # of what this round adds to it
         if (event := self.price()) is not None:

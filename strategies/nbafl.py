@@ -17,7 +17,6 @@ import numpy as np
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import NbAFLOptions
-from fedpriv.mechanisms.noise import noise_source
 from fedpriv.server.strategy import FederatedStrategy
 
 
@@ -45,7 +44,7 @@ class NbAFL(FederatedStrategy):
         if self.std == 0:
             return super().aggregate(theta, replies)
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
-        noise = noise_source(self.population.rng, *key)  # type: ignore[arg-type]
+        noise = self.population.noise(*key)
         drawn = noise.normal(theta.size, self.std).numpy()
         self.current.figures["server_noise_norm"] = float(np.linalg.norm(drawn))
         if not self.optimizer.plain:  # what an optimizer sees has all of its noise

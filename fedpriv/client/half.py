@@ -15,7 +15,7 @@ from fedpriv.client.method import Method
 from fedpriv.common.messages import TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, noise_source
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.mechanisms.per_example import ClippedSum
 from fedpriv.privacy.events import Entry
 from fedpriv.training.flat_model import Exchange
@@ -85,7 +85,11 @@ class Half(Method):
         """The one source of noise of this participation for a purpose. client: of whom, where several take part."""
         site = self._site()
         who = site.client if client is None else client
-        return noise_source(site.rng, site.seed, who, request.round, request.attempt, purpose)  # type: ignore[arg-type]
+        if site.rng == "seeded":
+            return SeededNoise(site.seed, who, request.round, request.attempt, purpose)
+        from fedpriv.mechanisms.secure_noise import SecureNoise  # cryptography: only where it is needed
+
+        return SecureNoise()
 
     @final
     @property

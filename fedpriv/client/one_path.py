@@ -95,9 +95,8 @@ class _Group:
 class Participation:
     """Clients of one process that take part in an exchange of a round.
 
-    kind: the method, of no client yet; make: see `MakeMethod`; num_examples: the declared counts; train, clip: see
-    `Train`, `Clip`; apart: whether every client is a computation of its own; alike: whether equal requests have equal
-    prices, which are then asked for once in a round.
+    kind: the method, of no client yet; num_examples: the declared counts; make, train, clip: see the types above; apart:
+    whether each client is computed alone; alike: whether equal requests cost the same, so that one price is enough.
     """
 
     def __init__(

@@ -15,7 +15,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -309,17 +308,6 @@ class CohortNoise(NoiseSource):
         if first != len(self.sources):
             raise ValueError(f"a draw {list(as_size(shape))} for {len(self.sources)} clients")
         return tuple(rest)
-
-
-def noise_source(rng: Literal["seeded", "secure"], *key: int | str) -> NoiseSource:
-    """The source that `privacy.rng` names; the key addresses seeded noise and is ignored by secure noise."""
-    if rng == "seeded":
-        return SeededNoise(*key)
-    if rng == "secure":
-        from fedpriv.mechanisms.secure_noise import SecureNoise  # cryptography is loaded only where needed
-
-        return SecureNoise()
-    raise ValueError(f"rng must be seeded or secure, got {rng!r}")
 
 
 def encode_key(*key: int | str) -> bytes:

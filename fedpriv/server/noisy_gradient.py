@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import NoisyGradientOptions
-from fedpriv.mechanisms.noise import NoiseSource, noise_source
+from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
 from fedpriv.server.gradient import GradientServer
@@ -67,7 +67,7 @@ class NoisyGradientServer(GradientServer):
     def own_noise(self) -> NoiseSource:
         """The server's, of this round."""
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
-        return noise_source(self.population.rng, *key)  # type: ignore[arg-type]
+        return self.population.noise(*key)
 
     def noisy_mean(
         self, sent: Iterable[Tensor], size: int, clip_norm: float, multiplier: float, noise: NoiseSource

@@ -13,6 +13,7 @@ import numpy as np
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.messages import FloatVector, Refused
 from fedpriv.common.replies import Reply
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.privacy.events import Entry, Event
 from fedpriv.training.flat_model import Exchange
 
@@ -76,6 +77,14 @@ class Population:
     classes: int = 0  # of the model; 0: not known
     options_digest: bytes = bytes(32)  # of the run's options that decide a release
     colluders: int = 0  # of a secure sum
+
+    def noise(self, *key: int | str) -> NoiseSource:
+        """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""
+        if self.rng == "seeded":
+            return SeededNoise(*key)
+        from fedpriv.mechanisms.secure_noise import SecureNoise  # cryptography: only where it is needed
+
+        return SecureNoise()
 
     @property
     def over_selects(self) -> bool:

@@ -113,10 +113,10 @@ def length_kept(patch: Patch) -> None:
 
 
 def key_without(client: bool) -> Callable[[Patch], None]:
-    def source(rng: str, seed: int, number: int, *rest: Any) -> NoiseSource:
+    def source(seed: int, number: int, *rest: Any) -> NoiseSource:
         return SeededNoise(seed, *rest) if client else SeededNoise(seed, number)
 
-    return lambda patch: patch.setattr(fedpriv.client.half, "noise_source", source)
+    return lambda patch: patch.setattr(fedpriv.client.half, "SeededNoise", source)
 
 
 def answers_only_with_an_update(patch: Patch) -> None:

@@ -29,6 +29,7 @@ from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.events import Entry, PoissonGaussian
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.runs.planning import with_target
+from fedpriv.server.round import Population
 
 Patch = pytest.MonkeyPatch
 
@@ -189,7 +190,7 @@ def key_without_the_round(patch: Patch) -> None:
 
 
 def one_key(patch: Patch) -> None:
-    patch.setattr(dpftrl, "noise_source", lambda *key: SeededNoise(1))
+    patch.setattr(Population, "noise", lambda self, *key: SeededNoise(1))
 
 
 def tenth_of_the_rows(patch: Patch) -> None:

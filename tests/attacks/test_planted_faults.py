@@ -160,10 +160,10 @@ def bare(index: int) -> Callable[[Patch], None]:
 
 
 def reused(patch: Patch) -> None:
-    def source(rng: str, seed: int, client: int, server_round: int, *rest: Any) -> NoiseSource:
+    def source(seed: int, client: int, server_round: int, *rest: Any) -> NoiseSource:
         return SeededNoise(seed, client, server_round - server_round % 2, *rest)
 
-    patch.setattr(fedpriv.client.half, "noise_source", source)
+    patch.setattr(fedpriv.client.half, "SeededNoise", source)
 
 
 def reused_turned(patch: Patch) -> None:
@@ -181,7 +181,7 @@ def reused_turned(patch: Patch) -> None:
 
 
 def same_key(patch: Patch) -> None:
-    patch.setattr(fedpriv.client.half, "noise_source", lambda rng, seed, client, *rest: SeededNoise(seed, *rest))
+    patch.setattr(fedpriv.client.half, "SeededNoise", lambda seed, client, *rest: SeededNoise(seed, *rest))
 
 
 def wrong_sensitivity(patch: Patch) -> None:

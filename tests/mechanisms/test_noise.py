@@ -31,7 +31,6 @@ from fedpriv.mechanisms.noise import (
     encode_key,
     fine_step,
     grid_step,
-    noise_source,
 )
 from fedpriv.mechanisms.secure_noise import SecureNoise
 
@@ -49,7 +48,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["seeded", "secure"])
 def noise(request: pytest.FixtureRequest, fixed_keys: None) -> NoiseSource:
-    return noise_source(request.param, 2024, "statistics")
+    return SeededNoise(2024, "statistics") if request.param == "seeded" else SecureNoise()
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------
@@ -106,11 +105,6 @@ def test_registry_refuses_a_second_use_of_a_key() -> None:
     with registry:
         SeededNoise(1, 2, 3, 0, "update")
     assert len(registry.keys) == 1
-
-
-def test_an_unknown_source_is_refused() -> None:
-    with pytest.raises(ValueError, match="seeded or secure"):
-        noise_source("fast", 1)  # type: ignore[arg-type]
 
 
 # --- statistics of both sources -----------------------------------------------------------------------------------
