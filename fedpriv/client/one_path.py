@@ -95,7 +95,7 @@ class _Group:
 class Participation:
     """Clients of one process that take part in an exchange of a round.
 
-    kind: the method, of no client yet; num_examples: the declared counts; make, train, clip: see the types above; apart:
+    kind: the method, of no client yet; num_examples: declared counts; make, train, clip: see the types above; apart:
     whether each client is computed alone; alike: whether equal requests cost the same, so that one price is enough.
     """
 
