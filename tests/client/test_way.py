@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord
 
-from fedpriv.common.messages import pack_vector
+from fedpriv.client.memory import ContextStore
+from fedpriv.client.one_path import Asked
+from fedpriv.common.messages import CLIP_NORM, Request, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.engines.adapter import make_apps
@@ -104,3 +106,27 @@ def test_an_updates_way_does_not_grow(strategy: str) -> None:
 def test_the_way_of_a_share_in_a_secure_sum_does_not_grow(strategy: str) -> None:
     files = crossed(strategy, "sequential", *PROTOCOL)
     assert len(files) <= MOST_IN_PROTOCOL[strategy], sorted(files)
+
+
+def test_a_price_is_shared_by_clients_that_declare_the_same_count_only() -> None:
+    """DP-SGD's sampling rate is H / n_k, each client's own."""
+    four = ("num_clients=4", "clients_per_round=4", "local.batch_size=5", "engine.trainer=sequential")
+    config = compose(["strategy=dpsgd", *SMALL, *four, "partition=dirichlet", "partition.alpha=1"])
+    worker = adopt(config, Worker(config))
+    server, grid = make_strategy(config, worker), InProcessGrid(config, make_apps(config)[1])
+    messages = server.configure_train(1, pack_vector(worker.initial_parameters()), ConfigRecord(), grid)
+    assert all(reply.has_content() for reply in grid.send_and_receive(messages))
+    rates = {entry.client: entry.event.sampling_rate for entry in grid.collect_entries(range(4))}  # type: ignore[attr-defined]
+    assert rates == {client: min(1.0, 5 / worker.num_examples(client)) for client in range(4)}
+    assert len(set(rates.values())) > 1
+
+
+def test_what_a_participation_takes_from_its_request_stays_its_own() -> None:
+    config = compose(["strategy=fedldp", *SMALL, "strategy.server.clipping=quantile"])
+    worker = adopt(config, Worker(config))
+    grid = InProcessGrid(config, make_apps(config)[1])
+    request = Request(1, 0, {CLIP_NORM: 2 * worker.method_of(1).clip_norm})  # type: ignore[attr-defined]
+    method = worker.half([Asked(0, ContextStore(grid.context_of(0)), request)])
+    method.prepare(request)
+    assert method.clip_norm == 2 * worker.method_of(1).clip_norm  # type: ignore[attr-defined]
+    assert method.site is not None and worker.method_of(1).site is None
