@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from fedpriv.common.errors import OptionError
 
+#: Whose code computes something that two libraries can.
+Library = Literal["fedpriv", "opacus"]
+
 #: Bounds below this could be rounded in float32 to something longer than they are.
 SMALLEST = 1e-6
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.options import AttackConfig, OperationsConfig, Options, TrackingConfig
+from fedpriv.config.options import AttackConfig, Library, OperationsConfig, Options, TrackingConfig
 from fedpriv.config.strategy_options import StrategyConfig, without_what_is_younger
 
 # --- data ------------------------------------------------------------------------------------------------
@@ -180,6 +180,7 @@ class LocalConfig(Options):
     lr: float = Field(gt=0, description="learning rate of local SGD")
     momentum: float = Field(ge=0, lt=1, description="momentum of local SGD, reset every round")
     sampler: Literal["shuffle", "poisson"] = Field(description="how batches are drawn")
+    clipping: Library = Field(default="fedpriv", description="whose formulas give the gradients of single examples")
 
 
 #: What can be planned to go wrong; `fedpriv.engines.faults` says what each of them does.
@@ -261,6 +262,7 @@ class PrivacyConfig(Options):
         default=None, description="against whom target_epsilon is met (null: the method's own observer)"
     )
     rng: Literal["seeded", "secure"] = Field(description="noise: repeatable, or from the operating system's keys")
+    accountant: Library = Field(default="fedpriv", description="opacus: one more figure beside ours, for comparison")
 
 
 class EvaluateConfig(Options):
@@ -346,16 +348,17 @@ class Config(Options):
         are found by a digest of this.
         """
         content = self.to_dict()
+        for group, name in (("local", "clipping"), ("privacy", "accountant")):
+            if content[group][name] == "fedpriv":
+                content[group].pop(name)
         without_what_is_younger(content["strategy"])
         return content
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the result (not of where files lie, nor of who looks on)."""
         content = self.identity()
-        content.pop("run_dir")
-        content.pop("attack")
-        content.pop("operations")
-        content.pop("tracking")
+        for group in ("run_dir", "attack", "operations", "tracking"):
+            content.pop(group)
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -375,6 +378,3 @@ def _check_hub(dataset: DatasetConfig) -> None:
 
 #: A part of a name on the hub: no way out of a folder.
 HUB_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
-
-
-# --- errors in words -------------------------------------------------------------------------------------

@@ -74,6 +74,19 @@ class FrozenGradient:
         many = torch.func.vmap(self.graph, in_dims=(None, None, 0, 0))  # without random numbers
         return lambda module, images, labels: many(*self._tensors(module), images, labels)
 
+    def singly(self) -> Callable[[nn.Module, Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]:
+        """As `mapped`, one picture after the other."""
+
+        def gradients(module: nn.Module, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+            found = [self.single(module, image, label) for image, label in zip(images, labels, strict=True)]
+            shapes = {name: value.shape for name, value in tensors_of(module)[0].items()}
+            stacked = {
+                name: torch.stack([dense(own[name]).view(shape) for own, _ in found]) for name, shape in shapes.items()
+            }
+            return stacked, torch.stack([loss for _, loss in found])
+
+        return gradients
+
     def _tensors(self, module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         trained, others = tensors_of(module)
         return trained, others | self.buffers
@@ -113,6 +126,11 @@ class FrozenGradient:
         random = any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
         alone = random or any("as_strided" in node.target._schema.name for node in nodes)
         return cls(graph, {name: value.detach().clone() for name, value in module.named_buffers()}, random, alone)
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """As one vector."""
+    return (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
 
 
 def tensors_of(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -59,7 +59,7 @@ from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import DRIFT, KINDS, Trace, add_rows, squared_lengths, without
-from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, tensors_of
+from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 
 #: Share of the bound reserved for rounding: of norms, of the sum, and of moving the sum onto the noise's grid.
@@ -115,7 +115,8 @@ class ClippedSum:
 class PerExampleGradients:
     """Clipped sums of the per-example gradients of cross-entropy for one model.
 
-    mode: ``bookkeeping``, ``vmap``, ``singly``, or None: the first of these that the model admits. That it gives the
+    mode: ``bookkeeping``, ``vmap``, ``singly``, or None: the first of these that the model admits; or ``opacus``
+    (`fedpriv.mechanisms.opacus_gradients`), for models that admit book-keeping. That it gives the
     model's own gradients is looked at on random pictures (never on the client's) at random parameters; that no example
     moves the sum by more than the bound is proved, and rests on no look. physical: number of
     examples computed at a time, None: ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, from the
@@ -130,7 +131,7 @@ class PerExampleGradients:
         self._parameters = list(module.parameters())
         self._size = sum(parameter.numel() for parameter in self._parameters)
         self._steps: Rowwise | None = None
-        self._many: Callable[..., Any] | None = None  # computes a frozen gradient for several examples
+        self._many: Callable[..., Any] | None = None  # gradients of several examples, formed
 
     def settle(self, shape: Sequence[int], device: torch.device) -> None:
         """Chooses the method, at the module's present parameters rather than at ones that the server chose.
@@ -205,6 +206,8 @@ class PerExampleGradients:
         random = torch.Generator().manual_seed(0)
         images = torch.randn(3, *shape, generator=random).to(device)
         labels = torch.zeros(3, dtype=torch.long, device=device)
+        if self.mode == "opacus":
+            return self._settle_opacus(images, labels)
         if self.mode in (None, "bookkeeping"):
             try:
                 return self._settle_bookkeeping(images, labels)
@@ -243,18 +246,30 @@ class PerExampleGradients:
             trace.add_weighted_sum(torch.ones_like(norms), total)
             _compare(norms, total, self._single_gradients(images, labels)[rows])
 
+    def _settle_opacus(self, images: Tensor, labels: Tensor) -> None:
+        """Raises `OptionError` for a model of which independence is not proved."""
+        from fedpriv.mechanisms.opacus_gradients import OpacusGradients
+
+        try:
+            self._many = OpacusGradients(self.module)
+            self._compare_formed(images, labels)
+            self._choose_block(images, labels, self._size)
+        except (NotRowwise, _Differs) as reason:
+            words = f"Opacus' formulas need layers that keep a batch's examples apart for certain: {reason}"
+            raise OptionError("local.clipping", "opacus", f"{words}; allowed: fedpriv") from None
+
     def _settle_frozen(self, images: Tensor, labels: Tensor) -> None:
         """Raises `Unfit`, or `_Differs` where the model gives other gradients than it gave when it was frozen."""
         frozen = FrozenGradient.of(self.module, images[0], labels[0])
-        self._many, alone = _one_after_the_other(frozen), self.mode == "singly" or frozen.alone
+        self._many, alone = frozen.singly(), self.mode == "singly" or frozen.alone
         try:
-            self._compare_frozen(frozen, images, labels)
+            self._compare_formed(images, labels, frozen.random)
         except RuntimeError as error:  # an operation that fails on another picture
             raise Unfit(f"its steps fail on another picture ({type(error).__name__})") from None
         if not alone:
             singly, self._many = self._many, frozen.mapped()
             try:
-                self._compare_frozen(frozen, images, labels)
+                self._compare_formed(images, labels, frozen.random)
             except Exception:  # an operation that vmap does not know
                 self._many, alone = singly, True
         self.mode = "singly" if alone else "vmap"
@@ -263,12 +278,12 @@ class PerExampleGradients:
         else:
             self._choose_block(images, labels, self._size)
 
-    def _compare_frozen(self, frozen: FrozenGradient, images: Tensor, labels: Tensor) -> None:
+    def _compare_formed(self, images: Tensor, labels: Tensor, random: bool = False) -> None:
         """Raises `_Differs`; where random numbers are drawn, there is nothing to compare with."""
         with self._elsewhere():
             rows = [part.flatten(1) for part in self._gradients(images, labels)[0].values()]
             found = torch.cat(rows, 1).double()
-            if not frozen.random:
+            if not random:
                 _compare(found.norm(dim=1), found.sum(0), self._single_gradients(images, labels))
 
     def _choose_block(self, images: Tensor, labels: Tensor, numbers: int) -> None:
@@ -318,7 +333,7 @@ class PerExampleGradients:
             trained = [parameter for parameter in self._parameters if parameter.requires_grad]
             own = dict(zip(map(id, trained), torch.autograd.grad(loss, trained, allow_unused=True), strict=True))
             parts = [(parameter, own.get(id(parameter))) for parameter in self._parameters]
-            found.append(torch.cat([torch.zeros_like(p).reshape(-1) if g is None else _dense(g) for p, g in parts]))
+            found.append(torch.cat([torch.zeros_like(p).reshape(-1) if g is None else dense(g) for p, g in parts]))
         return torch.stack(found)
 
     # --- book-keeping ------------------------------------------------------------------------------------
@@ -370,25 +385,6 @@ def _of_real(factors: Tensor, real: int) -> Tensor:
     """factors [b] with zeros for the block's padding."""
     factors[real:] = 0.0
     return factors
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    """As one vector."""
-    return (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
-
-
-def _one_after_the_other(frozen: FrozenGradient) -> Callable[[nn.Module, Tensor, Tensor], Any]:
-    """As `FrozenGradient.mapped`."""
-
-    def gradients(module: nn.Module, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        found = [frozen.single(module, image, label) for image, label in zip(images, labels, strict=True)]
-        shapes = {name: value.shape for name, value in tensors_of(module)[0].items()}
-        stacked = {
-            name: torch.stack([_dense(own[name]).view(shape) for own, _ in found]) for name, shape in shapes.items()
-        }
-        return stacked, torch.stack([loss for _, loss in found])
-
-    return gradients
 
 
 def _compare(norms: Tensor, total: Tensor, expected: Tensor) -> None:

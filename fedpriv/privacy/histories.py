@@ -136,7 +136,7 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
     if delta - paid <= 0:
         return bound
 
-    kinds = _coarsened(sampled)
+    kinds = coarsened(sampled)
     interval = 1e-3 if bound.epsilon > 5 else 1e-4 if bound.epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
     if len(kinds) > _PLD_FEW_KINDS:
         interval = min(1e-3, 5 * interval)  # seconds instead of half a minute, and below 2e-3 of epsilon
@@ -156,7 +156,7 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
     return Composed(epsilon, "pld") if epsilon < bound.epsilon else bound
 
 
-def _coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:
+def coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:
     """Many sigmas (a decaying noise) become at most `_PLD_KINDS`, each rounded DOWN, so that the cost is never
     underestimated.
     """

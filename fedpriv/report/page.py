@@ -35,6 +35,7 @@ from fedpriv.report.words import (
     further_audits,
     many,
     number,
+    opacus_figure,
     other_threats,
     pick,
     promise,
@@ -166,7 +167,7 @@ def _privacy_section(privacy: Mapping[str, Any]) -> dict[str, Any]:
         )
     spent = number(privacy.get("spent_so_far"))
     odometer = "what was really spent: an odometer reading, not a guarantee given beforehand"
-    rows += further_audits(privacy)
+    rows += [*further_audits(privacy), *opacus_figure(privacy)]
     place = next(index for index, row in enumerate(rows) if row.name == "audited")
     rows.insert(place, Figure("spent so far", figure(spent, "not recorded"), "the whole run", odometer, promise(spent)))
     infinite = math.inf in (number(privacy.get("verified_epsilon")), number(privacy.get("verified_at_claimed_scope")))

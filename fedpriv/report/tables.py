@@ -15,6 +15,7 @@ from fedpriv.report.words import (
     SCOPES,
     figure,
     number,
+    opacus_figure,
     other_threats,
     percent,
     pick,
@@ -86,7 +87,7 @@ def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     privacy = summary.get("privacy") or {}
     figures = [
         (f"{f.name} epsilon", f.value, f"{f.scope}; {f.detail}" if f.scope else f.detail)
-        for f in three_figures(privacy)
+        for f in (*three_figures(privacy), *opacus_figure(privacy))
     ]
     rounds = seconds(number(pick(summary, "timing", "median_round_s")))
     model = "global part with untrained personal layers" if untrained_layers(summary) else "global model"

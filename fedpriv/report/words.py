@@ -262,6 +262,21 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
     return Figure("audited", figure(value), SCOPES.get(scope, scope), detail, _at_best(value))
 
 
+def opacus_figure(privacy: Mapping[str, Any]) -> list[Figure]:
+    """The epsilon by Opacus' accountants, for comparison; empty where `privacy.accountant` did not ask for it."""
+    found = privacy.get("opacus")
+    if not isinstance(found, Mapping):
+        return []
+    rdp, prv = number(found.get("rdp")), number(found.get("prv"))
+    said = "; ".join(map(str, found.get("remarks") or []))
+    if rdp is None:
+        return [Figure("Opacus'", "no figure", "", said)]
+    which = "PRV accountant" if prv is not None else "RDP accountant"
+    detail = f"{found.get('library')}, {which}, {found.get('adjacency')}: for comparison, no verified bound"
+    detail += f"; by its RDP accountant {figure(rdp)}" * (prv is not None) + f". {said}" * bool(said)
+    return [Figure("Opacus'", figure(rdp if prv is None else prv), SCOPES["run"], detail)]
+
+
 def _said(audited: Mapping[str, Any]) -> str:
     """An audit's verdict; empty for a record without it."""
     return f". Verdict: {audited['verdict']}" if audited.get("verdict") else ""

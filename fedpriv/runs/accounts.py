@@ -9,10 +9,20 @@ from contextlib import contextmanager
 
 from fedpriv.client.build import make_client
 from fedpriv.config.schema import Config
-from fedpriv.privacy.composition import Budget, Verified, threats, verify
+from fedpriv.privacy.composition import Budget, Verified, guarantee_events, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
+from fedpriv.privacy.opacus_accounts import OpacusFigure, OpacusTotals
 from fedpriv.privacy.running_totals import RunningTotals
 from fedpriv.runs.folder import RunFolder
+
+
+def opacus_totals(config: Config) -> OpacusTotals | None:
+    """For releases of a run under its method's own threat; None where `privacy.accountant` does not ask for it."""
+    if config.privacy.accountant != "opacus":
+        return None
+    factor = config.client_options().get("factor", "identity")
+    words = f"Opacus composes independent noise, and this is correlated over rounds (strategy.client.factor={factor})"
+    return OpacusTotals(config.privacy.delta, None if factor == "identity" else words)
 
 
 class Accounts:
@@ -26,6 +36,7 @@ class Accounts:
         self.threat, self.seconds = make_client(config).threat, 0.0
         self.deployed = config.dataset.name == "on_nodes"
         self._running = RunningTotals(config.privacy.delta)  # under the method's own threat
+        self._opacus = opacus_totals(config)
         self._of_all: list[Event] = []  # what a trusted server released about every client
         self._verdict: Verified | None = None  # on the ledger as it is; None: not known, or no longer
 
@@ -63,6 +74,9 @@ class Accounts:
         if entries:
             self._verdict = None
         self._running.add((entry.client, entry.event) for entry in entries)
+        if self._opacus is not None:
+            clients = (entry.client for entry in entries)
+            self._opacus.add(zip(clients, guarantee_events(entries), strict=True))
         self._of_all += [entry.event for entry in entries if entry.client == EVERY_CLIENT]
 
     # --- what it comes to --------------------------------------------------------------------------------
@@ -81,6 +95,13 @@ class Accounts:
         """
         with self.timed():
             return self._running.maximum()
+
+    def by_opacus(self, tight: bool = True) -> OpacusFigure | None:
+        """What Opacus' accountants make of the ledger; None where `privacy.accountant` does not ask for it."""
+        if self._opacus is None:
+            return None
+        with self.timed():
+            return self._opacus.figure(tight)
 
     def verified(self) -> Verified:
         """The verdict on the ledger as it is, under the method's own threat."""

@@ -37,6 +37,7 @@ def plan_rows(config: Config) -> dict[str, str]:
         "claimed epsilon": claimed,
         "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
         f"{plan.accountant})",
+        **({} if plan.by_opacus is None else {"Opacus' epsilon": plan.by_opacus.words}),
         "threat model": f"{threat}, delta {config.privacy.delta:g}",
         **{
             f"and against {other.threat.observer}": f"{figure(other.verified_epsilon)} (median "

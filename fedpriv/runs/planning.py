@@ -27,6 +27,8 @@ from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose, compose_clients
 from fedpriv.privacy.events import Event, Threat
+from fedpriv.privacy.opacus_accounts import OpacusFigure
+from fedpriv.runs.accounts import opacus_totals
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Plan:
     bytes_down: int
     seconds: float
     trainer: str = ""  # why it is this one, in words
+    by_opacus: OpacusFigure | None = None
 
 
 def schedule(config: Config) -> NDArray[np.int64]:
@@ -78,6 +81,10 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         maximum, median, accountant = limit, min(median, limit), "filter"
         reasons = ("clients stop before privacy.max_epsilon is exceeded",)
     fewest, most = int(counts.min()), int(counts.max())
+    by_opacus = None
+    if (totals := opacus_totals(config)) is not None:
+        totals.add((kind, event) for kind, events in histories.items() for event in events)
+        by_opacus = totals.figure()
     return Plan(
         (fewest, most),
         client.threat,
@@ -89,6 +96,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         bytes_up,
         bytes_down,
         estimate_seconds(config, worker),
+        by_opacus=by_opacus,
     )
 
 

@@ -206,7 +206,7 @@ class Session:
         if score:
             self.best = max(score.accuracy, self.best or 0.0)
         epsilon = self.accounts.verified().maximum if last else self.accounts.epsilon_so_far()
-        row = metrics_row(current, score, epsilon)
+        row = metrics_row(current, score, epsilon, self.accounts.by_opacus(tight=False))
         self.folder.metrics.append(row)
         self.monitor.metrics.clients_stopped(len(self.stopped))
         ignored = sum(current.refused[kind] for kind in ("stale", "duplicate", "unasked"))

@@ -12,6 +12,7 @@ from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.config.schema import Config
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified
+from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.report.client_accuracy import PERSONAL, round_figures
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.planning import Plan
@@ -31,10 +32,12 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     privacy, client, found = config.privacy, make_client(config), accounts.verified()
     with accounts.timed():
         claim = client.claim(plan.participations[1], privacy.delta)
+    by_opacus = accounts.by_opacus()
     added = {} if config.strategy.secure_sum == "assumed" else {"secure_sum": config.strategy.secure_sum}
     return {
         **vars(client.threat),
         **added,
+        **({} if by_opacus is None else {"opacus": by_opacus.to_json()}),
         "delta": privacy.delta,
         "variant": privacy.variant,
         "claimed_epsilon": json_number(claim.epsilon) if claim else None,
@@ -65,7 +68,9 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     }
 
 
-def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str, Any]:
+def metrics_row(
+    current: Round, score: Score | None, epsilon: float, by_opacus: OpacusFigure | None = None
+) -> dict[str, Any]:
     """One line of metrics.jsonl."""
 
     def mean(name: str) -> float | None:
@@ -98,6 +103,7 @@ def metrics_row(current: Round, score: Score | None, epsilon: float) -> dict[str
         "clipped_norm": mean("clipped_norm"),
         "noise_norm": mean("noise_norm"),
         "epsilon_so_far": json_number(epsilon),
+        **({} if by_opacus is None else {"opacus_rdp_so_far": by_opacus.to_json()["rdp"]}),
         "figures": current.figures,
         "errors": {str(client): text for client, text in sorted(current.errors.items())},
     }

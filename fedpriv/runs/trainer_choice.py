@@ -85,6 +85,8 @@ def _why_not(config: Config, worker: Worker) -> str | None:
     """What besides the model forbids vectorised training, in words."""
     if config.engine.name == "flower":
         return "engine=flower gives every client a message of its own, one at a time"
+    if config.local.clipping == "opacus":
+        return "local.clipping=opacus clips client by client: its formulas know one set of parameters"
     if client_class(config).traits.clips_examples and not _by_hand(config, worker):
         return f"per-example gradients of model={config.model.name} are clipped client by client"
     return None

@@ -248,7 +248,8 @@ class SequentialTrainer:
         Raises `OptionError` for a model whose examples' gradients cannot be told apart for certain.
         """
         if self._per_example is None:
-            found = PerExampleGradients(self.model.module, block=block_for(self.config.batch_size))
+            mode = "opacus" if self.config.clipping == "opacus" else None
+            found = PerExampleGradients(self.model.module, mode, block=block_for(self.config.batch_size))
             found.settle(shape, self.model.theta.device)
             self._per_example = found
         return self._per_example

@@ -208,7 +208,7 @@ def test_any_scales_of_the_layers(scales: list[float], name: str, alone: bool) -
 # --- who else is in the batch ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["bookkeeping", "vmap", "cohort"])
+@pytest.mark.parametrize("mode", ["bookkeeping", "vmap", "opacus", "cohort"])
 def test_an_example_changes_nothing_of_the_others(mode: str) -> None:
     """Another number of rows is another kernel; weights that cancel on a constant picture make its last bits all that
     there is, so that every other example's gradient would turn.
@@ -248,7 +248,7 @@ def test_an_example_changes_nothing_of_the_others(mode: str) -> None:
 # --- the sum's own rounding ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["bookkeeping", "vmap", "cohort"])
+@pytest.mark.parametrize("mode", ["bookkeeping", "vmap", "opacus", "cohort"])
 def test_one_among_thousands_moves_the_sum_by_no_more_than_the_bound(mode: str) -> None:
     """All gradients point the same way, so that the sum is long and its last bits are coarse."""
     module, examples = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 6000

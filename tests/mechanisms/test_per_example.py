@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from reference.per_example import clipped_sum
 from torch import Tensor, nn
 
+from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
 from fedpriv.mechanisms.per_example import KEPT_BACK, PerExampleGradients, clip_factors
 from fedpriv.training.models import build_model
@@ -159,6 +162,45 @@ def test_the_model_is_left_alone() -> None:
     assert not any(layer._forward_hooks for layer in model.module.modules())
 
 
+LAYERS = {
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5, bias=False), nn.Tanh(), nn.Linear(5, 10)),
+    "conv": lambda: nn.Sequential(nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(48, 10)),
+    "conv of many channels": lambda: nn.Sequential(
+        nn.Conv2d(1, 64, 5, dilation=1, bias=False), nn.Conv2d(64, 64, 3), nn.Flatten(), nn.Linear(256, 10)
+    ),
+    "group norm": lambda: nn.Sequential(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(256, 10)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_opacus_formulas_give_our_sums_for_every_kind_of_layer(name: str) -> None:
+    torch.manual_seed(3)
+    model, (images, labels) = LAYERS[name](), batch((1, 8, 8), 11)
+    ours = PerExampleGradients(model, "bookkeeping").clipped_sum(images, labels, 1.0)
+    theirs = PerExampleGradients(model, "opacus").clipped_sum(images, labels, 1.0)
+    assert int((ours.norms > 1).sum()) > 0, "something is clipped"
+    assert torch.allclose(ours.norms, theirs.norms, rtol=1e-5) and theirs.loss == pytest.approx(ours.loss, rel=1e-6)
+    assert float((ours.total - theirs.total).norm()) <= 1e-5 * float(ours.total.norm())
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.LayerNorm([2, 8, 8]), nn.Flatten(), nn.Linear(128, 10)), "1 is"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(128, 10)), "BatchNorm2d"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Embedding(3, 10)), "2 is Embedding"),
+        (lambda: Mixing(), "mean.* keep to its rows"),
+        (lambda: Tied(), "body.weight is used outside"),
+    ],
+)
+def test_opacus_formulas_are_refused_where_independence_is_not_proved(
+    kind: Callable[[], nn.Module], words: str
+) -> None:
+    with pytest.raises(OptionError, match=f"local.clipping=opacus.*{words}.*allowed: fedpriv"):
+        PerExampleGradients(kind(), "opacus").clipped_sum(*batch((1, 8, 8), 2), 1.0)
+
+
 def test_opacus_says_the_same() -> None:
     from opacus.grad_sample import GradSampleModule
 
@@ -183,7 +225,7 @@ def _extreme(scale_in: float, logit: float) -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("mode", ["bookkeeping", "vmap"])
+@pytest.mark.parametrize("mode", ["bookkeeping", "vmap", "opacus"])
 @pytest.mark.parametrize("bound", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1.0, 1e12, 1e17, 1e30, 1e38])

@@ -76,7 +76,7 @@ def test_a_history_that_was_not_refined_keeps_its_cheaper_bound(monkeypatch):
 def test_coarsened_sigmas_are_never_larger(monkeypatch):
     monkeypatch.setattr(histories_module, "_PLD_KINDS", 8)
     sampled = [(poisson(2.0 * 0.99**step, rate=0.01 + step / 1e4), 1 + step) for step in range(37)]
-    coarse = histories_module._coarsened(sampled)
+    coarse = histories_module.coarsened(sampled)
     assert len(coarse) <= 8 and sum(count for _, count in coarse) == sum(count for _, count in sampled)
     spread = sorted(event.multiplier for event, count in coarse for _ in range(count))
     true = sorted(event.multiplier for event, count in sampled for _ in range(count))
