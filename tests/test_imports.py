@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from importlib.metadata import packages_distributions
+from typing import Any
 
 import pytest
 
@@ -238,3 +242,39 @@ def test_a_planted_circle_is_seen(late: str) -> None:
     texts = {"a": "", "a.x": late, "a.y": "from a.z import g\ndef f(): ...", "a.z": "import a.x", "a.w": "import a.x"}
     assert circles(module_graph(texts)) == [["a.x", "a.y", "a.z"]]
     assert circles(module_graph(texts | {"a.z": ""})) == []
+
+
+# --- libraries ----------------------------------------------------------------------------------------------------
+
+#: Declared without an import: why.
+NOT_IMPORTED = {"hydra-joblib-launcher": "Hydra's plug-in, chosen by hydra/launcher=joblib"}
+#: Imported without being declared: why.
+NOT_DECLARED = {
+    "pandas": "a table of a run's metrics where it is there, a list of dicts where not",
+    "ray": "flwr[simulation]",
+}
+
+
+def _plain(name: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", name)[0].lower().replace("_", "-").replace(".", "-")
+
+
+def undeclared_and_unused(project: Mapping[str, Any], texts: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Distributions that the product imports and does not declare, and runtime dependencies that it never imports."""
+    runtime = set(map(_plain, project["dependencies"]))
+    optional = {_plain(name) for names in project["optional-dependencies"].values() for name in names}
+    tops = {name.partition(".")[0] for module, text in texts.items() for name in imported(text, module)}
+    homes = packages_distributions()
+    theirs = {top: set(map(_plain, homes.get(top, [top]))) for top in tops - {*sys.stdlib_module_names, *FOLDERS}}
+    unknown = {top for top, names in theirs.items() if not names & (runtime | optional | NOT_DECLARED.keys())}
+    return unknown, runtime - set().union(*theirs.values()) - NOT_IMPORTED.keys()
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = read_all()
+    assert undeclared_and_unused(project, texts) == (set(), set())
+    listed = {_plain(line) for line in (ROOT / "requirements.in").read_text().splitlines() if line[:1].isalpha()}
+    assert set(map(_plain, project["dependencies"])) <= listed, "make lock would forget them"
+    planted = {**project, "dependencies": [*project["dependencies"], "torchmetrics~=1.9"]}
+    assert undeclared_and_unused(planted, texts | {"fedpriv.x": "import pytest"}) == ({"pytest"}, {"torchmetrics"})
