@@ -146,14 +146,14 @@ def check_budget(config: Config) -> None:
 
 
 def check_model(config: Config, worker: Worker) -> None:
-    """Raises `OptionError` for a model whose examples' gradients cannot be told apart for certain, where they are
-    clipped one by one: one's own, or any by Opacus' formulas.
+    """Raises `OptionError` for Opacus' formulas where no examples' gradients are clipped, and for a model of one's own
+    whose examples' gradients cannot be told apart for certain, where they are clipped one by one.
     """
-    by_opacus, clips = config.local.clipping == "opacus", client_class(config).traits.clips_examples
-    if by_opacus and not clips:
+    clips = client_class(config).traits.clips_examples
+    if config.local.clipping == "opacus" and not clips:
         words = f"{config.strategy.name} clips no gradients of single examples; allowed: fedpriv"
         raise OptionError("local.clipping", "opacus", words)
-    if clips and (by_opacus or config.model.name == "custom"):
+    if config.model.name == "custom" and clips:
         worker.trainer.per_example(worker.data.dataset.shape)
 
 
