@@ -1,4 +1,4 @@
-"""Which looks a paper's cells take: seeds are added where they may decide something (`fedpriv.studies.looks`)."""
+"""Which looks a paper's cells take: seeds are added where they may decide something (`fedpriv.studies.evidence`)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from fedpriv.studies.carrying_out import Failure
+from fedpriv.studies.carrying_out import Failure, Runs
 from fedpriv.studies.experiments import Best, Place, Planned
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.reproduction import Measured, best_of_searches
 from fedpriv.studies.results import RunRecord
 from fedpriv.studies.spec import Reproduction, Scale
 
-#: Jobs in, what became of each out; the words say which stage of the study they are.
-Do = Callable[[str, Sequence[Job]], Mapping[Job, RunRecord | Failure]]
 #: Cell -> the look that it takes, counted from 1.
 Looks = Mapping[Place, int]
 
@@ -25,22 +23,18 @@ class Study:
     a claim that waits. What is decided, and what comes next, follows from the runs that are there and from nothing
     else: a study that was killed goes on as one that was not, and a second call finds the same.
 
-    made: whether a job's run is there already. may_run: whether others are made. why: claim -> what ended its looks,
-    where it still waits. failures: of all jobs.
+    why: claim -> what ended its looks, where it still waits.
     """
 
     paper: Reproduction
     scale: Scale
     make_plan: Callable[..., Planned]
-    do: Do
-    made: Callable[[Job], bool]
+    runs: Runs
     seeds: int | None
-    may_run: bool = True
     taken: dict[Place, int] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     planned: Planned = field(init=False)
     best: Best = field(init=False)
-    results: dict[Job, RunRecord | Failure] = field(default_factory=dict)
 
     def go(self) -> None:
         self.planned = self.make_plan()
@@ -52,11 +46,7 @@ class Study:
 
     @property
     def measured(self) -> Measured:
-        return Measured(self.paper, self.planned, self.results, self.scale, self.seeds)
-
-    @property
-    def failures(self) -> list[Failure]:
-        return [result for result in self.results.values() if isinstance(result, Failure)]
+        return Measured(self.paper, self.planned, self.runs.made, self.scale, self.seeds)
 
     def _take(self, more: Looks) -> None:
         """Carries these looks out. A look counts where all of its runs are there, whoever asked for them: cells may
@@ -76,11 +66,10 @@ class Study:
         return {place: len(self.measured.looks(place[0])) for place in self.planned.jobs}
 
     def _do(self, jobs: Sequence[Job], stage: str = "") -> None:
-        """Each is tried once in a call."""
-        self.results |= self.do(self.paper.paper + stage, [job for job in jobs if job not in self.results])
+        self.runs.do(f"{self.paper.paper}{stage} scale={self.scale}", jobs)
 
     def _is_there(self, job: Job) -> bool:
-        return isinstance(self.results.get(job), RunRecord) or self.made(job)
+        return isinstance(self.runs.made.get(job), RunRecord) or self.runs.find(job) is not None
 
     def _next(self) -> Looks:
         """The next look of the cells of those claims that wait, may have it, and have the fewest seeds: what these find
@@ -109,9 +98,9 @@ class Study:
         if any(look > len(self.measured.looks(table)) for (table, _, _), look in more.items()):
             return "all looks are taken"
         jobs = (job for place, planned in self._plan(more).jobs.items() if place in more for job in planned)
-        if failed := next((one for job in jobs if isinstance(one := self.results.get(job), Failure)), None):
+        if failed := next((one for job in jobs if isinstance(one := self.runs.made.get(job), Failure)), None):
             return f"the next look failed ({failed.words})"
-        return self._too_dear(more) or ("" if self.may_run else "the next look has not been run")
+        return self._too_dear(more) or ("" if self.runs.may_run else "the next look has not been run")
 
     def _too_dear(self, more: Looks) -> str:
         """Words, where at the pace of the runs before a table does not have the core-minutes for these looks."""
@@ -122,7 +111,7 @@ class Study:
             for cell in set(cells) & more.keys():
                 growth = looks[more[cell] - 1] / looks[more[cell] - 2]
                 factors |= {job: max(factors[job], growth) for job in self.planned.jobs[cell]}
-            known = ((one, factor) for job, factor in factors.items() if (one := self.results.get(job)))
+            known = ((one, factor) for job, factor in factors.items() if (one := self.runs.made.get(job)))
             needed = sum(one.seconds * factor for one, factor in known if isinstance(one, RunRecord))
             if needed > budget:
                 return f"with the next it would use {needed / 60:.3g} core-minutes, and {budget / 60:.3g} are allowed"

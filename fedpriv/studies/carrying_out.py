@@ -9,21 +9,22 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed, RunFolderError
-from fedpriv.common.files import write_atomic
+from fedpriv.common.files import locked, write_atomic
 from fedpriv.common.stopping import end_with_parent, stop
 from fedpriv.common.verbosity import VARIABLE
 from fedpriv.report.reading import read_run
 from fedpriv.report.words import number, pick
 from fedpriv.studies.job_kinds import FORMS, WORK
-from fedpriv.studies.jobs import Job, portable
+from fedpriv.studies.jobs import NO_RUNS, Job, portable
 from fedpriv.studies.provenance import arithmetic, here
 from fedpriv.studies.results import RunRecord, read_runs
 
@@ -47,27 +48,9 @@ def _read(file: Path) -> RunRecord | None:
         return None
 
 
-def restore(study: Path, folder: Path, durable: bool = True) -> list[RunRecord]:
-    """Before a study goes on: what its runs.jsonl holds is done, also where the jobs' own folders are gone, as in a
-    fresh checkout. What is marked there as superseded is not: its folder goes, and the job is carried out again.
-    durable=False: for a call that makes no run, and keeps the lines of runs.jsonl. Returns what these hold.
-    """
-    try:
-        records = read_runs(study)
-    except RunFolderError:  # none, or not to be read: the jobs are carried out
-        return []
-    for record in records:
-        there = _read(folder / record.name / RECORD_FILE)
-        if record.superseded is None and there is None:
-            _write(record, folder, durable)
-        elif record.superseded is not None and there == record.model_copy(update={"superseded": None}):
-            shutil.rmtree(folder / record.name)
-    return records
-
-
-def _write(record: RunRecord, folder: Path, durable: bool = True) -> None:
+def _write(record: RunRecord, folder: Path) -> None:
     (folder / record.name).mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / record.name / RECORD_FILE, record.model_dump_json() + "\n", durable)
+    write_atomic(folder / record.name / RECORD_FILE, record.model_dump_json() + "\n")
 
 
 def carry_out(job: Job, folder: Path) -> RunRecord:
@@ -141,49 +124,46 @@ class Failure:
     record: RunRecord | None = None
 
 
+#: A job, what became of it, how many are done, of how many.
+Told = Callable[[Job, RunRecord | Failure, int, int], None]
+
+
 def carry_out_all(
     jobs: Sequence[Job],
     folder: Path,
-    workers: int = 0,
-    told: Callable[[Job, RunRecord | Failure, int, int], None] = lambda job, result, done, of: None,
     pool: ProcessPoolExecutor | None = None,
+    told: Told = lambda job, result, done, of: None,
 ) -> dict[Job, RunRecord | Failure]:
-    """Every job's record, or why there is none; several at a time in processes of their own (workers=0: one per core;
-    1: in this process), or in those of ``pool`` (`process_pool`), which several calls may share: a process takes
-    seconds to start.
+    """Every job's record, or why there is none; several at a time in the processes of a `process_pool`, which several
+    calls may share (a process takes seconds to start), or one after another in this one.
 
-    told(job, result, how many are done, of how many) is called for each. A failure stops nothing else. An interruption
-    (KeyboardInterrupt) lets the jobs at work write their checkpoints and is raised again; a later call goes on.
+    ``told`` is called for each. A failure stops nothing else. An interruption (KeyboardInterrupt) lets the jobs at work
+    write their checkpoints and is raised again; a later call goes on.
     """
     jobs = list(dict.fromkeys(jobs))
     results: dict[Job, RunRecord | Failure] = {}
+
+    def done(job: Job, result: RunRecord | Failure) -> None:
+        results[job] = result
+        told(job, result, len(results), len(jobs))
+
     for job in jobs:
-        if (done := find(job, folder)) is not None:
-            results[job] = _result(job, done)
-            told(job, results[job], len(results), len(jobs))
+        if (record := find(job, folder)) is not None:
+            done(job, _result(job, record))
     waiting = [job for job in jobs if job not in results]
-    if not waiting:
-        return results
-    if workers == 1 and pool is None:
+    if pool is None:
         for job in waiting:
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-                results[job] = _attempt(job, folder)
-            told(job, results[job], len(results), len(jobs))
+                result = _attempt(job, folder)
+            done(job, result)
         return results
-    own = nullcontext(pool) if pool else process_pool(min(workers or os.cpu_count() or 1, len(waiting)))
-    with own as pool:
-        with _no_ctrl_c():
-            futures: dict[Future[RunRecord | Failure], Job] = {
-                pool.submit(_attempt_here, job, folder): job for job in waiting
-            }
-        while futures:
-            for future in wait(futures, return_when=FIRST_COMPLETED).done:
-                job = futures.pop(future)
-                try:
-                    results[job] = future.result()
-                except BrokenProcessPool as error:
-                    raise RunFailed("a worker process died (out of memory?); the same command goes on") from error
-                told(job, results[job], len(results), len(jobs))
+    with _no_ctrl_c():
+        futures = {pool.submit(_attempt_here, job, folder): job for job in waiting}
+    for future in as_completed(futures):
+        try:
+            done(futures[future], future.result())
+        except BrokenProcessPool as error:
+            raise RunFailed("a worker process died (out of memory?); the same command goes on") from error
     return results
 
 
@@ -260,3 +240,77 @@ def _attempt(job: Job, folder: Path) -> RunRecord | Failure:
             return Failure(job, str(error))
         except Exception as error:  # a mistake of ours in one job: the other hundred go on
             return Failure(job, f"{type(error).__name__}: {error}")
+
+
+# --- a study's jobs ----------------------------------------------------------------------------------------
+
+#: Where the jobs' own folders are, below the study's.
+RUNS = "runs"
+#: Of jobs: their records, or why there is none.
+Found = Mapping[Job, RunRecord | Failure]
+
+
+class Runs:
+    """The jobs of a paper or of boards. What runs.jsonl holds is done, also where the jobs' own folders are gone, as in
+    a fresh checkout; what is marked there as superseded is not: its folder goes, and the job is carried out again.
+
+    may_run=False: no run is made. What runs.jsonl holds counts, also what is marked there (without that file: what the
+    folders hold), and what needs no run is computed.
+    made: what each job that was asked for gave; it is tried once. lines: what runs.jsonl held.
+    """
+
+    def __init__(
+        self,
+        study: Path,
+        may_run: bool = True,
+        pool: ProcessPoolExecutor | None = None,
+        told: Callable[[str, Job, RunRecord | Failure, int, int], None] = lambda *_: None,
+    ) -> None:
+        self.folder, self.may_run, self.pool, self.told = study / RUNS, may_run, pool, told
+        self.made: dict[Job, RunRecord | Failure] = {}
+        try:
+            self.lines = read_runs(study)
+        except RunFolderError:  # none, or not to be read: the jobs are carried out
+            self.lines = []
+        self._known = {record.name: record for record in self.lines}
+        for record in self.lines if may_run else ():
+            there = _read(self.folder / record.name / RECORD_FILE)
+            if record.superseded is None and there is None:
+                _write(record, self.folder)
+            elif record.superseded is not None and there == record.model_copy(update={"superseded": None}):
+                shutil.rmtree(self.folder / record.name)
+
+    def find(self, job: Job) -> RunRecord | None:
+        if self.may_run or not self._known:
+            return find(job, self.folder)
+        record = self._known.get(job.name)
+        return record if record is not None and record.form == FORMS[job.kind] else None
+
+    def do(self, stage: str, jobs: Sequence[Job]) -> Found:
+        new = [job for job in dict.fromkeys(jobs) if job not in self.made]
+        if not self.may_run:
+            there = {job: self.find(job) for job in new}
+            self.made |= {
+                job: Failure(job, NOT_RUN) if one is None else _result(job, one) for job, one in there.items()
+            }
+            new = [job for job, one in there.items() if one is None and job.kind in NO_RUNS]
+        self.made |= carry_out_all(new, self.folder, self.pool, partial(self.told, stage))
+        return {job: self.made[job] for job in jobs}
+
+    def records(self, used: Sequence[RunRecord]) -> list[RunRecord]:
+        """What runs.jsonl is to hold: without may_run also the lines that nothing rests on."""
+        names = {record.name for record in used}
+        return [*used, *(record for record in self.lines if not self.may_run and record.name not in names)]
+
+
+NOT_RUN = "it has not been run yet"
+
+
+@contextmanager
+def study_runs(
+    study: Path, workers: int = 0, may_run: bool = True, told: Callable[..., None] = lambda *_: None
+) -> Iterator[Runs]:
+    """workers: processes (0: one per core; 1: this one). No two calls work in a folder at once."""
+    pool = nullcontext() if workers == 1 else process_pool(workers or os.cpu_count() or 1)
+    with locked(study / RUNS), pool as processes:
+        yield Runs(study, may_run, processes, told)

@@ -18,10 +18,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedpriv.common.files import save_figure
-from fedpriv.report.compare import spread
 from fedpriv.report.pictures import INK, PALETTE
 from fedpriv.report.plots import blank_figure, draw_line
 from fedpriv.report.words import figure as in_figures
+from fedpriv.studies.evidence import estimate
 from fedpriv.studies.experiments import Place
 from fedpriv.studies.reproduction import Measured
 from fedpriv.studies.results import Estimate, Figure, RunRecord
@@ -81,7 +81,7 @@ def lines(spec: FigureSpec, found: Measured) -> list[Line]:
     for row in spec.against or spec.rows or tuple(found.paper.tables[spec.table].rows):
         base = spec.against.get(row)
         one = shared[row] if base is None else _minus(shared[row], shared[base])
-        points = [(x, _estimate(seeds.values())) for x, seeds in sorted(one.items())]
+        points = [(x, estimate(seeds.values())) for x, seeds in sorted(one.items())]
         kept = tuple((x, cell) for x, cell in points if cell.mean is not None and abs(cell.mean) < math.inf)
         if kept:
             all_.append(Line(_label(spec, row, found), kept, tuple(_printed(spec, row, kept[-1][0], found))))
@@ -134,11 +134,6 @@ def _minus(one: Series, other: Series) -> Series:
     """Seed by seed, where both have a value."""
     both = {x: one[x].keys() & other[x].keys() for x in one.keys() & other.keys()}
     return {x: {seed: one[x][seed] - other[x][seed] for seed in seeds} for x, seeds in both.items() if seeds}
-
-
-def _estimate(values: Iterable[float]) -> Estimate:
-    found = spread(values)
-    return Estimate(n=found.n, mean=found.mean, std=found.std, half_width=found.half_width)
 
 
 def _printed(spec: FigureSpec, row: str, last: float, found: Measured) -> Iterable[tuple[float, float]]:
@@ -257,7 +252,7 @@ def _levels(spec: FigureSpec, found: Measured) -> Iterable[str]:
     for base in dict.fromkeys(spec.against.values()):
         own = sorted(compared(spec, found)[base].items())
         if own:
-            last, level = own[-1][0], _estimate(own[-1][1].values())
+            last, level = own[-1][0], estimate(own[-1][1].values())
             width = f" ± {level.half_width:.2g}" if level.half_width is not None else ""
             at = f"at {in_figures(last)}" if spec.kind == "lines" else f"in round {in_figures(last)}"
             label = found.paper.tables[spec.table].rows[base].label

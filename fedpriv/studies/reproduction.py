@@ -9,9 +9,9 @@ from typing import Literal
 
 from fedpriv.report.words import figure, number, pick
 from fedpriv.studies.carrying_out import Failure
+from fedpriv.studies.evidence import Sides
 from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.looks import Sides
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
 from fedpriv.studies.spec import (
@@ -48,22 +48,18 @@ from fedpriv.studies.verdicts import (
 
 
 def evaluate(
-    paper: Reproduction,
-    scale: Scale,
-    planned: Planned,
-    results: Mapping[Job, RunRecord | Failure],
-    figures: Sequence[Figure] = (),
-    seeds: int | None = None,
-    stopped: Mapping[str, str] | None = None,
-    why: Mapping[str, str] | None = None,
-    core_minutes: int | None = None,
+    found: Measured,
+    figures: Sequence[Figure],
+    stopped: Mapping[str, str],
+    why: Mapping[str, str],
+    core_minutes: int | None,
 ) -> PaperResults:
-    """Tables, figures and verdicts of what has been run. seeds, core_minutes: as the person asked. stopped: table ->
-    its looks and why it takes no other, in words. why: claim -> what ended its looks while it waited.
+    """Tables, figures and verdicts of what has been run. stopped: table -> its looks and why it takes no other, in
+    words. why: claim -> what ended its looks while it waited. core_minutes: as the person asked.
     """
-    asked = {"seeds": seeds, "core_minutes": core_minutes}
+    paper, scale, planned = found.paper, found.scale, found.planned
+    asked = {"seeds": found.seeds, "core_minutes": core_minutes}
     options = "".join(f" {name}={value}" for name, value in asked.items() if value)
-    found = Measured(paper, planned, results, scale, seeds)
     outcomes = found.outcomes()
     records = found.records
     return PaperResults(
@@ -78,11 +74,10 @@ def evaluate(
         methods=paper.methods,
         provenance=provenance(records, total_epochs(planned), paper.client_epochs[scale]),
         seeds=max((len(jobs) for jobs in planned.jobs.values()), default=0),
-        tables=tuple(_table(name, table, found, (stopped or {}).get(name, "")) for name, table in paper.tables.items()),
+        tables=tuple(_table(name, table, found, stopped.get(name, "")) for name, table in paper.tables.items()),
         figures=tuple(figures),
         claims=tuple(
-            _claim(name, claim, found, outcomes[name], (why or {}).get(name, ""))
-            for name, claim in paper.claims.items()
+            _claim(name, claim, found, outcomes[name], why.get(name, "")) for name, claim in paper.claims.items()
         ),
     )
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
-from fedpriv.studies.looks import MOST_LOOKS
+from fedpriv.studies.evidence import MOST_LOOKS
 
 FOLDER = CONF / "reproduction"
 
@@ -325,7 +325,7 @@ class Reproduction(Spec):
         return own or self.seeds[scale]
 
     def with_core_minutes(self, minutes: float) -> Reproduction:
-        """The same, where every table may use so many. What is decided stays sound: `fedpriv.studies.looks`."""
+        """The same, where every table may use so many. What is decided stays sound: `fedpriv.studies.evidence`."""
         tables = {name: table.model_copy(update={"core_minutes": {}}) for name, table in self.tables.items()}
         return self.model_copy(update={"core_minutes": dict.fromkeys(self.seeds, minutes), "tables": tables})
 

@@ -1,6 +1,6 @@
 """What becomes of a claim: values over seeds in, a verdict and its words out. No files, no runs.
 
-How sure a verdict is: `fedpriv.studies.looks`.
+How sure a verdict is: `fedpriv.studies.evidence`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from scipy.special import stdtrit
-
-from fedpriv.report.compare import spread
 from fedpriv.report.words import figure
-from fedpriv.studies.looks import FAMILY_ERROR, Sides, above, holm, sequential, together
+from fedpriv.studies.evidence import FAMILY_ERROR, Sides, above, both_sides, estimate, paired, sequential, together
 from fedpriv.studies.results import Estimate, Ordering, Verdict
 
 HOLDS: Verdict = "holds"
@@ -54,7 +51,7 @@ class Values:
 
     @property
     def estimate(self) -> Estimate:
-        return estimate(list(self.by_seed.values()))
+        return estimate(self.by_seed.values())
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ Family = TypeVar("Family", bound=Hashable)
 
 def settle(outcomes: Mapping[Family, Outcome]) -> dict[Family, Outcome]:
     """The outcomes of a family (a paper's claims), decided together: those that rest on chance by Holm's procedure."""
-    corrected = holm({name: one.sides for name, one in outcomes.items() if one.sides is not None})
+    corrected = both_sides({name: one.sides for name, one in outcomes.items() if one.sides is not None})
     return {name: _settled(one, corrected[name]) if name in corrected else one for name, one in outcomes.items()}
 
 
@@ -102,28 +99,19 @@ def _alone(words: str, sides: Sides, verdict: Verdict = OPEN, **more: Any) -> Ou
     return settle({0: Outcome(verdict, words, sides=sides, **more)})[0]
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean, standard deviation and half width of the 95 % t-interval."""
-    found = spread(values)
-    return Estimate(n=found.n, mean=found.mean, std=found.std, half_width=found.half_width)
-
-
 def paired_difference(first: Values, second: Values) -> Estimate:
-    """first - second, seed by seed: what the seed decides (data, cohorts, initial model) is the same in both."""
     return estimate(_differences(first, second))
 
 
 def _differences(first: Values, second: Values) -> list[float]:
-    seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
-    return [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
+    return paired(first.by_seed, second.by_seed)
 
 
-def bounds(found: Estimate, confidence: float = 0.95) -> tuple[float, float]:
-    """The ends of the t-interval; without one (a single seed) everything is possible."""
-    if found.mean is None or found.half_width is None or found.std is None:
+def bounds(found: Estimate) -> tuple[float, float]:
+    """The ends of the 95 % t-interval; without one (a single seed) everything is possible."""
+    if found.mean is None or found.half_width is None:
         return -math.inf, math.inf
-    half = float(stdtrit(found.n - 1, (1 + confidence) / 2)) * found.std / math.sqrt(found.n)
-    return found.mean - half, found.mean + half
+    return found.mean - found.half_width, found.mean + found.half_width
 
 
 def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = (), own: bool = False) -> Outcome:
@@ -192,7 +180,7 @@ def at_most(
     if value.kind == "estimate":
         low, high = (max((one[end] for one in value.intervals.values()), default=math.nan) for end in (0, 1))
         sides = above(largest, low, high, bound)
-        verdict = decided(holm({0: sides})[0])
+        verdict = decided(both_sides({0: sides})[0])
         found += f" [{figure(low)}, {figure(high)}]"
     elif largest <= bound:
         verdict = OPEN if value.kind in ("lower", "refuting") or (bound_kind == "upper" and not decides) else HOLDS
@@ -302,7 +290,7 @@ def ordering(column: str, rows: Mapping[str, Values], reported: Mapping[str, flo
         for lower in names[place + 1 :]
         if reported[higher] != reported[lower]
     ]
-    corrected = holm({(a, b): _order_of(rows[a], rows[b]) for a, b in pairs})
+    corrected = both_sides({(a, b): _order_of(rows[a], rows[b]) for a, b in pairs})
     counts = Counter(decided(sides) for sides in corrected.values())
     if not counts:
         return None  # all reported alike: there is no order
