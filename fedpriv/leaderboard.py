@@ -44,10 +44,11 @@ def _study(arguments: Sequence[str]) -> int:
     from fedpriv.config.own_options import files_stay
     from fedpriv.studies import boards
     from fedpriv.studies.board_jobs import prepare
+    from fedpriv.studies.carrying_out import study_runs
     from fedpriv.studies.data import default_folder
+    from fedpriv.studies.effort import board_words
     from fedpriv.studies.front_page import refresh_beside
     from fedpriv.studies.leaderboard import carry_out
-    from fedpriv.studies.leaderboard_effort import effort
     from fedpriv.studies.leaderboard_page import with_pictures, write_pages
     from fedpriv.studies.results import write_results
     from fedpriv.studies.study_progress import StudyProgress
@@ -65,12 +66,11 @@ def _study(arguments: Sequence[str]) -> int:
     may_run = options["run"] == "true"
     with nullcontext() if may_run else files_stay():  # those who make runs look at the files again
         prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
-        if options["plan"] == "true":
-            with StudyProgress() as progress:
-                print("\n".join(effort(prepared, out, workers, progress.told)), flush=True)
-            return DONE
-        with StudyProgress() as progress:
-            results, records = carry_out(prepared, out, workers, progress.told, may_run)
+        with StudyProgress() as progress, study_runs(out, workers, may_run, progress.told) as runs:
+            if options["plan"] == "true":
+                print("\n".join(board_words(prepared, runs)), flush=True)
+                return DONE
+            results, records = carry_out(prepared, runs)
     results = with_pictures(results, out)
     write_results(out, results, records)
     write_pages(results, out)

@@ -80,10 +80,10 @@ def _main(arguments: list[str]) -> int:
     for paper in chosen:  # refuse before any long run starts
         plan(paper, scale, data, Path(given["out"]) / paper.paper, download=download, seeds=seeds)
     if given["plan"] == "true":
-        from fedpriv.studies.run_plans import plan_words
+        from fedpriv.studies.effort import paper_words
 
         for paper in (paper if minutes is None else paper.with_core_minutes(minutes) for paper in chosen):
-            print("\n".join(plan_words(paper, scale, data, Path(given["out"]) / paper.paper, seeds)), flush=True)
+            print("\n".join(paper_words(paper, scale, data, Path(given["out"]) / paper.paper, seeds)), flush=True)
         return DONE
     failed = []
     for paper in chosen:

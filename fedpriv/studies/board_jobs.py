@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,10 @@ from fedpriv.studies.boards import BoardPlan, Method, option_of
 from fedpriv.studies.carrying_out import Failure
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.results import RunRecord
-from fedpriv.studies.search import Trial
+from fedpriv.studies.search import Range, Trial, begin
 
 #: Rounding of what a finished ledger sums against what the plan did.
 SLACK = 1 + 1e-9
-
-#: Of a job: its record, or why there is none.
-Found = Mapping[Job, RunRecord | Failure]
 
 
 @dataclass(frozen=True)
@@ -35,32 +32,79 @@ class Prepared:
 
     name: str
     plan: BoardPlan
-    where: tuple[str, ...]
-    split: Path
-    tested: Path
-    classes: int
+    where: tuple[str, ...] = ()
+    split: Path = Path()
+    tested: Path = Path()
+    classes: int = 0
 
-    def options(self, method: Method, trial: Sequence[str] = (), target: float | None = None) -> tuple[str, ...]:
+    @property
+    def lines(self) -> list[Key]:
+        """What has no target."""
+        return [Key(self, line, None) for line in self.plan.lines]
+
+    @property
+    def keys(self) -> list[Key]:
+        """The methods at all targets."""
+        return [Key(self, method, target) for method in self.plan.methods for target in self.plan.targets]
+
+    @property
+    def chance(self) -> float:
+        """Accuracy of guessing, in percent."""
+        return 100 / self.classes
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """A method of a board at a target; None: of a line without one. Equal by their names."""
+
+    board: Prepared
+    method: Method
+    target: float | None
+
+    @property
+    def _names(self) -> tuple[str, str, float | None]:
+        return self.board.name, self.method.name, self.target
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self._names == other._names
+
+    def __hash__(self) -> int:
+        return hash(self._names)
+
+    @property
+    def private(self) -> bool:
+        """Whether the choice of its options is part of the guarantee."""
+        return self.board.plan.tuning.private and self.target is not None
+
+    @property
+    def space(self) -> dict[str, Range]:
+        """The ranges: the board's, with the method's own where it has some."""
+        return {**self.board.plan.search, **self.method.search}
+
+    def options(self, trial: Sequence[str] = (), target: float | None = None) -> tuple[str, ...]:
         """Overrides of a run; what comes later replaces what came before."""
-        calibrated = [f"privacy.delta={self.plan.delta:g}"]
+        plan = self.board.plan
+        calibrated = [f"privacy.delta={plan.delta:g}"]
         if target is not None:
-            calibrated += [f"privacy.target_epsilon={target:g}", f"privacy.target_observer={self.plan.observer}"]
-        planned = method.plan or self.plan.plan
-        chosen = (*self.where, *self.plan.setting, *method.overrides, *planned, *trial, *calibrated)
+            calibrated += [f"privacy.target_epsilon={target:g}", f"privacy.target_observer={plan.observer}"]
+        planned = self.method.plan or plan.plan
+        chosen = (*self.board.where, *plan.setting, *self.method.overrides, *planned, *trial, *calibrated)
         return tuple({option_of(override): override for override in chosen}.values())
 
-    def planned(self, method: Method, target: float) -> Job:
-        return Job("plan", self.options(method, target=target), self.plan.seeds[0])
+    def planned(self, kind: str = "plan", *extra: str) -> Job:
+        """What a run costs, or with ``extra`` what the choice of its options does."""
+        return Job(kind, self.options(target=self.target), self.board.plan.seeds[0], extra)
 
-    def published(self, method: Method) -> Job:
-        return Job("plan", (*self.options(method), "privacy.variant=published"), self.plan.seeds[0])
+    def published(self) -> Job:
+        return Job("plan", (*self.options(), "privacy.variant=published"), self.board.plan.seeds[0])
 
-    def tuning(self, method: Method, target: float | None, trials: Sequence[Trial]) -> list[Job]:
-        split = f"dataset.split={self.split}"
-        return [Job("train", (*self.options(method, t, target), split), self.plan.tuning.seed) for t in trials]
+    def tuning(self, trials: Sequence[Trial]) -> list[Job]:
+        split, seed = f"dataset.split={self.board.split}", self.board.plan.tuning.seed
+        return [Job("train", (*self.options(trial, self.target), split), seed) for trial in trials]
 
-    def final(self, method: Method, target: float | None, trial: Sequence[str]) -> list[Job]:
-        return [Job("train", self.options(method, trial, target), seed) for seed in self.plan.seeds]
+    def final(self, trial: Trial) -> dict[int, Job]:
+        """Seed -> its run."""
+        return {seed: Job("train", self.options(trial, self.target), seed) for seed in self.board.plan.seeds}
 
 
 def prepare(name: str, plan: BoardPlan, pictures: Path, download: bool, folder: Path) -> Prepared:
@@ -69,23 +113,22 @@ def prepare(name: str, plan: BoardPlan, pictures: Path, download: bool, folder: 
     """
     from fedpriv.config.compose import compose
 
-    where = data.where(plan.dataset, pictures, download)
+    where, own = data.where(plan.dataset, pictures, download), plan.tuning
     if where is None:
         words = f"{plan.dataset} is not there: name its folder, or download=true"
         raise OptionError("data", str(pictures), words)
-    for method in (*plan.lines, *plan.methods):
-        prepared = Prepared(name, plan, where, Path(), Path(), 0)
+    board = Prepared(name, plan, where)
+    for key in (*board.lines, *(Key(board, method, None) for method in plan.methods)):
         try:
-            trial = plan.begin(method).trials[0]
-            compose(Job("train", prepared.options(method, trial), plan.tuning.seed).overrides)
+            compose(Job("train", key.options(begin(key.space, own.trials, own.seed).trials[0]), own.seed).overrides)
         except OptionError as error:
-            raise OptionError(f"{name}.yaml, {method.name}: {error.option}", error.value, error.allowed) from None
+            raise OptionError(f"{name}.yaml, {key.method.name}: {error.option}", error.value, error.allowed) from None
     try:
-        split, classes = data.held_out(where, plan.dataset, plan.tuning.pictures, plan.tuning.seed, folder)
-        tested = data.tested_elsewhere(where, split) if plan.tuning.private else Path()
+        split, classes = data.held_out(where, plan.dataset, own.pictures, own.seed, folder)
+        tested = data.tested_elsewhere(where, split) if own.private else Path()
     except OptionError as error:
         raise OptionError(f"{name}.yaml: tuning.pictures", error.value, error.allowed) from None
-    return Prepared(name, plan, where, split, tested, classes)
+    return replace(board, split=split, tested=tested, classes=classes)
 
 
 def privacy_under(summary: Mapping[str, Any], threat: Threat) -> Mapping[str, Any] | None:

@@ -3,103 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.report.words import figure, number, pick
+from fedpriv.report.words import figure, number
 from fedpriv.studies import ranking
-from fedpriv.studies.board_jobs import Found, Prepared, plainly, privacy_under, why_not
-from fedpriv.studies.boards import Method
-from fedpriv.studies.carrying_out import Failure
-from fedpriv.studies.jobs import Job
-from fedpriv.studies.results import RECALIBRATED, Board, Duel, Entry, Left, RunRecord, TuningCost
+from fedpriv.studies.board_jobs import Key, Prepared, plainly, privacy_under, why_not
+from fedpriv.studies.carrying_out import Failure, Found
+from fedpriv.studies.evidence import estimate
+from fedpriv.studies.results import RECALIBRATED, Board, Entry, Left, RunRecord, TuningCost
 from fedpriv.studies.search import Search
-
-NO_ACCURACY = "a {} has no {} accuracy"
-
-
-@dataclass(frozen=True, eq=False)
-class Key:
-    """A method of a board at a target; None: of a line without one. Equal by their names."""
-
-    board: str
-    method: Method
-    target: float | None
-
-    @property
-    def _names(self) -> tuple[str, str, float | None]:
-        return self.board, self.method.name, self.target
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self._names == other._names
-
-    def __hash__(self) -> int:
-        return hash(self._names)
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What a search came to. tried: trials that ran, None where their number is secret; chosen: option -> value; final:
-    seed -> the run that counts, none where there is a reason; at_edge: options whose best value stands at an edge in
-    the end; epsilon: of all trials and the choice among them, where they are private.
-    """
-
-    search: Search
-    tried: int | None = None
-    chosen: Mapping[str, str] = field(default_factory=dict)
-    final: Mapping[int, Job] = field(default_factory=dict)
-    reason: str | None = None
-    at_edge: tuple[str, ...] = ()
-    epsilon: float | None = None
-
+from fedpriv.studies.tuning import NO_ACCURACY, Tuned, score
 
 Records = Mapping[int, RunRecord]
 
 
-def board_of(
-    board: Prepared,
-    plans: Found,
-    tuned: Mapping[Key, Tuned],
-    finals: Found,
-    costs: Mapping[Key, TuningCost],
-) -> Board:
-    """Raises `RunFailed` where the reference has no result."""
-    plan = board.plan
-    lines: list[dict[int, float]] = []
-    for line in plan.lines:
-        key = Key(board.name, line, None)
-        ran = records_of(board, key, tuned[key], finals)
+def board_of(board: Prepared, tuned: Mapping[Key, Tuned], found: Found, costs: Mapping[Key, TuningCost]) -> Board:
+    """found: what plans and runs gave. Raises `RunFailed` where the reference has no result."""
+    plan, lines = board.plan, []
+    for key in board.lines:
+        ran = records_of(key, tuned[key], found)
         if isinstance(ran, str):
-            raise RunFailed(f"{board.name}: {line.name} cannot be run: {ran}")
-        lines.append(accuracies(board, ran))
-    entries: list[Entry] = []
+            raise RunFailed(f"{board.name}: {key.method.name} cannot be run: {ran}")
+        lines.append(accuracies(key, ran))
     left: list[Left] = []
-    found: dict[float, list[ranking.Contender]] = {}
+    records: dict[Key, Records] = {}
+    contenders: dict[float, dict[str, ranking.Contender]] = {}
     for target in plan.targets:
-        records: dict[str, Records] = {}
+        contenders[target] = {}
         for method in plan.methods:
-            key = Key(board.name, method, target)
-            reason = why_not(plan.threat, plans[board.planned(method, target)], target)
-            own = reason or records_of(board, key, tuned[key], finals)
+            key = Key(board, method, target)
+            own = why_not(plan.threat, found[key.planned()], target) or records_of(key, tuned[key], found)
             if isinstance(own, str):
                 left.append(Left(method=method.name, label=method.label, reason=own, target=target))
             else:
-                records[method.name] = own
-        methods = {method.name: method for method in plan.methods}
-        found[target] = [
-            ranking.Contender(name, methods[name].label, methods[name].idea, accuracies(board, own))
-            for name, own in records.items()
-        ]
-        for rank, tied, contender in ranking.ranked(found[target]):
-            key = Key(board.name, methods[contender.method], target)
-            one = _entry(board, key, tuned[key], records[contender.method], rank, tied)
-            better_at = ranking.better_at(contender, target, found)
-            entries.append(one.model_copy(update={"tuning": costs.get(key), "better_at": better_at}))
-    fought = ranking.duels(found, 100 / board.classes)
-    left = [*_collapsed(left, plan.targets), *_published(board, plans)]
-    searches = [key for key in tuned if key.board == board.name]
+                records[key] = own
+                one = ranking.Contender(method.name, method.label, method.idea, accuracies(key, own))
+                contenders[target][method.name] = one
+    methods = {method.name: method for method in plan.methods}
+    entries = []
+    for target, here in contenders.items():
+        for rank, tied, one in ranking.ranked(list(here.values())):
+            key = Key(board, methods[one.method], target)
+            better_at = ranking.better_at(one, target, contenders)
+            standing = {"rank": rank, "tied": tied, "better_at": better_at, "tuning": costs.get(key)}
+            entries.append(entry_of(key, tuned[key], records[key]).model_copy(update=standing))
+    duels = ranking.duels(contenders, board.chance)
     return Board(
         name=board.name,
         title=plan.title,
@@ -108,37 +58,24 @@ def board_of(
         observer=plan.observer,
         delta=plan.delta,
         measure=plan.measure,
-        trials=max(len(tuned[key].search.trials) for key in searches),
+        trials=max(len(own.search.trials) for key, own in tuned.items() if key.board.name == board.name),
         setting=plan.words,
         targets=plan.targets,
-        reference=ranking.estimate(lines[0].values()),
-        alone=ranking.estimate(lines[1].values()) if len(lines) > 1 else None,
+        reference=estimate(lines[0].values()),
+        alone=estimate(lines[1].values()) if len(lines) > 1 else None,
         entries=tuple(entries),
-        left=tuple(left),
+        left=(*_collapsed(left, plan.targets), *_published(board, found)),
         verdicts=tuple(
             words
-            for target in plan.targets
+            for target, here in contenders.items()
             for words in (
-                *ranking.verdicts(target, found[target], fought, 100 / board.classes),
-                *(ranking.against_alone(target, found[target], one) for one in lines[1:]),
+                *ranking.verdicts(target, contenders, duels, board.chance),
+                *(ranking.against_alone(target, list(here.values()), one) for one in lines[1:]),
             )
         ),
-        duels=tuple(
-            Duel(
-                target=duel.target,
-                method=duel.one.method,
-                against=duel.other.method,
-                difference=duel.difference,
-                outcome=duel.outcome,
-                p=duel.p,
-                adjusted=duel.adjusted,
-                method_at=duel.one.with_runs_at,
-                against_at=duel.other.with_runs_at,
-            )
-            for duel in fought
-        ),
-        chance=100 / board.classes if plan.measure == "final" else None,  # own classes are fewer
-        search={method.name: plan.searched(method) for method in (*plan.lines, *plan.methods)},
+        duels=tuple(duels),
+        chance=board.chance if plan.measure == "final" else None,  # own classes are fewer
+        search={key.method.name: Search(key.space, ()).in_words() for key in (*board.lines, *board.keys)},
         searched=_searched(board),
     )
 
@@ -159,30 +96,31 @@ def _searched(board: Prepared) -> str:
     )
 
 
-def records_of(board: Prepared, key: Key, tuned: Tuned, finals: Found) -> Records | str:
+def records_of(key: Key, tuned: Tuned, found: Found) -> Records | str:
     """Seed -> its final run, or why there are none."""
     if tuned.reason is not None:
         return tuned.reason
-    found: dict[int, RunRecord] = {}
+    records: dict[int, RunRecord] = {}
     for seed, job in tuned.final.items():
-        result = finals[job]
-        if key.target is not None and (reason := why_not(board.plan.threat, result, key.target)) is not None:
+        result = found[job]
+        if key.target is not None and (reason := why_not(key.board.plan.threat, result, key.target)) is not None:
             return reason
         if isinstance(result, Failure):
             return plainly(result.words)
-        if number(pick(result.summary, "accuracy", board.plan.measure)) is None:
-            return NO_ACCURACY.format("final run", board.plan.measure)
-        found[seed] = result
-    return found
+        if score(key, result) is None:
+            return NO_ACCURACY.format("final run", key.board.plan.measure)
+        records[seed] = result
+    return records
 
 
-def accuracies(board: Prepared, records: Records) -> dict[int, float]:
+def accuracies(key: Key, records: Records) -> dict[int, float]:
     """Seed -> percent."""
-    return {seed: 100 * float(record.summary["accuracy"][board.plan.measure]) for seed, record in records.items()}
+    return {seed: 100 * (score(key, record) or 0.0) for seed, record in records.items()}
 
 
-def _entry(board: Prepared, key: Key, tuned: Tuned, records: Records, rank: int, tied: bool) -> Entry:
-    method, threat, runs = key.method, board.plan.threat, list(records.values())
+def entry_of(key: Key, tuned: Tuned, records: Records) -> Entry:
+    """Without its rank among others."""
+    method, threat, runs = key.method, key.board.plan.threat, list(records.values())
     verified = [number((privacy_under(run.summary, threat) or {})["verified_epsilon"]) or 0.0 for run in runs]
     assert key.target is not None, "a line without a target is no entry"
     return Entry(
@@ -191,19 +129,19 @@ def _entry(board: Prepared, key: Key, tuned: Tuned, records: Records, rank: int,
         paper=method.paper,
         target=key.target,
         verified_epsilon=max(verified) if tuned.epsilon is None else tuned.epsilon,
-        accuracy=ranking.estimate(accuracies(board, records).values()),
+        accuracy=estimate(accuracies(key, records).values()),
         bytes_up=float(np.mean([run.summary["traffic"]["bytes_up"] for run in runs])),
         bytes_down=float(np.mean([run.summary["traffic"]["bytes_down"] for run in runs])),
-        seconds=ranking.estimate([run.summary["timing"]["total_s"] for run in runs]),
+        seconds=estimate([run.summary["timing"]["total_s"] for run in runs]),
         chosen=tuned.chosen,
-        rank=rank,
+        rank=0,
         runs=tuple(run.name for run in runs),
         command=runs[0].command,
         idea=method.idea,
-        tied=tied,
         tried=tuned.tried,
         at_edge=tuned.at_edge,
         own_plan=bool(method.plan),
+        superseded=next((run.superseded for run in runs if run.superseded), None),
     )
 
 
@@ -218,14 +156,14 @@ def _collapsed(left: Sequence[Left], targets: Sequence[float]) -> list[Left]:
     return found
 
 
-def _published(board: Prepared, plans: Found) -> list[Left]:
+def _published(board: Prepared, found: Found) -> list[Left]:
     """The published variants: planned, not trained."""
-    found = []
-    for method in board.plan.methods:
-        result = plans[board.published(method)]
+    left = []
+    for key in (Key(board, method, None) for method in board.plan.methods):
+        result = found[key.published()]
         reason = why_not(board.plan.threat, result)
         if reason is None and isinstance(result, RunRecord):
             privacy = privacy_under(result.summary, board.plan.threat) or {}
             reason = RECALIBRATED.format(figure(number(privacy["verified_epsilon"])))
-        found.append(Left(method=method.name, label=method.label, reason=reason or "", variant="published"))
-    return found
+        left.append(Left(method=key.method.name, label=key.method.label, reason=reason or "", variant="published"))
+    return left

@@ -19,7 +19,7 @@ from fedpriv.config.compose import CONF
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
 from fedpriv.privacy.events import Threat
-from fedpriv.studies.search import Range, Search, begin
+from fedpriv.studies.search import Range
 
 BOARDS = CONF / "leaderboard"
 
@@ -126,18 +126,6 @@ class BoardPlan(Options):
         """What has no target."""
         return (self.reference, *([self.alone] if self.alone else []))
 
-    def space(self, method: Method) -> dict[str, Range]:
-        """The ranges: the board's, with the method's own where it has some."""
-        return {**self.search, **method.search}
-
-    def begin(self, method: Method) -> Search:
-        """The first trials: the points of the sequence."""
-        return begin(self.space(method), self.tuning.trials, self.tuning.seed)
-
-    def searched(self, method: Method) -> str:
-        """For readers."""
-        return Search(self.space(method), ()).in_words()
-
     def at_scale(self, scale: str) -> BoardPlan:
         """small: as the file says; literal: with its longer setting, where it has one."""
         if scale == "small" or self.literal is None:
@@ -220,8 +208,8 @@ def _check(board: BoardPlan) -> None:
 
 def _check_search(board: BoardPlan, method: Method) -> None:
     key = f"{method.name}.search"
-    _no_reserved(key, tuple(board.space(method)))
-    if not board.space(method):
+    _no_reserved(key, (*board.search, *method.search))
+    if not (board.search or method.search):
         raise OptionError(key, "", "names no range")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -11,14 +12,25 @@ from fedpriv.config.schema import KNOWN_SETS, Config
 PICTURES_PER_EPOCH = 600
 
 
+@dataclass(frozen=True)
+class Size:
+    """Of a run. epochs: client-epochs; clients of unequal size are taken at their mean."""
+
+    strategy: str
+    model: str
+    rounds: int
+    epochs: float
+
+
 @cache
-def client_epochs(overrides: tuple[str, ...]) -> float:
-    """Of a run with these overrides, from its options alone. Clients of unequal size are taken at their mean."""
+def size(overrides: tuple[str, ...]) -> Size:
+    """Of a run with these overrides, from its options alone."""
     config = compose(overrides)
     steps = getattr(config.strategy.options, "local_steps", config.local.steps)
     per_client = _pictures(config) / config.num_clients
     pictures = steps * config.local.batch_size if steps else config.local.epochs * per_client
-    return float(config.num_rounds * config.clients_asked * pictures / PICTURES_PER_EPOCH)
+    epochs = float(config.num_rounds * config.clients_asked * pictures / PICTURES_PER_EPOCH)
+    return Size(config.strategy.name, config.model.name, config.num_rounds, epochs)
 
 
 def _pictures(config: Config) -> float:

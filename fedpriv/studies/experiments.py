@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.common.errors import OptionError
-from fedpriv.studies.cost import client_epochs
+from fedpriv.studies.cost import size
 from fedpriv.studies.data import held_out, where
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.spec import Reproduction, Scale, TableSpec
@@ -138,4 +138,4 @@ def check_budget(paper: Reproduction, scale: Scale, planned: Planned) -> None:
 
 
 def total_epochs(planned: Planned) -> float:
-    return sum(client_epochs(job.without_seed) for job in planned.all_jobs if job.kind in ("train", "attack"))
+    return sum(size(job.without_seed).epochs for job in planned.all_jobs if job.kind in ("train", "attack"))
