@@ -12,7 +12,7 @@ from fedpriv.studies import ranking
 from fedpriv.studies.board_jobs import Key, Prepared, plainly, privacy_under, why_not
 from fedpriv.studies.carrying_out import Failure, Found
 from fedpriv.studies.evidence import estimate
-from fedpriv.studies.results import RECALIBRATED, Board, Entry, Left, RunRecord, TuningCost
+from fedpriv.studies.results import Board, Entry, Left, RunRecord, TuningCost
 from fedpriv.studies.search import Search
 from fedpriv.studies.tuning import NO_ACCURACY, Tuned, score
 
@@ -164,6 +164,6 @@ def _published(board: Prepared, found: Found) -> list[Left]:
         reason = why_not(board.plan.threat, result)
         if reason is None and isinstance(result, RunRecord):
             privacy = privacy_under(result.summary, board.plan.threat) or {}
-            reason = RECALIBRATED.format(figure(number(privacy["verified_epsilon"])))
+            reason = f"epsilon {figure(number(privacy['verified_epsilon']))}"
         left.append(Left(method=key.method.name, label=key.method.label, reason=reason or "", variant="published"))
     return left

@@ -1,20 +1,70 @@
-"""What a reader of the leaderboard's folder sees: README.md in words with tables, leaderboard.csv, and the pictures."""
+"""What a reader of the leaderboard's folder sees: a page for each question of who is trusted and what is protected,
+README.md that leads to them, leaderboard.csv, and the pictures.
+"""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
-from io import StringIO
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.common.files import write_atomic
-from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds, size, threat_sentence
 from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard, Left
+from fedpriv.studies.study_words import csv_text, markdown_table
 
 FIGURES = "figures"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which boards are on a page: of a unit, or of clients against these observers."""
+
+    file: str
+    title: str
+    asks: str
+    unit: str = "client"
+    observers: tuple[str, ...] = ()
+
+    def answered_by(self, board: Board) -> bool:
+        return board.unit == self.unit and (not self.observers or board.observer in self.observers)
+
+
+#: In the order in which a reader comes to them.
+QUESTIONS = (
+    Question(
+        "trusted_server.md",
+        "A trusted server",
+        "The server sees every update and adds the noise. What do its models show of a client's data?",
+        observers=("trusted-server", "public"),
+    ),
+    Question(
+        "secure_sum.md",
+        "A secure sum",
+        "The server sees sums over clients only. What do these show of a client's data?",
+        observers=("secure-sum",),
+    ),
+    Question(
+        "nobody_trusted.md",
+        "Nobody is trusted",
+        "The server sees every message, and each client adds noise of its own. What do its messages show of its data?",
+        observers=("server", "server+members"),
+    ),
+    Question("one_example.md", "One example", "What do messages show of one picture of a client?", unit="example"),
+    Question("one_person.md", "One person", "What do messages show of a person with several rows?", unit="person"),
+)
+#: Of a question without a board.
+NO_BOARD = "no board yet; where each client is one person, the pages on clients answer it"
+
+
+def by_question(boards: Sequence[Board]) -> list[tuple[Question, list[Board]]]:
+    return [(one, [board for board in boards if one.answered_by(board)]) for one in QUESTIONS]
+
+
+def page_of(board: Board) -> str:
+    return next(one.file for one in QUESTIONS if one.answered_by(board))
 
 
 def with_pictures(results: Leaderboard, folder: Path) -> Leaderboard:
@@ -30,26 +80,39 @@ def with_pictures(results: Leaderboard, folder: Path) -> Leaderboard:
 
 
 def write_pages(results: Leaderboard, folder: Path) -> None:
-    write_atomic(folder / "README.md", "\n".join(page(results)) + "\n")
+    for file, text in pages(results).items():
+        write_atomic(folder / file, text)
     write_atomic(folder / "leaderboard.csv", table(results))
 
 
-def page(results: Leaderboard) -> Iterator[str]:
-    made = results.provenance
+def pages(results: Leaderboard) -> dict[str, str]:
+    """File -> its text."""
+    found = {"README.md": _text(_index(results))}
+    for question, boards in by_question(results.boards):
+        if boards:
+            found[question.file] = _text(_page(question, boards))
+    return found
+
+
+def _text(blocks: Iterator[str]) -> str:
+    return "\n\n".join(blocks) + "\n"
+
+
+def _index(results: Leaderboard) -> Iterator[str]:
     yield "# Accuracy at equal verified epsilon"
-    yield ""
     yield (
         "Every method calibrated, over its whole run, to the same verified epsilon; one board for each threat model. "
         "Epsilons of different boards are not comparable."
     )
-    yield ""
+    rows = []
+    for question, boards in by_question(results.boards):
+        titles = "; ".join(f"[{board.title}]({question.file}#{_anchor(board.title)})" for board in boards)
+        title = f"[{question.title}]({question.file})" if boards else question.title
+        rows.append((title, question.asks, titles or NO_BOARD))
+    yield markdown_table(("who is trusted, what is protected", "question", "boards"), rows)
     yield results.note
-    yield ""
-    for board in results.boards:
-        yield from _board(board)
-    yield from _left(results.boards)
     yield "## Where this comes from"
-    yield ""
+    made = results.provenance
     yield (
         f"Made by {', '.join(map(made_by, made.commits))}; {made.date}; {made.machine.processor}, "
         f"{made.machine.cores} cores; {seconds(made.core_seconds)} of runs in all. Every run is a line of runs.jsonl, "
@@ -57,92 +120,84 @@ def page(results: Leaderboard) -> Iterator[str]:
         "(dataset.root=FOLDER)."
     )
     if made.others or made.remarks:
-        yield ""
-        yield from (f"- {words}" for words in (*made.others, *made.remarks))
+        yield "\n".join(f"- {words}" for words in (*made.others, *made.remarks))
+
+
+def _anchor(title: str) -> str:
+    return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter == "-")
+
+
+def _page(question: Question, boards: Sequence[Board]) -> Iterator[str]:
+    yield f"# {question.title}"
+    yield f"{question.asks} Other questions: [leaderboard](README.md)."
+    for board in boards:
+        yield from _board(board)
+    yield from _left(boards)
 
 
 def _board(board: Board) -> Iterator[str]:
     threat = {"unit": board.unit, "adjacency": board.adjacency, "observer": board.observer, "delta": board.delta}
     yield f"## {board.title}"
-    yield ""
     yield f"{threat_sentence(threat)} {board.setting}"
-    yield ""
     if board.measure == "personalised":
         yield "Accuracy is the mean, over clients, of a client's own model on its own test pictures."
-        yield ""
     guessing = "" if board.chance is None else f"; guessing: {board.chance:.1f} %"
     alone = "" if board.alone is None else f" Every client by itself, which costs nothing: {in_percent(board.alone)}."
     yield f"Without privacy: {in_percent(board.reference)}{guessing}.{alone}"
-    yield ""
-    yield from (f"- {words}" for words in board.verdicts)
-    yield ""
-    if any(duel.adjusted is not None for duel in board.duels):
+    yield "\n".join(f"- {words}" for words in board.verdicts)
+    if board.duels:
         yield (
             f"The {len(board.duels)} pairwise tests of this board compare every paper's idea with every plain method "
             "that learns, at every target. They are one family: differences are decided at 5 % for all of them "
             "together (paired t-tests, Holm). Runs at a smaller epsilon keep a larger one too: whoever is behind has "
             "these as well, p is the largest, and its best are named."
         )
-        yield ""
     for target in board.targets:
-        entries = sorted((e for e in board.entries if e.target == target), key=lambda entry: entry.rank)
-        if not entries:
-            yield f"Epsilon {figure(target)}: nothing is ranked."
-            yield ""
-            continue
-        yield f"### Epsilon {figure(target)}"
-        yield ""
-        priced = any(entry.tuning for entry in entries)
-        yield f"| | method | paper | accuracy | verified epsilon |{TUNED if priced else ''} up | time | chosen |"
-        yield f"|---|---|---|---|---|{'---|' if priced else ''}---|---|---|"
-        yield from (_row(entry, board.trials, priced) for entry in entries)
-        yield ""
-        if better := list(_better_below(board, entries)):
-            yield f"More accurate at a smaller epsilon, so the search at this one chose badly: {'; '.join(better)}."
-            yield ""
-        for entry in entries:
-            if entry.superseded:
-                yield f"†: {entry.label}, to be made anew: {entry.superseded}"
-                yield ""
+        yield from _target(board, target)
     if any(entry.own_plan for entry in board.entries):
         yield "\\*: with a plan of its own: who takes part when is not as in the other rows."
-        yield ""
     if any(entry.tied for entry in board.entries):
         yield (
             "=: tied with the first, the 95 % interval of their paired difference holds 0. ±: half width of a method's "
             f"own 95 % interval, over {_seeds(board.entries)}. Up: all uploads of a run."
         )
-        yield ""
     if board.plot:
         yield f"![{board.plot.alt}]({board.plot.file})"
-        yield ""
     if any(entry.tuning for entry in board.entries):
         yield (
             "With its search: what it would have cost to choose on the training pictures themselves. First all runs of "
             "the search and the last one, composed; then the best of a random number of runs, with the same mean "
             "(Papernot and Steinke, ICLR 2022); –: their theorem gives no bound here, which says nothing of the price."
         )
-        yield ""
     if ends := [entry for entry in board.entries if entry.at_edge]:
         yield "Best values that still stand at an edge of what was tried, so that more may be found beyond:"
-        yield ""
-        yield from (f"- {one.label} at epsilon {figure(one.target)}: {', '.join(one.at_edge)}." for one in ends)
-        yield ""
-    yield "Tried for each method, all combinations:" if board.searched is None else f"{board.searched} Ranges:"
-    yield ""
-    yield from (f"- {name}: `{words}`" for name, words in board.search.items())
-    yield ""
+        yield "\n".join(f"- {one.label} at epsilon {figure(one.target)}: {', '.join(one.at_edge)}." for one in ends)
+    yield f"{board.searched} Ranges:"
+    yield "\n".join(f"- {name}: `{words}`" for name, words in board.search.items())
 
 
-TUNED = " with its search |"
+def _target(board: Board, target: float) -> Iterator[str]:
+    entries = sorted((e for e in board.entries if e.target == target), key=lambda entry: entry.rank)
+    if not entries:
+        yield f"Epsilon {figure(target)}: nothing is ranked."
+        return
+    yield f"### Epsilon {figure(target)}"
+    priced = ["with its search"] if any(entry.tuning for entry in entries) else []
+    head = ("", "method", "paper", "accuracy", "verified epsilon", *priced, "up", "time", "chosen")
+    yield markdown_table(head, [_row(entry, board.trials, bool(priced)) for entry in entries])
+    if better := list(_better_below(board, entries)):
+        yield f"More accurate at a smaller epsilon, so the search at this one chose badly: {'; '.join(better)}."
+    for entry in entries:
+        if entry.superseded:
+            yield f"†: {entry.label}, to be made anew: {entry.superseded}"
 
 
-def _row(entry: Entry, trials: int | None, priced: bool = False) -> str:
+def _row(entry: Entry, trials: int | None, priced: bool = False) -> tuple[str, ...]:
     mark = "=" if entry.tied and entry.rank > 1 else ""
     chosen = ", ".join(f"{option.rpartition('.')[2]} {value}" for option, value in entry.chosen.items())
     if entry.tried is not None and trials is not None and entry.tried < trials:
         chosen += f" (of {entry.tried} of {trials} trials: the others failed)"
-    cells = (
+    return (
         f"{entry.rank}{mark}",
         entry.label + (" \\*" if entry.own_plan else ""),
         entry.paper,
@@ -153,7 +208,6 @@ def _row(entry: Entry, trials: int | None, priced: bool = False) -> str:
         seconds(entry.seconds.mean),
         chosen,
     )
-    return f"| {' | '.join(cells)} |"
 
 
 def _tuned(entry: Entry) -> str:
@@ -178,41 +232,27 @@ def _seeds(entries: Sequence[Entry]) -> str:
 def _left(boards: Sequence[Board]) -> Iterator[str]:
     """What the boards do not rank, and what the ranked methods are without calibration."""
     left = [(board, one) for board in boards for one in board.left]
-    never = [(board, one) for board, one in left if one.variant != "published"]
-    before = [(board, one) for board, one in left if one.variant == "published"]
-    if never:
+    if never := [(board, one) for board, one in left if one.variant != "published"]:
         yield "## What is not ranked"
-        yield ""
-        yield from _reasons(never, "why")
-    if before:
+        yield _reasons(never, "why")
+    if before := [(board, one) for board, one in left if one.variant == "published"]:
         yield "## The same methods without calibration"
-        yield ""
         yield (
             "With the options of their files in place of noise for a target, the methods of the five papers in their "
             "published variants. Others have no published price here: theirs is that of this project's defaults."
         )
-        yield ""
-        yield from _reasons(before, "verified epsilon, or why there is none")
+        yield _reasons(before, "verified epsilon, or why there is none")
 
 
-def _reasons(left: Sequence[tuple[Board, Left]], what: str) -> Iterator[str]:
+def _reasons(left: Sequence[tuple[Board, Left]], what: str) -> str:
     """On each board, methods of one reason together."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for board, one in left:
-        found.setdefault((board.title, one.reason), []).append(_who(one))
-    yield f"| board | methods | {what} |"
-    yield "|---|---|---|"
-    for (title, reason), who in found.items():
-        yield f"| {' | '.join(_cell(text) for text in (title, '; '.join(dict.fromkeys(who)), reason))} |"
-    yield ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _who(left: Left) -> str:
-    return left.label + ("" if left.target is None else f" at epsilon {figure(left.target)}")
+        who = one.label + ("" if one.target is None else f" at epsilon {figure(one.target)}")
+        found.setdefault((board.title, one.reason), {})[who] = None
+    return markdown_table(
+        ("board", "methods", what), [(title, "; ".join(who), why) for (title, why), who in found.items()]
+    )
 
 
 def in_percent(accuracy: Estimate) -> str:
@@ -225,35 +265,18 @@ def in_percent(accuracy: Estimate) -> str:
 COLUMNS = (
     *("board", "unit", "adjacency", "observer", "delta", "target", "rank", "tied", "method", "paper", "idea"),
     *("verified_epsilon", "accuracy", "accuracy_half_width", "seeds", "bytes_up", "bytes_down", "seconds", "chosen"),
-    "command",
-    "superseded",
-    "own_plan",
+    *("command", "superseded", "own_plan"),
 )
 
 
 def table(results: Leaderboard) -> str:
     """leaderboard.csv: one line for each entry."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for board in results.boards:
-        for entry in board.entries:
-            chosen = " ".join(f"{option}={value}" for option, value in entry.chosen.items())
-            threat = (board.unit, board.adjacency, board.observer, board.delta)
-            who = (entry.rank, entry.tied, entry.method, entry.paper, entry.idea, entry.verified_epsilon)
-            accuracy = (entry.accuracy.mean, entry.accuracy.half_width, entry.accuracy.n)
-            cost = (entry.bytes_up, entry.bytes_down, entry.seconds.mean)
-            line = (
-                board.name,
-                *threat,
-                entry.target,
-                *who,
-                *accuracy,
-                *cost,
-                chosen,
-                entry.command,
-                entry.superseded or "",
-                entry.own_plan,
-            )
-            writer.writerow(map(csv_cell, line))
-    return text.getvalue()
+        for one in board.entries:
+            chosen = " ".join(f"{option}={value}" for option, value in one.chosen.items())
+            own = {"board": board.name, "accuracy": one.accuracy.mean, "seconds": one.seconds.mean, "chosen": chosen}
+            own |= {"accuracy_half_width": one.accuracy.half_width, "seeds": one.accuracy.n}
+            found = dict(board) | dict(one) | own | {"superseded": one.superseded or ""}
+            rows.append([found[name] for name in COLUMNS])
+    return csv_text(COLUMNS, rows)

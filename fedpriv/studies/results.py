@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import write_atomic
@@ -253,9 +253,9 @@ class Entry(Stored):
 
 class Duel(Stored):
     """A paper's idea against a plain method at the same target: the paired difference of accuracy over equal seeds, in
-    points, its p-value, that value adjusted for all duels of the board (Holm), and what it says at 5 %. Older boards:
-    what the 95 % interval says. method_at, against_at: the smaller target whose runs the one or the other has here,
-    where it is behind and these are its best; p is the largest over all that it has.
+    points, its p-value, that value adjusted for all duels of the board (Holm; None of a single seed), and what it says
+    at 5 %. method_at, against_at: the smaller target whose runs the one or the other has here, where it is behind and
+    these are its best; p is the largest over all that it has.
     """
 
     target: float
@@ -269,24 +269,12 @@ class Duel(Stored):
     against_at: float | None = None
 
 
-#: As older boards say what `RECALIBRATED` says.
-_FORMER = re.compile(
-    r"as printed it has a finite price too \(verified epsilon (.+?)\): only the repaired .*"
-    r"|as published epsilon = (.+?); ranked only after recalibration"
-)
-RECALIBRATED = "epsilon {}"
-
-
-def _in_todays_words(reason: str) -> str:
-    return _FORMER.sub(lambda found: RECALIBRATED.format(found[1] or found[2]), reason)
-
-
 class Left(Stored):
     """What is listed and not ranked, with the reason. target: None for all targets."""
 
     method: str
     label: str
-    reason: Annotated[str, AfterValidator(_in_todays_words)]
+    reason: str
     variant: str = "repaired"
     target: float | None = None
 
@@ -349,25 +337,24 @@ def read_results(folder: Path, kind: type[Study]) -> tuple[Study, list[RunRecord
 
 def read_study(folder: Path, kind: type[Study]) -> Study:
     """The results without the runs. Raises `RunFolderError` as `read_results` does."""
-    try:
+    with _said(folder):
         return kind.model_validate_json((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
-    except ValidationError as error:
-        raise _unreadable(folder, error) from None
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
     """The records of a study's runs. Raises `RunFolderError` as `read_results` does."""
-    try:
+    with _said(folder):
         lines = (folder / RUNS_FILE).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         return [RunRecord.model_validate_json(line) for line in lines if line]
+
+
+@contextmanager
+def _said(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
     except ValidationError as error:
-        raise _unreadable(folder, error) from None
-
-
-def _unreadable(folder: Path, error: ValidationError) -> RunFolderError:
-    first = error.errors()[0]
-    return RunFolderError(f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}")
+        first = error.errors()[0]
+        words = f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}"
+        raise RunFolderError(words) from None

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
 from fedpriv.report.words import figure, seconds
 from fedpriv.studies.provenance import DIGEST
-from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Ordering, PaperResults, Provenance, Table, Verdict
+from fedpriv.studies.results import (
+    OTHER_SETTING,
+    Cell,
+    Claim,
+    Estimate,
+    Ordering,
+    PaperResults,
+    Provenance,
+    Table,
+    Verdict,
+)
 from fedpriv.studies.verdicts import shown
 
 TABLES = "tables"
@@ -52,16 +64,34 @@ def write_words(results: PaperResults, folder: Path) -> list[Path]:
 
 def write_table(table: Table, file: Path) -> None:
     """One line per cell."""
-    header = ["row", "column", "mean", "std", "ci95_half_width", "seeds", "reported", "missing", "superseded"]
+    header = ("row", "column", "mean", "std", "ci95_half_width", "seeds", "reported", "missing", "superseded")
+    lines = []
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            found = cell.measured or Estimate(n=0, mean=None)
+            numbers = (found.mean, found.std, found.half_width, found.n)
+            lines.append((row.label, column, *numbers, cell.reported, cell.missing, cell.superseded))
     with file.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.writer(out)
-        writer.writerow(header)
-        for row in table.rows:
-            for column, cell in zip(table.columns, row.cells, strict=True):
-                found = cell.measured
-                numbers = (found.mean, found.std, found.half_width, found.n) if found else (None, None, None, 0)
-                line = (row.label, column, *numbers, cell.reported, cell.missing, cell.superseded)
-                writer.writerow(map(csv_cell, line))
+        out.write(csv_text(header, lines, "\r\n"))
+
+
+def csv_text(header: Sequence[str], lines: Iterable[Sequence[Any]], end: str = "\n") -> str:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator=end)
+    writer.writerow(header)
+    writer.writerows(map(csv_cell, line) for line in lines)
+    return text.getvalue()
+
+
+def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Bars and line ends of the cells are escaped."""
+    rows = ("".join(f" {cell} |" if cell else " |" for cell in map(_cell, line)) for line in (header, *lines))
+    first, *rest = (f"|{row}" for row in rows)
+    return "\n".join([first, "|" + "---|" * len(header), *rest])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def page(results: PaperResults) -> str:
@@ -82,9 +112,9 @@ def page(results: PaperResults) -> str:
         "",
         f"{counted(results.claims)}.",
         "",
-        "| claim | source | verdict | measured |",
-        "|---|---|---|---|",
-        *(f"| {' | '.join(map(_cell, _claim(claim, settings)))} |" for claim in results.claims),
+        markdown_table(
+            ("claim", "source", "verdict", "measured"), [_claim(claim, settings) for claim in results.claims]
+        ),
         "",
         *(line for setting, mark in settings.items() for line in (f"{mark} {OTHER_SETTING.format(setting)}", "")),
         HOW_DECIDED,
@@ -135,11 +165,9 @@ def _table(table: Table) -> list[str]:
         "",
         f"{table.source}. {_how(table, counts)}{'; in brackets what the paper reports' if reported else ''}.",
         "",
-        f"| | {' | '.join(map(_cell, table.columns))} |",
-        f"|---|{'---|' * len(table.columns)}",
-        *(
-            f"| {_cell(row.label)} | {' | '.join(_value(c, table.unit, max(counts, default=1)) for c in row.cells)} |"
-            for row in table.rows
+        markdown_table(
+            ("", *table.columns),
+            [(row.label, *(_value(c, table.unit, max(counts, default=1)) for c in row.cells)) for row in table.rows],
         ),
         "",
         *(f"- {order_words(order)}" for order in table.orderings),
@@ -190,10 +218,6 @@ def _order_verdict(order: Ordering) -> str:
     if order.contradicted:
         return "It does not hold as a whole"
     return "It holds" if order.holds else "It is not decided"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def origin(found: Provenance) -> list[str]:

@@ -14,13 +14,12 @@ from statistics import median
 
 from fedpriv.report.words import figure, many
 from fedpriv.studies import ranking
-from fedpriv.studies.leaderboard_page import in_percent
+from fedpriv.studies.leaderboard_page import by_question, in_percent, page_of
 from fedpriv.studies.results import (
     RESULTS_FILE,
     Board,
     Cell,
     Claim,
-    Duel,
     Entry,
     Leaderboard,
     PaperResults,
@@ -36,10 +35,10 @@ EPSILON = 8.0
 
 @dataclass(frozen=True)
 class Found:
-    """papers: by the name of their folder."""
+    """papers: by the name of their folder; boards: in the order of their pages."""
 
     papers: Mapping[str, PaperResults]
-    boards: tuple[Board, ...]
+    boards: Sequence[Board]
 
 
 def read(root: Path) -> Found:
@@ -47,7 +46,7 @@ def read(root: Path) -> Found:
     names = sorted(file.parent.name for file in root.glob(f"*/{RESULTS_FILE}"))
     papers = {name: read_study(root / name, PaperResults) for name in names if name != LEADERBOARD}
     boards = read_study(root / LEADERBOARD, Leaderboard).boards if LEADERBOARD in names else ()
-    return Found(papers, boards)
+    return Found(papers, [board for _, here in by_question(boards) for board in here])
 
 
 def words(found: Found) -> list[str]:
@@ -72,7 +71,7 @@ def totals(found: Found) -> Iterator[str]:
     """A table of the papers: verdicts on their claims, and duels of their ideas on the boards."""
     if not found.papers:
         return
-    duels = [(board, duel) for board in found.boards for duel in settled(board)]
+    duels = [(board, duel) for board in found.boards for duel in board.duels]
     verdict_columns = "hold | do not hold | not decided | cannot be tested here"
     yield f"| paper | claims | {verdict_columns} | pairwise tests won | lost | open |"
     yield f"|---|{'---|' * 8}"
@@ -115,8 +114,7 @@ def _bases(claims: Sequence[Claim]) -> str:
     """What they are about, since not all rest on runs."""
     parts = {words: [claim for claim in claims if claim.basis == basis] for basis, words in BASES.items()}
     said = [f"{len(some)} on {words} ({counted(some)})" for words, some in parts.items() if some]
-    known = all(claim.basis or claim.verdict == "cannot be tested here" for claim in claims)  # older results: not
-    return f"By subject: {'; '.join(said)}." if known else ""
+    return f"By subject: {'; '.join(said)}."
 
 
 def _cells(paper: PaperResults) -> Iterator[tuple[Table, str, str, Cell]]:
@@ -211,7 +209,8 @@ def _board(board: Board) -> str:
     tied = [one.label for one in here if one.tied and one is not first]
     level = f" (tied with {'; '.join(tied)})" if tied else ""
     comma = "," if ", " in first.label else ""
-    said = f"{board.title}, epsilon {figure(nearest(board))}: {first.label}{comma} is best with {_value(first)}{level}"
+    title = f"[{board.title}]({LEADERBOARD}/{page_of(board)})"
+    said = f"{title}, epsilon {figure(nearest(board))}: {first.label}{comma} is best with {_value(first)}{level}"
     if other is first:
         said += ", a plain method"
     elif other is not None:
@@ -225,25 +224,12 @@ def _board(board: Board) -> str:
     return said + (f". Nothing learns: guessing gives {board.chance:.0f} %." if guessed else ".")
 
 
-def settled(board: Board) -> list[Duel]:
-    """A board's duels, decided together by Holm's rule; older boards say only what each one's interval says."""
-    if all(duel.adjusted is not None for duel in board.duels):
-        return list(board.duels)
-    adjusted = ranking.holm([ranking.p_value(duel.difference) for duel in board.duels])
-    return [
-        duel.model_copy(
-            update={"adjusted": p, "outcome": duel.outcome if p is not None and p <= ranking.LEVEL else "not decided"}
-        )
-        for duel, p in zip(board.duels, adjusted, strict=True)
-    ]
-
-
 def paper_of(board: Board, method: str) -> str:
     return next((one.paper for one in board.entries if one.method == method), "")
 
 
 def _duels(boards: Sequence[Board]) -> str:
-    fought = [(board, duel) for board in boards for duel in settled(board)]
+    fought = [(board, duel) for board in boards for duel in board.duels]
     if not fought:
         return ""
     count = Counter(duel.outcome for _, duel in fought)
