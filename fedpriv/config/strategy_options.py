@@ -197,9 +197,11 @@ class StrategyConfig(Options):
 
 def without_what_is_younger(strategy: dict[str, Any]) -> None:
     """Takes out of a record's ``strategy`` options that are younger than committed results and change nothing at their
-    value.
+    value, and puts in an option that there is no more, by which committed runs of two methods are found.
     """
     server = strategy["server"]
+    if strategy.get("name") in ("ddgauss", "skellam"):
+        server["neighbours"] = strategy["client"]["neighbours"] = None
     if server.get("participation") == "sampled":
         _drop(strategy, "participation", "participations")
     if server.get("optimizer") == "sgd" and server.get("lr") in (None, 1):

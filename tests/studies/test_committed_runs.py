@@ -1,4 +1,5 @@
-"""Today's code against the committed results: one cheap run of every paper and of every leaderboard board, made again.
+"""Today's code against the committed results: cheap runs of every paper and of every leaderboard board, made again, and
+the names of every method's runs. A commit checks one part in `PARTS` of both; FEDPRIV_ALL_RUNS=1: all of them.
 
 This is what protects results whose code may change. Equal (`same`) where the record's ``arithmetic`` is this machine's.
 Elsewhere libraries choose other instructions and sum in another order, which changes last bits, and training carries
@@ -9,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,23 @@ PAPERS = {
     "fedags": {"fedags"},
     "fedcad": {"fedcad"},
 }
+
+#: By the hash of the commit, so that a checkout always has the same part.
+PARTS = 4
+
+
+@cache
+def part() -> int | None:
+    """None: all of them."""
+    if os.environ.get("FEDPRIV_ALL_RUNS"):
+        return None
+    head = subprocess.run(["git", "-C", str(RESULTS), "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    return int(head.strip() or "0", 16) % PARTS
+
+
+def checked(names: Iterable[str]) -> list[str]:
+    return [name for place, name in enumerate(sorted(names)) if part() in (None, place % PARTS)]
+
 
 #: Parts of a record that say how and when it was made, not what was found.
 CIRCUMSTANCES = ("seconds", "commit", "machine", "versions", "arithmetic", "date", "form", "superseded")
@@ -153,7 +172,7 @@ def same(path: str, then: Any, now: Any) -> bool:
 
 
 @pytest.mark.pictures
-@pytest.mark.parametrize("whose", sorted(sample()))
+@pytest.mark.parametrize("whose", checked(sample()))
 def test_todays_code_gives_a_committed_result(whose: str, pictures: Path, tmp_path: Path) -> None:
     then = sample()[whose]
     job = job_of(then, pictures, tmp_path)
@@ -165,6 +184,26 @@ def test_todays_code_gives_a_committed_result(whose: str, pictures: Path, tmp_pa
     holds = same if (exactly := then.arithmetic == arithmetic()) else close
     other = {path: (value, after[path]) for path, value in before.items() if not holds(path, value, after[path])}
     assert other == {}, f"{then.command}, made by {then.commit}; compared {'exactly' if exactly else 'closely'}"
+
+
+@cache
+def by_options() -> dict[str, RunRecord]:
+    """What its options name beside a value of a range, a target or a seed -> a run on public sets."""
+    found = {}
+    for runs in committed().values():
+        for run in runs:
+            options = [o for o in run.options if not re.fullmatch(r"[^=]*=[-+\d.e]+", o)]
+            if run.kind == "train" and not any(o.startswith(("dataset.split=", "dataset=image")) for o in options):
+                found.setdefault(" ".join(options), run)
+    return found
+
+
+def test_a_finished_run_is_found_by_its_name() -> None:
+    """An option that comes or goes changes no digest of a committed run."""
+    runs = [by_options()[one] for one in checked(by_options())]
+    assert len(runs) > 10
+    lost = {run.name: run.command for run in runs if Job(run.kind, run.options, run.seed).name != run.name}
+    assert lost == {}, "no such committed result would be found again"
 
 
 def test_the_sample_is_cheap_and_complete() -> None:
