@@ -8,74 +8,86 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.studies.looks import FAMILY_ERROR, Sides, above, holm, sequential, t_test, together
+from fedpriv.studies.evidence import (
+    FAMILY_ERROR,
+    Sides,
+    above,
+    both_sides,
+    holm,
+    sequential,
+    t_test,
+    together,
+    two_sided,
+)
 
 LOOKS = (3, 6, 12, 24)
 
 
-def study(rng: np.random.Generator, means: np.ndarray, shared: float) -> tuple[dict[int, Sides], int]:
-    """A paper with a claim per mean (in standard deviations), whose seeds share a part of their luck. Looks are added
-    until every claim is decided, as the reproduction does. Adjusted sides, and the seeds used.
+def drawn(seed: int, studies: int, means: np.ndarray, shared: float) -> np.ndarray:
+    """Differences [studies, claims, seeds] with these means (in standard deviations). The claims of a study share a
+    part of their luck.
     """
-    luck = rng.standard_normal((LOOKS[-1], 1)) * math.sqrt(shared)
-    data = means + luck + rng.standard_normal((LOOKS[-1], len(means))) * math.sqrt(1 - shared)
-    for seeds in LOOKS:
-        found = holm({claim: sequential(list(data[:seeds, claim]), LOOKS) for claim in range(len(means))})
-        if all(min(one.holds, one.fails) <= FAMILY_ERROR for one in found.values()):
-            break
-    return found, seeds
+    rng = np.random.default_rng(seed)
+    luck = rng.standard_normal((studies, 1, LOOKS[-1])) * math.sqrt(shared)
+    return means[:, None] + luck + rng.standard_normal((studies, len(means), LOOKS[-1])) * math.sqrt(1 - shared)
+
+
+def ended(data: np.ndarray) -> list[tuple[dict[int, Sides], int]]:
+    """Of each study, whose looks are added until every claim is decided: adjusted sides, and the seeds used."""
+    looked = {seeds: sequential(data[..., :seeds], LOOKS) for seeds in LOOKS}
+    found = []
+    for study, claims in enumerate(data):
+        for seeds in LOOKS:
+            one = looked[seeds]
+            sides = {n: Sides(one.holds[study, n], one.fails[study, n]) for n in range(len(claims))}  # type: ignore[index]
+            end = both_sides(sides)
+            if all(min(claim.holds, claim.fails) <= FAMILY_ERROR for claim in end.values()):
+                break
+        found.append((end, seeds))
+    return found
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.7])
 def test_a_study_without_any_effect_is_seldom_wrong(shared: float) -> None:
     """Six claims whose difference is nothing: in at most 5 % of studies is any of them said to hold or to fail."""
-    rng = np.random.default_rng(int(10 * shared))
     studies = 1500
-    wrong = sum(
-        any(min(one.holds, one.fails) <= FAMILY_ERROR for one in study(rng, np.zeros(6), shared)[0].values())
-        for _ in range(studies)
-    )
+    found = ended(drawn(int(10 * shared), studies, np.zeros(6), shared))
+    wrong = sum(any(min(one.holds, one.fails) <= FAMILY_ERROR for one in end.values()) for end, _ in found)
     assert stats.binomtest(wrong, studies, FAMILY_ERROR, alternative="greater").pvalue > 0.001
     assert wrong > 0.005 * studies  # it is a bound that is used, not a test that never decides
 
 
 def test_without_the_correction_it_would_be_wrong_often() -> None:
     """The same claims looked at four times at 95 %, each for itself: what the two corrections are for."""
-    rng = np.random.default_rng(7)
-    data = rng.standard_normal((400, 6, LOOKS[-1]))
-    wrong = sum(any(min(t_test(list(claim[:seeds]))) <= 0.025 for claim in one for seeds in LOOKS) for one in data)
-    assert wrong > 0.3 * len(data)
+    data = drawn(7, 400, np.zeros(6), 0.0)
+    least = np.min([t_test(data[..., :seeds]) for seeds in LOOKS], axis=(0, 1))
+    assert np.mean((least <= 0.025).any(1)) > 0.3
 
 
 def test_a_real_effect_is_found_early() -> None:
     """Three claims that hold by two standard deviations, one that fails by as much, two without effect."""
-    rng = np.random.default_rng(3)
     means = np.array([2.0, 2.0, 2.0, -2.0, 0.0, 0.0])
-    found = [study(rng, means, 0.0)[0] for _ in range(150)]
+    found = [end for end, _ in ended(drawn(3, 150, means, 0.0))]
     for claim, mean in enumerate(means[:4]):
         right = sum((one[claim].holds if mean > 0 else one[claim].fails) <= FAMILY_ERROR for one in found)
         assert right > 0.95 * len(found)
-    large = [study(rng, np.full(3, 6.0), 0.0)[1] for _ in range(100)]
-    assert np.mean(large) < 8  # and it stops there
+    assert np.mean([seeds for _, seeds in ended(drawn(4, 100, np.full(3, 6.0), 0.0))]) < 8  # and it stops there
 
 
 def test_the_sequential_value_only_falls() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        data = list(rng.standard_normal(24) + 0.5)
-        values = [sequential(data[:seeds], LOOKS).holds for seeds in (2, *LOOKS)]
-        assert values[0] == 1.0 and values == sorted(values, reverse=True)
-        assert values[-1] == pytest.approx(min(1.0, 4 * min(t_test(data[:n])[0] for n in LOOKS)))
+    data = drawn(0, 50, np.array([0.5]), 0.0)[:, 0]
+    values = np.array([sequential(data[:, :seeds], LOOKS).holds * np.ones(50) for seeds in (2, *LOOKS)])
+    assert (values[0] == 1.0).all() and (np.diff(values, axis=0) <= 0).all()
+    assert values[-1] == pytest.approx(np.minimum(1.0, 4 * np.min([t_test(data[:, :n])[0] for n in LOOKS], axis=0)))
 
 
 def test_a_claim_that_is_true_with_its_size_is_seldom_refuted() -> None:
     """However small the size is, whoever looks; and what is surely less is refuted more often than by its sign."""
-    rng = np.random.default_rng(5)
     for size in (0.1, 0.5, 2.0):
-        studies = rng.standard_normal((2000, LOOKS[-1])) + size
-        assert np.mean([sequential(list(one), LOOKS, size).fails <= 0.05 for one in studies]) < 0.065
-    below = rng.standard_normal((300, LOOKS[-1])) - 0.3
-    by_sign, by_size = (np.mean([sequential(list(one), LOOKS, g).fails <= 0.05 for one in below]) for g in (0.0, 1.0))
+        studies = drawn(5, 2000, np.array([size]), 0.0)[:, 0]
+        assert np.mean(np.asarray(sequential(studies, LOOKS, size).fails) <= 0.05) < 0.065
+    below = drawn(6, 300, np.array([-0.3]), 0.0)[:, 0]
+    by_sign, by_size = (np.mean(np.asarray(sequential(below, LOOKS, g).fails) <= 0.05) for g in (0.0, 1.0))
     assert by_size > 0.8 and by_sign < 0.4
 
 
@@ -108,10 +120,18 @@ def test_one_look_is_the_t_test() -> None:
 
 
 def test_holm_against_its_table() -> None:
-    """0.01, 0.02, 0.03 and 0.04: times 4, 3, 2 and 1, never falling; then both sides."""
-    found = holm({name: Sides(value, 1.0) for name, value in zip("dacb", (0.04, 0.01, 0.03, 0.02), strict=True)})
+    """0.01, 0.02, 0.03 and 0.04: times 4, 3, 2 and 1, never falling; then both sides. What is missing counts as 1."""
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.5, None, 0.001]) == [1.0, None, pytest.approx(0.003)] and holm([]) == []
+    found = both_sides({name: Sides(value, 1.0) for name, value in zip("dacb", (0.04, 0.01, 0.03, 0.02), strict=True)})
     assert [found[name].holds for name in "abcd"] == pytest.approx([0.08, 0.12, 0.12, 0.12])
-    assert all(one.fails == 1.0 for one in found.values()) and holm({}) == {}
+    assert all(one.fails == 1.0 for one in found.values()) and both_sides({}) == {}
+
+
+def test_two_sided_values() -> None:
+    values = [0.3, 0.1, 0.7, -0.2, 0.5]
+    assert two_sided(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+    assert two_sided([1.0]) is None and two_sided([1.0, 1.0]) == 0.5 and two_sided([0.0, 0.0]) == 1.0
 
 
 def test_several_parts_hold_together_and_fail_alone() -> None:

@@ -1,215 +1,260 @@
-"""The leaderboard: equal effort, calibrated entries, reasons for what is not ranked."""
+"""The leaderboard: equal effort, calibrated entries, private choices, reasons for what is not ranked."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from made_up_board import FEDAVG, METHODS, SEED, TINY, written
+from pytest import approx
 
 from fedpriv import leaderboard
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.methods import METHODS
+from fedpriv.config.methods import METHODS as KNOWN
 from fedpriv.data.load import load_dataset
 from fedpriv.data.splits import read_split
 from fedpriv.privacy.events import CLIENT_TO_SERVER
-from fedpriv.studies import board_results, boards, leaderboard_page
-from fedpriv.studies import leaderboard as study
-from fedpriv.studies.board_jobs import Prepared, privacy_under
-from fedpriv.studies.board_results import Key, accuracies, records_of
+from fedpriv.privacy.private_selection import selection_epsilon, with_mean
+from fedpriv.runs.preparation import resolve
+from fedpriv.studies import boards, leaderboard_page
+from fedpriv.studies.board_jobs import Key, Prepared, privacy_under
+from fedpriv.studies.board_results import accuracies, entry_of, records_of
 from fedpriv.studies.boards import read_board, read_boards
 from fedpriv.studies.carrying_out import Failure
+from fedpriv.studies.choice_price import run_events
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.results import Leaderboard, RunRecord, read_results
-
-TINY = {
-    "title": "A tiny board",
-    "unit": "client",
-    "adjacency": "replace-one",
-    "observer": "server",
-    "dataset": "digits",
-    "delta": 1e-5,
-    "words": "Digits, ten clients.",
-    "setting": [
-        *("model=linear", "num_clients=10", "clients_per_round=5", "num_rounds=2", "local.batch_size=20"),
-        *("evaluate.every=0", "checkpoint.every=0", "engine.trainer=vectorised"),
-    ],
-    "targets": [20.0, 2000.0],
-    "seeds": [0, 1],
-    "tuning": {"seed": 1000, "pictures": 300, "trials": 2, "widenings": 0},
-    "search": {"local.lr": {"low": 0.1, "high": 0.5}},
-    "reference": {
-        "name": "fedavg",
-        "label": "FedAvg",
-        "paper": "-",
-        "idea": "plain",
-        "overrides": ["strategy=fedavg"],
-    },
-    "methods": [
-        {"name": name, "label": name.upper(), "paper": "-", "idea": idea, "overrides": overrides}
-        for name, idea, overrides in (
-            ("fedldp", "plain", ["strategy=fedldp"]),
-            ("fedcad", "paper", ["strategy=fedcad", "strategy.client.obsolete_factor=0.4"]),
-            # The noise on the clip rule's bit stays what it is, so that little epsilon is out of reach.
-            (
-                "quantile",
-                "rival",
-                ["strategy=fedldp", "strategy.server.clipping=quantile", "strategy.client.count_noise=0.1"],
-            ),
-            ("adpfl", "paper", ["strategy=adpfl", "partition.test_fraction=0"]),
-            ("dpsgd", "rival", ["strategy=dpsgd", "engine.trainer=sequential"]),
-            ("fedprox", "rival", ["strategy=fedprox"]),
-        )
-    ],
-}
-
-
-def written(folder: Path, **changes: object) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**TINY, **changes}))
-    return path
-
+from fedpriv.studies.results import Board, Leaderboard, RunRecord, read_results
+from fedpriv.studies.search import begin
+from fedpriv.studies.tuning import _chosen
 
 # --- the whole command -----------------------------------------------------------------------------------
 
 
-def call(out: Path, capfd: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
-    capfd.readouterr()
-    code = leaderboard.main(["workers=1", f"out={out}", *options])
-    said = capfd.readouterr()
-    return code, said.out, said.err
+def call(out: Path, *options: str) -> int:
+    return leaderboard.main(["workers=1", f"out={out}", *options])
 
 
-def folders(out: Path) -> dict[str, int]:
-    """Trained runs and when they were done."""
-    return {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("train-*/record.json")}
+def records(out: Path) -> dict[str, int]:
+    """Jobs that were done, and when."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").rglob("record.json")}
 
 
-class Inline(Executor):
-    """In place of processes, which take seconds to start."""
+@dataclass(frozen=True)
+class CarriedOut:
+    """A board that is widened, and one that is tuned privately."""
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*arguments, **named))
-        return future
+    folder: Path
+    boards: dict[str, Board]
+    runs: dict[str, RunRecord]
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    @property
+    def page(self) -> str:
+        return (self.out / "nobody_trusted.md").read_text()
+
+    def trained(self, seed: int) -> list[RunRecord]:
+        return [run for run in self.runs.values() if run.kind == "train" and run.seed == seed]
+
+
+@pytest.fixture(scope="module")
+def carried_out(tmp_path_factory: pytest.TempPathFactory) -> CarriedOut:
+    folder = tmp_path_factory.mktemp("boards")
+    written(folder / "boards")
+    private = {**TINY["tuning"], "private": True, "trials": 2}
+    two = [METHODS["fedldp"], METHODS["fedcad"]]
+    written(folder / "boards", "private", tuning=private, methods=two, title="Private", targets=[2000.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boards, "BOARDS", folder / "boards")
+        assert call(folder / "out", "plan=true") == 0
+        assert not list((folder / "out" / "runs").glob("train-*"))
+        assert call(folder / "out") == 0
+    results, runs = read_results(folder / "out", Leaderboard)
+    return CarriedOut(folder, {board.name: board for board in results.boards}, {run.name: run for run in runs})
+
+
+def learning_rate(run: RunRecord) -> float:
+    return next(float(o.partition("=")[2]) for o in run.options if o.startswith("local.lr="))
+
+
+def without_choice(run: RunRecord) -> set[str]:
+    return {option for option in run.options if not option.startswith(("local.lr=", "dataset.split="))}
 
 
 @pytest.mark.slow
-def test_a_board_from_search_to_page(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(boards, "BOARDS", tmp_path / "boards")
-    written(tmp_path / "boards")
-    out = tmp_path / "out"
-    code, said, wrong = call(out, capfd)
-    assert (code, wrong) == (0, ""), wrong
-    assert "tune " in said and "final " in said and "At epsilon 20" in said
-    results, runs = read_results(out, Leaderboard)
-    (board,) = results.boards
+def test_everybody_is_tried_equally_often_and_an_edge_widens_all_searches(carried_out: CarriedOut) -> None:
+    """Two ranges of a factor of 2.5, far below the best rate: reference and entries go beyond, others get as many."""
+    board = carried_out.boards["tiny"]
+    assert board.trials == 3 and {entry.tried for entry in board.entries} == {3}
+    tuned: dict[tuple[str, ...], list[float]] = {}
+    for run in carried_out.trained(SEED):
+        assert any(option.startswith("dataset.split=") for option in run.options)
+        rest = tuple(o for o in run.options if not o.startswith("local.lr="))
+        tuned.setdefault(rest, []).append(learning_rate(run))
+    assert {len(set(rates)) for rates in tuned.values()} == {3}
+    assert max(rate for rest, rates in tuned.items() if "strategy=fedavg" in rest for rate in rates) > 0.05
+    assert board.searched is not None and "2 points of a scrambled Sobol sequence" in board.searched
+    assert board.search["fedldp"] == "local.lr from 0.02 to 0.05"
 
-    # Everybody was tried equally often: two trials with the tuning seed, on the tuning split.
-    ran = {(entry.method, entry.target) for entry in board.entries}
-    assert ran == {("fedldp", 20), ("fedldp", 2000), ("fedcad", 20), ("fedcad", 2000), ("quantile", 2000)}
-    assert sum(run.kind == "plan" for run in runs) == 6 * 3  # two targets and the published variant, refused or not
-    runs = [run for run in runs if run.kind == "train"]
-    tuned = [run for run in runs if run.seed == 1000]
-    assert len(tuned) == 2 * (1 + len(ran)) and all("dataset.split=" in " ".join(run.options) for run in tuned)
-    finals = [run for run in runs if run.seed != 1000]
-    assert len(finals) == 2 * (1 + len(ran)) and not any("dataset.split=" in " ".join(run.options) for run in finals)
 
-    # The choice saw no test picture.
+@pytest.mark.slow
+def test_the_choice_sees_no_test_picture_and_is_the_best(carried_out: CarriedOut) -> None:
     pictures = load_dataset(compose(["dataset=digits"]).dataset, 0)
-    (file,) = out.glob("tuning-*.npz")
-    split = read_split(str(file))
+    split = read_split(str(carried_out.out / f"tuning-digits-300-{SEED}.npz"))
     rows = np.concatenate([split.train, split.test])
     assert sorted(rows) == list(range(len(pictures.train.labels))) and abs(len(split.test) - 300) <= 10
-
-    # What was chosen is what was best there, and the final runs have it.
-    by_name = {run.name: run for run in runs}
+    board, plan = carried_out.boards["tiny"], read_board(carried_out.folder / "boards" / "tiny.yaml")
     for entry in board.entries:
-        mine = [run for run in tuned if f"privacy.target_epsilon={entry.target:g}" in run.options]
-        mine = [run for run in mine if set(TINY_OVERRIDES[entry.method]) <= set(run.options)]
-        if entry.method == "fedldp":
-            mine = [run for run in mine if "strategy.server.clipping=quantile" not in run.options]
+        runs = [carried_out.runs[name] for name in entry.runs]
+        mine = [run for run in carried_out.trained(SEED) if without_choice(run) == without_choice(runs[0])]
         best = max(mine, key=lambda run: run.summary["accuracy"]["final"])
-        (choice,) = (f"{option}={value}" for option, value in entry.chosen.items())
-        assert choice in best.options and len(mine) == 2
-        for name in entry.runs:
-            run = by_name[name]
-            privacy = privacy_under(run.summary, read_board(tmp_path / "boards" / "tiny.yaml").threat)
-            assert privacy is not None and choice in run.options
+        assert len(mine) == 3 and float(entry.chosen["local.lr"]) == learning_rate(best)
+        for run in runs:
+            privacy = privacy_under(run.summary, plan.threat)
+            assert privacy is not None and learning_rate(run) == learning_rate(best)
             assert 0.98 * entry.target <= privacy["verified_epsilon"] <= entry.target
-        assert entry.verified_epsilon <= entry.target and entry.accuracy.n == 2
-        assert entry.bytes_up > 0 and entry.seconds.mean is not None and entry.tried == board.trials == 2
+            assert not any(option.startswith("dataset.split=") for option in run.options)
+            config = compose([*run.options, "operations.report=false"])
+            assert config.local.sampler == "shuffle" and config.strategy.options.participation == "balanced"
+        assert entry.verified_epsilon <= entry.target and entry.accuracy.n == len(plan.seeds) == 2
+        assert entry.bytes_up > 0 and entry.seconds.mean is not None
+    assert {entry.own_plan for entry in board.entries if entry.method == "fedcad"} == {True}
+    assert not any(entry.own_plan for entry in board.entries if entry.method != "fedcad")
 
-    # What is not ranked is there with its reason.
+
+@pytest.mark.slow
+def test_what_is_not_ranked_is_there_with_its_reason(carried_out: CarriedOut) -> None:
+    board = carried_out.boards["tiny"]
+    ran = {(entry.method, entry.target) for entry in board.entries}
+    assert ran == {("fedldp", 20), ("fedldp", 2000), ("fedcad", 20), ("fedcad", 2000), ("quantile", 2000)}
     left = {(line.method, line.variant, line.target): line.reason for line in board.left}
-    assert "releases it does not cover" in left["quantile", "repaired", 20.0]
-    assert "another threat model" in left["dpsgd", "repaired", None]
-    assert "has no noise to choose" in left["fedprox", "repaired", None]
-    assert "block" in left["adpfl", "repaired", None]
-    assert "without noise" in left["fedcad", "published", None]
-    assert left["fedldp", "published", None].startswith("epsilon ")
+    for (method, variant, target), words in {
+        ("quantile", "repaired", 20.0): "releases it does not cover",
+        ("dpsgd", "repaired", None): "another threat model",
+        ("fedprox", "repaired", None): "has no noise to choose",
+        ("adpfl", "repaired", None): "block",
+        ("fedcad", "published", None): "without noise",
+        ("fedldp", "published", None): "epsilon ",
+    }.items():
+        assert words in left[method, variant, target]
+    guessed = [reason for (method, variant, _), reason in left.items() if (method, variant) == ("lost", "repaired")]
+    assert guessed and all(reason.startswith("it guesses: the best of 3 trials has") for reason in guessed)
+    assert all(reason.endswith("of its updates") for reason in guessed)
+    assert {(duel.method, duel.against) for duel in board.duels} == {("fedcad", "fedldp")}
+    assert board.alone is not None and board.alone.n == 2
+    assert [words for words in board.verdicts if "than what every client has by itself" in words or "not told" in words]
 
-    # The printed command is the run.
-    entry = board.entries[0]
-    words = entry.command.split()[3:]
-    assert compose([*words, "operations.report=false"]).seed == 0
+
+@pytest.mark.slow
+def test_the_search_has_a_price(carried_out: CarriedOut) -> None:
+    for entry in carried_out.boards["tiny"].entries:
+        assert entry.tuning is not None and entry.tuning.runs == 4
+        assert entry.tuning.composed > 2 * entry.target and entry.tuning.random > entry.verified_epsilon
+
+
+@pytest.mark.slow
+def test_pages_and_commands(carried_out: CarriedOut, tmp_path: Path) -> None:
+    page, index = carried_out.page, (carried_out.out / "README.md").read_text()
+    assert "[Nobody is trusted](nobody_trusted.md)" in index and "Papernot and Steinke" in index
+    for words in ("## What is not ranked", "with its search", "which costs nothing:", "are one family"):
+        assert words in page
+    board, place = carried_out.boards["tiny"], str(carried_out.folder)
+    assert board.plot is not None and (carried_out.out / board.plot.file).stat().st_size > 1000
+    entries = [entry for one in carried_out.boards.values() for entry in one.entries]
+    lines = list(csv.DictReader((carried_out.out / "leaderboard.csv").open()))
+    assert len(lines) == len(entries) and {line["method"] for line in lines} == {"fedldp", "fedcad", "quantile"}
+    assert place not in page + index + json.dumps([entry.command for entry in entries])
+
     from fedpriv.runs.start import start_run
 
-    again = start_run(compose([*words, "operations.report=false", "engine=inprocess"]), tmp_path / "again")
-    assert again["accuracy"]["final"] == by_name[entry.runs[0]].summary["accuracy"]["final"]
+    words = [*board.entries[0].command.split()[3:], "operations.report=false", "engine=inprocess"]
+    again, first = start_run(compose(words), tmp_path / "again"), carried_out.runs[board.entries[0].runs[0]]
+    assert first.seed == 0 and again["accuracy"]["final"] == first.summary["accuracy"]["final"]
 
-    # Pages.
-    page = (out / "README.md").read_text()
-    assert "Papernot and Steinke" in page and "## What is not ranked" in page and str(tmp_path) not in page
-    assert board.plot is not None and (out / board.plot.file).stat().st_size > 1000
-    lines = list(csv.DictReader((out / "leaderboard.csv").open()))
-    assert len(lines) == len(board.entries) and {line["method"] for line in lines} == {"fedldp", "fedcad", "quantile"}
-    assert str(tmp_path) not in json.dumps([entry.command for entry in board.entries])
 
-    # Called again, nothing is run; with another option, only what has it, unless runs are not wanted.
-    monkeypatch.setattr("fedpriv.studies.leaderboard.process_pool", lambda workers: nullcontext(Inline()))
-    before = folders(out)
-    trained = [line for line in (out / "runs.jsonl").read_text().splitlines() if json.loads(line)["kind"] == "train"]
-    other = RunRecord.model_validate_json(trained[0]).model_copy(update={"name": "train-of-another-board-s0"})
-    (out / "runs.jsonl").write_text("\n".join([*trained, other.model_dump_json()]) + "\n")
+@pytest.mark.slow
+def test_a_privately_tuned_board_counts_the_choice(carried_out: CarriedOut) -> None:
+    board, by_name = carried_out.boards["private"], carried_out.runs
+    assert {entry.method for entry in board.entries} == {"fedldp", "fedcad"}
+    for entry in board.entries:
+        assert 0.97 * entry.target < entry.verified_epsilon <= entry.target and entry.tuning is None
+        assert entry.tried is None  # how many trials there were is a part of what the price hides
+        assert len(entry.runs) == 2 and entry.accuracy.n == 2
+        for name in entry.runs:
+            run = by_name[name]
+            own = [o.partition("=")[2] for o in run.options if o.startswith("privacy.target_epsilon=")]
+            one = run.summary["privacy"]["verified_epsilon"]
+            assert one <= float(own[0]) < entry.target
+            # the guarantee again, from the run's own options
+            options = [option for option in run.options if "split" not in option]
+            config, *_ = resolve(compose([*options, "operations.report=false"]), None)
+            (events,) = run_events(config)
+            assert selection_epsilon(events, 1e-5, with_mean("geometric", 2)) == approx(entry.verified_epsilon)
+            # it repeats the best of this seed's trials, on other test pictures
+            twins = [
+                other
+                for other in by_name.values()
+                if other.seed == run.seed and other.name != run.name and other.kind == "train"
+                and [o for o in other.options if "split" not in o] == [o for o in run.options if "split" not in o]
+            ]  # fmt: skip
+            (scored,) = twins
+            assert scored.norms == run.norms
+            rivals = [
+                other.summary["accuracy"]["final"]
+                for other in by_name.values()
+                if other.kind == "train" and other.seed // 100_000 == run.seed // 100_000
+                and other.summary["strategy"] == run.summary["strategy"]
+                and any(o.endswith(f"-{SEED}.npz") for o in other.options)
+            ]  # fmt: skip
+            assert scored.summary["accuracy"]["final"] == max(rivals)
+    assert board.searched is not None and "Papernot" in board.searched
+
+
+@pytest.mark.slow
+def test_a_second_call_runs_only_what_is_new(
+    carried_out: CarriedOut, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another option only what has it, unless runs are not wanted."""
+    monkeypatch.setattr(boards, "BOARDS", tmp_path / "boards")
+    shutil.copytree(carried_out.folder / "boards", tmp_path / "boards")
+    out = tmp_path / "out"
+    shutil.copytree(carried_out.out, out)
+    before = records(out)
+    assert call(out) == 0 and records(out) == before  # refusals included
+    first, runs = read_results(out, Leaderboard)
+    trained = [run for run in runs if run.kind == "train"]
+    other = trained[0].model_copy(update={"name": "train-of-another-board-s0"})
+    (out / "runs.jsonl").write_text("".join(run.model_dump_json() + "\n" for run in (*trained, other)))
     for prices in [*(out / "runs").glob("tuning-*-s*"), *(out / "runs").glob("plan-*")]:
         shutil.rmtree(prices)  # they need no run
-    assert call(out, capfd, "run=false")[0] == 0 and folders(out).items() >= before.items()
+    assert call(out, "run=false") == 0 and records(out).keys() == before.keys()
     again, kept = read_results(out, Leaderboard)
-    assert again.boards == results.boards and list((out / "runs").glob("tuning-*-s*"))
-    assert kept[-1] == other and sum(run.kind == "train" for run in kept) == len(trained) + 1
-    before = folders(out)
-    methods = [
-        {**method, "search": {"local.lr": {"low": 0.1, "high": 0.2}}} if method["name"] == "fedcad" else method
-        for method in TINY["methods"]
-    ]
+    assert again.boards == first.boards and kept[-1] == other
+    assert sum(run.kind == "train" for run in kept) == len(trained) + 1
+
+    before, page = records(out), (out / "nobody_trusted.md").read_text()
+    methods = [one | ({"search": {"local.lr": {"low": 0.03, "high": 0.04}}} if one["name"] == "fedcad" else {})
+               for one in TINY["methods"]]  # fmt: skip
     written(tmp_path / "boards", methods=methods, targets=[2000.0])
-    page = (out / "README.md").read_text()
-    code, _, wrong = call(out, capfd, "run=false")
-    assert code == 1 and wrong.endswith("run=false: 2 of 8 runs (tune) are missing: run=true\n"), wrong
-    assert folders(out) == before
-    assert (out / "README.md").read_text() == page
-    assert call(out, capfd)[0] == 0
-    after = folders(out)
-    new = set(after) - set(before)
-    assert {name: after[name] for name in before} == before
-    assert new and all(name.startswith("train-fedcad") for name in new) and len(new) == 4
+    capfd.readouterr()
+    assert call(out, "board=tiny", "run=false") == 1
+    assert "run=false: 2 of 12 runs (tune) are missing: run=true\n" in capfd.readouterr().err
+    assert records(out) == before and (out / "nobody_trusted.md").read_text() == page
+    assert call(out, "board=tiny") == 0
+    new = records(out).keys() - before.keys()
+    assert {name: records(out)[name] for name in before} == before
+    assert {name.rpartition("-")[0].rpartition("-")[0] for name in new} == {"train-fedcad"}
 
 
-TINY_OVERRIDES = {method["name"]: method["overrides"] for method in TINY["methods"]}  # type: ignore[index]
+# --- what becomes of runs ----------------------------------------------------------------------------------
 
 
 def done(accuracy: dict[str, float | None], seed: int = 0) -> RunRecord:
@@ -226,32 +271,37 @@ def done(accuracy: dict[str, float | None], seed: int = 0) -> RunRecord:
 
 def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: Path) -> None:
     plan = read_board(written(tmp_path, targets=[20.0], measure="personalised"))
-    board = Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", Path(), 10)
-    method = plan.methods[0]
-    key, search = Key("tiny", method, 20.0), plan.begin(method)
-    first, second = board.tuning(method, 20.0, search.trials)
+    key = Key(Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", Path(), 10), plan.methods[0], 20.0)
+    search = begin(key.space, plan.tuning.trials, plan.tuning.seed)
+    first, second = key.tuning(search.trials)
     assert "privacy.delta=1e-05" in first.options
     tuned: dict[Job, RunRecord | Failure] = {
         first: Failure(first, "no"), second: done({"final": 0.1, "personalised": 0.4}),
     }  # fmt: skip
-    found = study._chosen(board, key, search, tuned)
+    found = _chosen(key, search, tuned)
     assert found.tried == 1 and [f"{option}={value}" for option, value in found.chosen.items()] == [*search.trials[1]]
     nothing = {first: done({"final": 0.9, "personalised": None}), second: done({"final": 0.9, "personalised": None})}
-    none = study._chosen(board, key, search, nothing)
+    none = _chosen(key, search, nothing)
     assert none.reason == "a tuning run has no personalised accuracy" and not none.final
-    assert records_of(board, key, none, {}) == none.reason
+    assert records_of(key, none, {}) == none.reason
     zero, one = found.final.values()
     half = {zero: done({"personalised": 0.5}), one: done({"personalised": None}, 1)}
-    assert records_of(board, key, found, half) == "a final run has no personalised accuracy"
+    assert records_of(key, found, half) == "a final run has no personalised accuracy"
     whole = {zero: done({"personalised": 0.5}), one: done({"personalised": 0.6}, 1)}
-    records = records_of(board, key, found, whole)
-    assert not isinstance(records, str) and accuracies(board, records) == {0: 50.0, 1: 60.0}
-    entry = board_results._entry(board, key, found, records, 1, False)
-    assert "(of 1 of 2 trials: the others failed)" in leaderboard_page._row(entry, 2)
-    assert "failed" not in leaderboard_page._row(entry, 1)
+    records = records_of(key, found, whole)
+    assert not isinstance(records, str) and accuracies(key, records) == {0: 50.0, 1: 60.0}
+    entry = entry_of(key, found, records)
+    assert "(of 1 of 2 trials: the others failed)" in leaderboard_page._row(entry, 2)[-1]
+    assert "failed" not in leaderboard_page._row(entry, 1)[-1] and entry.superseded is None
+    marked = {seed: run.model_copy(update={"superseded": "why"}) for seed, run in records.items()}
+    assert entry_of(key, found, marked).superseded == "why"
 
 
 # --- the files -------------------------------------------------------------------------------------------
+
+
+def method(**changes: object) -> list[dict[str, object]]:
+    return [METHODS["fedldp"] | changes]
 
 
 @pytest.mark.parametrize(
@@ -262,16 +312,26 @@ def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: P
         ({"targets": [1.0, -2.0]}, ["targets", "-2.0", "more than 0"]),
         ({"targets": []}, ["targets"]),
         ({"targets": [1.0, 1.0]}, ["targets", "twice"]),
-        ({"seeds": [0, 1000]}, ["tuning.seed", "1000", "must not see"]),
+        ({"seeds": [0, SEED]}, ["tuning.seed", str(SEED), "must not see"]),
         ({"setting": ["seed=3"]}, ["setting", "seed=3", "leaderboard itself"]),
         ({"setting": ["privacy.delta=0.1"]}, ["setting", "privacy.delta=0.1", "leaderboard itself"]),
         ({"delta": 1.0}, ["delta", "1.0"]),
         ({"measure": "best"}, ["measure", "best", "personalised"]),
         (
-            {"methods": [{**TINY["methods"][0], "overrides": ["privacy.target_epsilon=3"]}]},  # type: ignore[index]
-            ["fedldp.overrides", "leaderboard itself"],
+            {"methods": [{**FEDAVG, "overrides": ["privacy.target_epsilon=3"]}]},
+            ["fedavg.overrides", "leaderboard itself"],
         ),
-        ({"methods": [TINY["methods"][0]] * 2}, ["methods", "twice"]),  # type: ignore[index]
+        ({"methods": [FEDAVG] * 2}, ["methods", "twice"]),
+        ({"search": ["local.lr=0.1,0.2"]}, ["search", "chosen by hand", "low"]),
+        ({"methods": method(search=["local.lr=0.1,0.2"])}, ["methods.0.search", "chosen by hand"]),
+        ({"search": {}}, ["fedavg.search", "names no range"]),
+        ({"search": {"local.lr": {"low": 1.0, "high": 0.5}}}, ["low=1, high=0.5", "least <= low < high <= most"]),
+        ({"search": {"privacy.delta": {"low": 1.0, "high": 2.0}}}, ["privacy.delta", "leaderboard itself"]),
+        ({"tuning": {"seed": 1000, "pictures": 300}}, ["tuning.trials"]),
+        ({"methods": method(overrides=["strategy=fedcad", "local.sampler=poisson"])}, ["sampler=poisson", "plan"]),
+        ({"methods": method(overrides=["strategy=fedldp", "num_rounds=9"])}, ["num_rounds=9", "the same for all rows"]),
+        ({"methods": method(plan=["seed=3"])}, ["seed=3", "leaderboard itself"]),
+        ({"tuning": {"seed": 1, "pictures": 9, "trials": 1}}, ["tuning.trials", "at least 2"]),
     ],
 )
 def test_a_broken_file_is_refused_in_words(tmp_path: Path, changes: dict[str, object], words: list[str]) -> None:
@@ -280,6 +340,17 @@ def test_a_broken_file_is_refused_in_words(tmp_path: Path, changes: dict[str, ob
         read_board(path)
     for word in [str(path), *words]:
         assert word in str(error.value)
+
+
+def test_the_literal_scale_replaces_what_it_names(tmp_path: Path) -> None:
+    literal = {"plan": ["num_rounds=50"], "seeds": [0, 1, 2], "words": "Longer."}
+    written(tmp_path, literal=literal)
+    small, long = (read_boards("tiny", tmp_path, scale)["tiny"] for scale in ("small", "literal"))
+    assert small.plan[-1] != "num_rounds=50" and long.plan[-1] == "num_rounds=50"
+    assert (long.words, long.seeds, long.targets) == ("Longer.", (0, 1, 2), (20.0, 2000.0))
+    written(tmp_path, literal={"seeds": [SEED]})
+    with pytest.raises(OptionError, match=r"at scale=literal: tuning\.seed"):
+        read_boards("tiny", tmp_path, "literal")
 
 
 def test_the_command_refuses_in_one_line(
@@ -292,7 +363,7 @@ def test_the_command_refuses_in_one_line(
     assert leaderboard.main(["board=example", f"data={tmp_path}", f"out={tmp_path}"]) == 2
     assert "mnist is not there" in capfd.readouterr().err
     monkeypatch.setattr(boards, "BOARDS", tmp_path / "boards")
-    wrong = {**TINY["methods"][0], "overrides": ["strategy=fedldp", "strategy.client.sigma=3"]}  # type: ignore[index]
+    wrong = METHODS["fedldp"] | {"overrides": ["strategy=fedldp", "strategy.client.sigma=3"]}
     written(tmp_path / "boards", methods=[wrong])
     assert leaderboard.main(["board=tiny", f"out={tmp_path / 'out'}"]) == 2
     said = capfd.readouterr().err
@@ -306,9 +377,12 @@ def test_the_command_refuses_in_one_line(
 def test_every_shipped_board_composes(name: str) -> None:
     board = read_boards(name)[name]
     assert board.plan and len(board.seeds) >= 4
-    assert len(board.begin(board.reference).trials) == 8
+    assert board.tuning.trials == 8
     for method in (board.reference, *board.methods):
-        planned, trial = method.plan or board.plan, board.begin(method).trials[-1]
+        planned, trial = (
+            method.plan or board.plan,
+            begin({**board.search, **method.search}, 8, board.tuning.seed).trials[-1],
+        )
         config = compose([f"dataset={board.dataset}", *board.setting, *method.overrides, *planned, *trial])
         assert config.privacy.variant == "repaired" and config.privacy.target_epsilon is None
 
@@ -321,5 +395,5 @@ def test_every_method_with_privacy_is_on_a_board() -> None:
         for override in method.overrides
         if override.startswith("strategy=")
     }
-    noisy = {name for name, schema in METHODS.items() if {"noise_multiplier", "epsilon"} & set(schema.model_fields)}
+    noisy = {name for name, schema in KNOWN.items() if {"noise_multiplier", "epsilon"} & set(schema.model_fields)}
     assert not noisy - named and len(noisy) > 10

@@ -1,4 +1,4 @@
-"""The leaderboard's page: what is not ranked stands once, behind the boards, in today's words."""
+"""The leaderboard's pages: one for each answer to who is trusted; what is not ranked stands behind the boards."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedpriv.report.words import figure
-from fedpriv.studies.leaderboard_page import page
-from fedpriv.studies.results import Estimate, Leaderboard, Left, read_study
+from fedpriv.studies.leaderboard_page import page_of, pages
+from fedpriv.studies.results import Board, Estimate, Leaderboard, Left, read_study
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "leaderboard"
 
@@ -19,29 +19,41 @@ def committed() -> Leaderboard:
     return read_study(RESULTS, Leaderboard)
 
 
-def rows_of(lines: list[str]) -> list[list[str]]:
-    """Of the one table among them, without its head."""
-    return [line.strip("| ").split(" | ") for line in lines if line.startswith("| ") and "|---" not in line][1:]
+def test_every_board_is_on_one_page_in_the_order_of_who_is_trusted(committed: Leaderboard) -> None:
+    found = pages(committed)
+    assert list(found) == ["README.md", "trusted_server.md", "secure_sum.md", "nobody_trusted.md", "one_example.md"]
+    index = found.pop("README.md")
+    for board in committed.boards:
+        (file,) = (name for name, text in found.items() if f"\n## {board.title}\n" in text)
+        assert file == page_of(board) and f"[{board.title}]({file}#" in index
+        assert f"]({board.plot.file})" in found[file] if board.plot else True
+    assert "| One person | What do messages show of a person with several rows? | no board yet" in index
+    assert [file for file in found if f"]({file})" in index] == list(found)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Of the one table in it, without its head."""
+    return [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("| ") and "|---" not in line][
+        1:
+    ]
 
 
 def test_what_is_not_ranked_stands_behind_the_boards(committed: Leaderboard) -> None:
-    """In one table, and the prices without calibration of what is ranked in another."""
-    lines = list(page(committed))
-    start, end = lines.index("## What is not ranked"), lines.index("## Where this comes from")
-    middle = lines.index("## The same methods without calibration")
-    assert start > max(lines.index(f"## {board.title}") for board in committed.boards)
-    sections = {False: rows_of(lines[start:middle]), True: rows_of(lines[middle:end])}
-    for board in committed.boards:
-        ranked = {(entry.label, entry.target) for entry in board.entries}
-        for left in board.left:
-            published = left.variant == "published"
-            reason = (board.title, left.reason)
-            here = [methods for title, methods, why in sections[published] if (title, why) == reason]
-            assert len(here) == 1 and left.label in here[0], left
-            targets = board.targets if left.target is None else (left.target,)
-            assert published or not {(left.label, target) for target in targets} & ranked
-    assert not any("ot ranked" in line for line in lines[:start])
-    assert sum(map(len, sections.values())) < sum(len(board.left) for board in committed.boards)
+    """In one table of a page, and the prices without calibration of what is ranked in another."""
+    for file, text in pages(committed).items():
+        here = [board for board in committed.boards if page_of(board) == file]
+        first, _, before = text.partition("## The same methods without calibration")
+        boards, _, never = first.partition("## What is not ranked")
+        assert "ot ranked" not in boards and all(f"## {board.title}\n" in boards for board in here)
+        for board in here:
+            ranked = {(entry.label, entry.target) for entry in board.entries}
+            for left in board.left:
+                published = left.variant == "published"
+                rows = rows_of(before if published else never)
+                (methods,) = (who for title, who, why in rows if (title, why) == (board.title, left.reason))
+                assert left.label in methods
+                targets = board.targets if left.target is None else (left.target,)
+                assert published or not {(left.label, target) for target in targets} & ranked
 
 
 def test_methods_of_one_reason_are_together(committed: Leaderboard) -> None:
@@ -53,22 +65,24 @@ def test_methods_of_one_reason_are_together(committed: Leaderboard) -> None:
             "title": "T",
             "left": (
                 left("A", "a bar | in it"),
-                left("B", "as published epsilon = 3; ranked only after recalibration", "published"),
                 left("C", "a bar | in it", "published"),
                 left("C", "a bar | in it", "published"),
                 left("D", "too far", target=8.0),
+                left("E", "a bar | in it"),
             ),
         }
     )
-    lines = list(page(committed.model_copy(update={"boards": (board,)})))
-    assert [line for line in lines if line.startswith("| T |")] == [
-        r"| T | A | a bar \| in it |",
+    assert [line for line in lines_of(committed, board) if line.startswith("| T |")] == [
+        r"| T | A; E | a bar \| in it |",
         "| T | D at epsilon 8 | too far |",
-        "| T | B | epsilon 3 |",
         r"| T | C | a bar \| in it |",
     ]
-    nothing = board.model_copy(update={"left": ()})
-    assert "## What is not ranked" not in list(page(committed.model_copy(update={"boards": (nothing,)})))
+    assert "## What is not ranked" not in lines_of(committed, board.model_copy(update={"left": ()}))
+
+
+def lines_of(committed: Leaderboard, board: Board) -> list[str]:
+    """Of its page, where it is the only board."""
+    return pages(committed.model_copy(update={"boards": (board,)}))[page_of(board)].split("\n")
 
 
 def test_a_bad_search_and_a_plan_of_ones_own_are_marked(committed: Leaderboard) -> None:
@@ -79,20 +93,10 @@ def test_a_bad_search_and_a_plan_of_ones_own_are_marked(committed: Leaderboard) 
 
     def lines(**changes: Any) -> list[str]:
         again = one.model_copy(update={"target": high, **changes})
-        made = board.model_copy(update={"entries": (one, again)})
-        return list(page(committed.model_copy(update={"boards": (made,)})))
+        return lines_of(committed, board.model_copy(update={"entries": (one, again)}))
 
     plain, marked = lines(), lines(better_at=low, own_plan=True)
     said = f"at this one chose badly: A (90.0 ± 0.1 % at epsilon {figure(low)})."
     assert any(said in line for line in marked) and not any("chose badly" in line for line in plain)
     assert any("A \\* |" in line for line in marked) and any(line.startswith("\\*: with a plan") for line in marked)
     assert not any("\\*" in line for line in plain)
-
-
-def test_older_boards_speak_as_todays() -> None:
-    for old in (
-        "as printed it has a finite price too (verified epsilon 3,540): only the repaired variant is ranked",
-        "as published epsilon = 3,540; ranked only after recalibration",
-    ):
-        assert Left(method="m", label="M", reason=old).reason == "epsilon 3,540"
-    assert Left(method="m", label="M", reason="no noise").reason == "no noise"

@@ -48,16 +48,16 @@ def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(
     assert second == other_words and first != second and second != Job("train", second.options, 1)
     wrong = Job("plan", (*common, "strategy=fedavg", "privacy.target_epsilon=1"), 0)
     told: list[tuple[int, int]] = []
-    found = carry_out_all(
-        [first, second, other_words, wrong], tmp_path, 2, lambda job, r, done, of: told.append((done, of))
-    )
+    jobs = [first, second, other_words, wrong]
+    with process_pool(2) as pool:
+        found = carry_out_all(jobs, tmp_path, pool, lambda job, r, done, of: told.append((done, of)))
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert isinstance(found[wrong], Failure) and "privacy.target_epsilon=1" in found[wrong].words  # type: ignore[union-attr]
     record = found[second]
     assert isinstance(record, RunRecord) and len(record.curve) == 2 and record == find(second, tmp_path)
     (tmp_path / second.name / "record.json").write_text("{")
     (tmp_path / second.name / "summary.json").unlink()  # as after kill -9 in the last round
-    again = carry_out_all([second], tmp_path, 1)[second]
+    again = carry_out_all([second], tmp_path)[second]
     assert isinstance(again, RunRecord) and again.summary["accuracy"] == record.summary["accuracy"]
 
 
@@ -77,7 +77,7 @@ def test_a_mistake_of_ours_in_one_job_stops_no_other(tmp_path: Path, monkeypatch
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setitem(job_kinds.WORK, "plan", broken)
-    (found,) = carry_out_all([Job("plan", ("dataset=digits", "strategy=fedavg"), 0)], tmp_path, 1).values()
+    (found,) = carry_out_all([Job("plan", ("dataset=digits", "strategy=fedavg"), 0)], tmp_path).values()
     assert isinstance(found, Failure) and found.words == "ZeroDivisionError: by zero"
 
 
@@ -114,7 +114,7 @@ def test_an_interruption_leaves_through_all_of_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
     job = Job("plan", ("dataset=digits", "strategy=fedavg"), 0)
     with pytest.raises(KeyboardInterrupt):
-        carry_out_all([job], tmp_path, 1)
+        carry_out_all([job], tmp_path)
     assert find(job, tmp_path) is None
 
 
@@ -135,7 +135,7 @@ def test_pictures_are_found_in_both_layouts(tmp_path: Path) -> None:
 def test_a_finished_job_is_found_whatever_the_code_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the digest of its options; and it says which commit made it, also where only its run was left."""
     job = Job("train", (*DIGITS, "strategy=fedavg"), 0)
-    first = carry_out_all([job], tmp_path, 1)[job]
+    first = carry_out_all([job], tmp_path)[job]
     assert isinstance(first, RunRecord) and first.commit == versions.commit() and "code" not in first.versions
     assert first.machine == machine() and first.arithmetic == arithmetic()
     assert json.loads((tmp_path / job.name / "summary.json").read_text())["commit"] == first.commit
@@ -144,9 +144,9 @@ def test_a_finished_job_is_found_whatever_the_code_is_now(tmp_path: Path, monkey
     monkeypatch.setattr(versions, "code_digest", lambda: "of another day")
     assert find(job, tmp_path) == first
     (tmp_path / job.name / "record.json").unlink()
-    again = carry_out_all([job], tmp_path, 1)[job]
+    again = carry_out_all([job], tmp_path)[job]
     assert isinstance(again, RunRecord) and again.commit == first.commit and again.summary == first.summary
-    other = carry_out_all([Job("plan", (*DIGITS, "strategy=fedavg"), 0)], tmp_path, 1).popitem()[1]
+    other = carry_out_all([Job("plan", (*DIGITS, "strategy=fedavg"), 0)], tmp_path).popitem()[1]
     assert isinstance(other, RunRecord) and other.commit == "fedcba987654"
 
     old_form = again.model_copy(update={"form": 0})
@@ -156,7 +156,7 @@ def test_a_finished_job_is_found_whatever_the_code_is_now(tmp_path: Path, monkey
 
 def test_a_study_says_by_which_commits_and_machines_it_was_made(tmp_path: Path) -> None:
     job = Job("plan", (*DIGITS, "strategy=fedavg"), 0)
-    run = carry_out_all([job], tmp_path, 1)[job]
+    run = carry_out_all([job], tmp_path)[job]
     assert isinstance(run, RunRecord)
     run = run.model_copy(update={"commit": "0123456789ab"})
     elsewhere = run.model_copy(
