@@ -58,7 +58,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
         r"make leaderboard.*|python -m fedpriv\.leaderboard .*",
         "half an hour",
-        "tests/studies/test_leaderboard.py::test_a_board_from_search_to_page",
+        "tests/studies/test_leaderboard.py::test_pages_and_commands",
     ),
     (
         r"python -m fedpriv\.studies\.front_page",

@@ -35,7 +35,7 @@ import math
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -83,14 +83,14 @@ def sequential(differences: ArrayLike, looks: Sequence[int] = (), size: float = 
     return Sides(holds, fails)
 
 
-def _looked(differences: NDArray[np.float64], planned: Sequence[int]) -> tuple[float, float]:
+def _looked(differences: NDArray[np.float64], planned: Sequence[int]) -> tuple[Any, Any]:
     reached = [t_test(differences[..., :seeds]) for seeds in planned if 2 <= seeds <= differences.shape[-1]]
     least = (np.min([one[side] for one in reached], axis=0, initial=1.0) for side in (0, 1))
     holds, fails = (np.minimum(1.0, len(planned) * one) for one in least)
     return holds, fails
 
 
-def t_test(differences: ArrayLike) -> tuple[float, float]:
+def t_test(differences: ArrayLike) -> tuple[Any, Any]:
     """One-sided p-values against "the mean is at most 0" and "at least 0", of two differences or more (the last axis).
     Equal ones have no spread to divide by: then that of the sign test, since a few that agree to the last digit prove
     nothing of more.
