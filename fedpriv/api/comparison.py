@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.api.findings import table
 from fedpriv.report import compare
 from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables
 
@@ -48,5 +47,7 @@ class Comparison:
         return write_comparison(self.found, Path(folder))
 
     def _repr_html_(self) -> str:
-        shown = [table(found.header, found.rows, found.title) for found in self.tables]
-        return "\n".join([*shown, f"<p>{COMPARISON_NOTE}</p>"])
+        from fedpriv.report.rendering import rendered
+
+        tables = [(found.title, found.header, found.rows) for found in self.tables]
+        return rendered("tables.html", tables=tables, note=COMPARISON_NOTE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +23,9 @@ def shown(value: float | None) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
     """An HTML table of plain text."""
+    from fedpriv.report.rendering import rendered
 
-    def cells(kind: str, row: Sequence[str]) -> str:
-        return "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in row)
-
-    head = f"<thead><tr>{cells('th', header)}</tr></thead>" if header else ""
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><caption>{html.escape(caption)}</caption>{head}<tbody>{body}</tbody></table>"
+    return rendered("tables.html", tables=[(caption, header, rows)], note="")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,10 +131,9 @@ class Run:
         return hash(self.folder)
 
     def _repr_html_(self) -> str:
-        from fedpriv.report.head import head_of
+        from fedpriv.report.overview import head_of
 
-        link = f'<p><a href="{html.escape(self.report.as_uri())}">report.html</a></p>' if self.finished else ""
-        return head_of(self.folder, link)
+        return head_of(self.folder, self.report.as_uri() if self.finished else "")
 
 
 def folder_of(run: Run | str | Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpriv.common.printing import cell
 from fedpriv.report.reading import RunFolder
-from fedpriv.report.words import number, other_threats, pick, reasons, threat_key
+from fedpriv.report.words import number, number_at, other_threats, pick, reasons, threat_key
 
 #: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
 NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
@@ -237,9 +237,9 @@ def _by_threat(runs: Sequence[RunFolder]) -> dict[str, list[tuple[RunFolder, Map
 
 def _row(group: Group, privacies: Sequence[tuple[RunFolder, Mapping[str, Any]]]) -> Row:
     figures = {
-        "accuracy": spread(number(pick(run.summary, "accuracy", "final")) for run, _ in privacies),
-        "personalised": spread(number(pick(run.summary, "accuracy", "personalised")) for run, _ in privacies),
-        "time_s": spread(number(pick(run.summary, "timing", "total_s")) for run, _ in privacies),
+        "accuracy": spread(number_at(run.summary, "accuracy", "final") for run, _ in privacies),
+        "personalised": spread(number_at(run.summary, "accuracy", "personalised") for run, _ in privacies),
+        "time_s": spread(number_at(run.summary, "timing", "total_s") for run, _ in privacies),
     }
     figures |= {name: spread(number(privacy.get(name)) for _, privacy in privacies) for name in EPSILONS}
     claims = [privacy for _, privacy in privacies if number(privacy.get("claimed_epsilon")) is not None]

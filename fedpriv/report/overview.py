@@ -8,16 +8,16 @@ from typing import Any
 
 from fedpriv.report.attacks import contradictions
 from fedpriv.report.reading import RunFolder, read_run
+from fedpriv.report.rendering import rendered
 from fedpriv.report.words import (
-    Figure,
     figure,
     many,
     number,
+    number_at,
     percent,
     pick,
     promise,
     reasons,
-    seconds,
     threat_sentence,
     three_figures,
     untrained_layers,
@@ -25,56 +25,12 @@ from fedpriv.report.words import (
 )
 
 
-def head(folder: Path) -> dict[str, Any]:
-    """Title, subtitle, tiles, boxes and the sentence on the threat model, for a shorter page of a run."""
+def head_of(folder: Path, link: str = "") -> str:
+    """HTML of a run's head, for a notebook. link: address of the whole report."""
     run = read_run(folder)
     privacy = privacy_of(run)
-    return {
-        "title": title_of(run),
-        "subtitle": subtitle_of(run),
-        "tiles": tiles_of(run, privacy),
-        "boxes": boxes_of(run, privacy, run.problems),
-        "sentence": f"{threat_sentence(privacy)} {worth(privacy)}".strip() if privacy else "",
-    }
-
-
-# --- head ------------------------------------------------------------------------------------------------
-
-
-def title_of(run: RunFolder) -> str:
-    strategy = pick(run.summary, "strategy") or pick(run.config, "strategy", "name") or "unknown method"
-    dataset = pick(run.summary, "dataset") or pick(run.config, "dataset", "name") or "unknown data"
-    accuracy = _accuracy(run)
-    so_far = "" if run.summary else " so far"
-    reached = "not evaluated yet" if accuracy is None else f"{percent(accuracy)} accuracy{so_far}"
-    return f"{strategy} on {dataset}: {reached}"
-
-
-def subtitle_of(run: RunFolder) -> str:
-    def fact(name: str, words: str, nested: str = "") -> str | None:
-        value = pick(run.summary, name)
-        value = pick(run.config, *(nested or name).split(".")) if value is None else value
-        return None if value is None else words.format(f"{value:,}" if isinstance(value, int) else value)
-
-    known = pick(run.summary, "public_knowledge")
-    facts = (
-        fact("model", "model {}", "model.name"),
-        fact("num_parameters", "{} parameters"),
-        fact("num_clients", "{} clients"),
-        fact("clients_per_round", "{} per round"),
-        fact("rounds", "{} rounds", "num_rounds"),
-        fact("seed", "seed {}"),
-        f"public features: {known}" if known not in (None, "none") else None,
-    )
-    return " · ".join(filter(None, facts))
-
-
-def _accuracy(run: RunFolder) -> float | None:
-    """The final accuracy, or the last one so far of a run without a summary."""
-    if run.summary is not None:
-        return number(pick(run.summary, "accuracy", "final"))
-    known = [accuracy for row in run.rounds if (accuracy := number(row.get("accuracy"))) is not None]
-    return known[-1] if known else None
+    sentence = f"{threat_sentence(privacy)} {worth(privacy)}".strip() if privacy else ""
+    return rendered("head.html", link=link, sentence=sentence, **head(run, run.problems))
 
 
 def privacy_of(run: RunFolder) -> dict[str, Any] | None:
@@ -82,68 +38,71 @@ def privacy_of(run: RunFolder) -> dict[str, Any] | None:
     return dict(privacy) if isinstance(privacy, Mapping) else None
 
 
-def tiles_of(run: RunFolder, privacy: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
+    """What tiles.html and boxes.html say, with title and subtitle. problems: file -> what could not be read."""
+    privacy, summary = privacy_of(run), run.summary
+    known = [value for row in run.rounds if (value := number(row.get("accuracy"))) is not None]
+    accuracy = number_at(summary, "accuracy", "final") if summary is not None else next(reversed(known), None)
+    total = number_at(summary, "timing", "total_s")
+    epsilons = [number_at(privacy, f"{name}_epsilon") for name in ("audited", "verified")]
     done, planned = len(run.rounds), pick(run.config, "num_rounds")
-    personalised = number(pick(run.summary, "accuracy", "personalised"))
-    tiles = [_tile("accuracy", percent(_accuracy(run)), "global model, test set")]
-    if personalised is not None:
-        worst = percent(number(pick(run.summary, "accuracy", "personalised_worst_decile")), "unknown")
-        tiles.append(_tile("personalised", percent(personalised), f"clients' own tests; worst decile {worst}"))
-    if privacy is None:
-        spent = number(run.rounds[-1].get("epsilon_so_far")) if run.rounds else None
-        words = "; ".join(filter(None, ("an odometer reading, not a guarantee", promise(spent))))
-        tiles.append(_tile("epsilon spent so far", figure(spent), words, "verified"))
-    else:
-        tiles += [_tile(f"{f.name} epsilon", f.value, _about(f), f.name) for f in three_figures(privacy)]
-    total = number(pick(run.summary, "timing", "total_s"))
-    total = sum(number(row.get("seconds")) or 0.0 for row in run.rounds) if total is None else total
-    return [*tiles, _tile("time", seconds(total), f"{done} of {planned} rounds" if planned else f"{done} rounds")]
+    going = summary is None and "summary.json" not in problems
+    return {
+        "title": _title(run, accuracy),
+        "subtitle": _subtitle(run),
+        "accuracy": accuracy,
+        "personalised": number_at(summary, "accuracy", "personalised"),
+        "worst_decile": number_at(summary, "accuracy", "personalised_worst_decile"),
+        "epsilons": [] if privacy is None else three_figures(privacy),
+        "spent": number(run.rounds[-1].get("epsilon_so_far")) if run.rounds else None,
+        "time": sum(number(row.get("seconds")) or 0.0 for row in run.rounds) if total is None else total,
+        "done": done,
+        "planned": planned,
+        "leaks": _leaks(run, privacy),
+        "refuted": [figure(value) for value in epsilons] if None not in epsilons and epsilons[0] > epsilons[1] else [],  # type: ignore[operator]
+        "contradictions": contradictions(summary),
+        "personal_layers": untrained_layers(summary),
+        "stages": [_stage(stage) for stage in pick(summary, "stages") or ()],
+        "note": pick(summary, "note"),
+        "unfinished": f"{many(done, 'round')} of {planned or 'an unknown number'} so far." if going else "",
+        "problems": [f"{name}: {problem}" for name, problem in problems.items()],
+    }
 
 
-def _tile(name: str, value: str, detail: str, kind: str = "") -> dict[str, Any]:
-    return {"name": name, "value": value, "detail": detail, "kind": kind, "is_word": len(value) > 9}
+def _title(run: RunFolder, accuracy: float | None) -> str:
+    strategy = pick(run.summary, "strategy") or pick(run.config, "strategy", "name") or "unknown method"
+    dataset = pick(run.summary, "dataset") or pick(run.config, "dataset", "name") or "unknown data"
+    so_far = "" if run.summary else " so far"
+    return f"{strategy} on {dataset}: {percent(accuracy, 'not evaluated yet')}" + (
+        "" if accuracy is None else f" accuracy{so_far}"
+    )
 
 
-def _about(shown: Figure) -> str:
-    if shown.name == "verified" and shown.value == "∞":
-        return "no finite bound: no promise"
-    return f"for {shown.scope}: {shown.promise}" if shown.scope else shown.detail
+def _subtitle(run: RunFolder) -> str:
+    """Facts of the summary, or of the configuration while there is none."""
+    features = pick(run.summary, "public_knowledge")
+    facts = [
+        ("model {}", "model", "model.name"),
+        ("{} parameters", "num_parameters", "num_parameters"),
+        ("{} clients", "num_clients", "num_clients"),
+        ("{} per round", "clients_per_round", "clients_per_round"),
+        ("{} rounds", "rounds", "num_rounds"),
+        ("seed {}", "seed", "seed"),
+    ]
+    words = []
+    for form, name, option in facts:
+        value = pick(run.summary, name)
+        value = pick(run.config, *option.split(".")) if value is None else value
+        if value is not None:
+            words.append(form.format(f"{value:,}" if isinstance(value, int) else value))
+    return " · ".join([*words, *([f"public features: {features}"] if features not in (None, "none") else [])])
 
 
-def boxes_of(run: RunFolder, privacy: Mapping[str, Any] | None, problems: Mapping[str, str]) -> list[dict[str, Any]]:
-    boxes = []
-    variant = pick(privacy, "variant") or pick(run.config, "privacy", "variant")
-    if variant == "published":
-        leaks = reasons(privacy or {}) or ["The account recorded no reason." if privacy else "Known when the run ends."]
-        text = "This run follows the paper as printed, not the repaired default. What leaks:"
-        boxes.append({"title": "Published variant.", "text": text, "lines": leaks})
-    audited, verified = (number(pick(privacy, f"{name}_epsilon")) for name in ("audited", "verified"))
-    if audited is not None and verified is not None and audited > verified:
-        text = f"The audit measured {figure(audited)}, more than the bound {figure(verified)}: do not trust this run."
-        boxes.append({"title": "The verified bound is wrong.", "text": text, "lines": []})
-    if broken := contradictions(run.summary):
-        text = "Membership inference succeeds more often than the verified bound allows: do not trust this run."
-        boxes.append({"title": "An attack contradicts the guarantee.", "text": text, "lines": broken})
-    if (layers := untrained_layers(run.summary)) is not None:
-        boxes.append({"title": "Clients keep layers.", "text": layers, "lines": []})
-    if stages := pick(run.summary, "stages"):
-        boxes.append({"title": "This run was extended.", "text": EXTENDED, "lines": list(map(_stage, stages))})
-    if note := pick(run.summary, "note"):
-        boxes.append({"title": "Note.", "text": f"{note}.", "lines": []})
-    if run.summary is None and "summary.json" not in problems:
-        text = f"{many(len(run.rounds), 'round')} of {pick(run.config, 'num_rounds') or 'an unknown number'} so far."
-        boxes.append({"title": "This run is not finished.", "text": text, "lines": []})
-    if problems:
-        lines = [f"{name}: {problem}" for name, problem in problems.items()]
-        boxes.append({"title": "Not everything could be read.", "text": "", "lines": lines})
-    return boxes
-
-
-EXTENDED = (
-    "Every figure here is of all rounds together. They were priced before the first added round. That bounds what the "
-    "whole run tells, if no larger extension would have been chosen after looking at the first part; whoever means to "
-    "decide more than once sets privacy.max_epsilon before the first round."
-)
+def _leaks(run: RunFolder, privacy: Mapping[str, Any] | None) -> list[str]:
+    """What the variant as published leaks; empty for another variant."""
+    if (pick(privacy, "variant") or pick(run.config, "privacy", "variant")) != "published":
+        return []
+    return reasons(privacy or {}) or ["The ledger records no reason." if privacy else "Known when the run ends."]
 
 
 def _stage(stage: Mapping[str, Any]) -> str:

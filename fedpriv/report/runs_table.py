@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from fedpriv.report.compare import EPSILONS, Comparison
 from fedpriv.report.reading import RunFolder
-from fedpriv.report.words import figure, number, percent, pick, seconds, size, threat_short
+from fedpriv.report.words import figure, number, number_at, percent, pick, seconds, size, threat_short
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ def _in_order(name: str) -> tuple[float, str]:
 
 
 def _figures(run: RunFolder) -> list[Cell]:
-    accuracy = number(pick(run.summary, "accuracy", "final"))
-    epsilons = [number(pick(run.summary, "privacy", name)) for name in EPSILONS]
+    accuracy = number_at(run.summary, "accuracy", "final")
+    epsilons = [number_at(run.summary, "privacy", name) for name in EPSILONS]
     absent = ("no claim", "not computed", "not audited")
-    sent = [number(pick(run.summary, "traffic", name)) for name in ("bytes_up", "bytes_down")]
+    sent = [number_at(run.summary, "traffic", name) for name in ("bytes_up", "bytes_down")]
     total = None if None in sent else sum(value for value in sent if value is not None)
-    time = number(pick(run.summary, "timing", "total_s"))
+    time = number_at(run.summary, "timing", "total_s")
     return [
         Cell(percent(accuracy), accuracy),
         *(Cell(figure(value, words), value) for value, words in zip(epsilons, absent, strict=True)),
@@ -97,62 +97,3 @@ def _as_number(text: str) -> float | None:
 def _page(run: Path, folder: Path) -> str:
     page = "report.html" if (run / "report.html").is_file() else "summary.json"
     return quote(f"{os.path.relpath(run, folder)}/{page}")
-
-
-TEMPLATE = """
-<h2 id="runs">Every run</h2>
-<p class="soft" id="how" hidden>The head of a column sorts by it, a second time the other way round.</p>
-<div class="card" tabindex="0" role="region" aria-label="Every run"><table class="plain stack sortable">
-<thead><tr>{% for name in runs.header %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for row in runs.rows %}
-<tr>{% for cell in row %}<td data-name="{{ runs.header[loop.index0] }}" data-key="{{ cell.key }}">{% if cell.link %}\
-<a href="{{ cell.link }}">{{ cell.text }}</a>{% else %}{{ cell.text }}{% endif %}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-<style>
-.sortable th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
-.sortable th button:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
-.sortable th button::after { content: " \\2195"; }
-.sortable th[aria-sort=ascending] button::after { content: " \\2191"; }
-.sortable th[aria-sort=descending] button::after { content: " \\2193"; }
-.sorters { display: none; } .sorters select { font: inherit; }
-@media (max-width: 40rem) { .sorters { display: block; } }
-</style>
-<script>
-for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  const names = heads.map((head) => head.textContent);
-  const words = new Intl.Collator("en", { numeric: true });
-  const sort = (column, up) => {
-    const keyed = [...body.rows].map((row) => {
-      const cell = row.cells[column], key = cell.dataset.key;
-      return { row, number: key === "" ? null : Number(key), text: cell.textContent };
-    });
-    const numbers = keyed.some((one) => one.number !== null), sign = up ? 1 : -1;
-    keyed.sort((a, b) => {
-      if (numbers && (a.number === null || b.number === null)) return (a.number === null) - (b.number === null);
-      if (!numbers) return sign * words.compare(a.text, b.text);
-      return a.number === b.number ? 0 : sign * (a.number < b.number ? -1 : 1);
-    });
-    body.append(...keyed.map((one) => one.row));
-    heads.forEach((head, place) => head.removeAttribute("aria-sort"));
-    heads[column].setAttribute("aria-sort", up ? "ascending" : "descending");
-  };
-  heads.forEach((head, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = names[column];
-    button.onclick = () => sort(column, head.getAttribute("aria-sort") !== "ascending");
-    head.replaceChildren(button);
-  });
-  const label = document.createElement("label"), choice = document.createElement("select");
-  label.className = "sorters"; // on a phone the heads are not shown
-  names.forEach((name) => ["rising", "falling"].forEach((way) => choice.add(new Option(`${name}, ${way}`))));
-  choice.onchange = () => sort(choice.selectedIndex >> 1, choice.selectedIndex % 2 === 0);
-  label.append("sorted by ", choice);
-  table.parentElement.before(label);
-  document.getElementById("how").hidden = false;
-}
-</script>
-"""

@@ -14,11 +14,10 @@ from fedpriv.report.compare import Comparison, Row, Spread
 from fedpriv.report.words import (
     SCOPES,
     figure,
-    number,
+    number_at,
     opacus_figure,
     other_threats,
     percent,
-    pick,
     promise,
     seconds,
     threat_sentence,
@@ -89,18 +88,18 @@ def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         (f"{f.name} epsilon", f.value, f"{f.scope}; {f.detail}" if f.scope else f.detail)
         for f in (*three_figures(privacy), *opacus_figure(privacy))
     ]
-    rounds = seconds(number(pick(summary, "timing", "median_round_s")))
+    rounds = seconds(number_at(summary, "timing", "median_round_s"))
     model = "global part with untrained personal layers" if untrained_layers(summary) else "global model"
     return [
-        ("accuracy", percent(number(pick(summary, "accuracy", "final"))), f"{model}, test set"),
+        ("accuracy", percent(number_at(summary, "accuracy", "final")), f"{model}, test set"),
         *_personalised_rows(summary),
         *figures,
-        ("time", seconds(number(pick(summary, "timing", "total_s"))), f"{rounds} per round (median)"),
+        ("time", seconds(number_at(summary, "timing", "total_s")), f"{rounds} per round (median)"),
     ]
 
 
 def _personalised_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    mean, worst = (number(pick(summary, "accuracy", name)) for name in ("personalised", "personalised_worst_decile"))
+    mean, worst = (number_at(summary, "accuracy", name) for name in ("personalised", "personalised_worst_decile"))
     if mean is None:
         return []
     return [("personalised", percent(mean), f"clients' own models and tests, mean; worst decile {percent(worst)}")]

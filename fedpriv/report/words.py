@@ -61,9 +61,14 @@ def pick(mapping: Any, *keys: str) -> Any:
     return mapping
 
 
+def number_at(mapping: Any, *keys: str) -> float | None:
+    """The number below nested keys, None where there is none."""
+    return number(pick(mapping, *keys))
+
+
 def untrained_layers(summary: Any) -> str | None:
     """What is missing from a run's saved model, where clients keep layers that the server never sees; else None."""
-    shared, size = number(pick(summary, "num_shared")), number(pick(summary, "num_parameters"))
+    shared, size = number_at(summary, "num_shared"), number_at(summary, "num_parameters")
     if shared is None or size is None or shared >= size:
         return None
     return (
@@ -132,7 +137,7 @@ def threat_sentence(privacy: Mapping[str, Any]) -> str:
         f"How well can an observer tell whether {UNITS.get(unit, f'the unit “{unit}”')} was "
         f"{ADJACENCIES.get(adjacency, f'changed (“{adjacency}”)')}? "
         f"The observer: {OBSERVERS.get(observer, f'“{observer}”')}. "
-        f"The smaller the epsilon, the less it can tell; delta = {delta} is the slack."
+        f"The smaller the epsilon, the less it can tell; delta = {delta} is the additive slack."
     )
 
 
@@ -163,12 +168,12 @@ def still_wrong(epsilon: float, delta: float = 0.0) -> str:
 
 def worth(privacy: Mapping[str, Any]) -> str:
     """What the verified epsilon of a run is worth, in one sentence; empty where there is none."""
-    epsilon = number(privacy.get("verified_epsilon"))
+    epsilon = number_at(privacy, "verified_epsilon")
     if epsilon is None:
         return ""
     if math.isinf(epsilon):
         return "No finite epsilon holds: nothing is promised."
-    return f"An epsilon of {figure(epsilon)} {promises(epsilon, number(privacy.get('delta')) or 0.0)}"
+    return f"An epsilon of {figure(epsilon)} {promises(epsilon, number_at(privacy, 'delta') or 0.0)}"
 
 
 def promises(epsilon: float, delta: float = 0.0) -> str:
@@ -187,26 +192,15 @@ def scale() -> list[tuple[str, str, str]]:
     return [*rows[:-1], (f"{rows[-1][0]} and more", rows[-1][1], "never")]
 
 
-def _if_it_holds(epsilon: float) -> str:
-    """What a claim promises."""
-    return f"{promise(epsilon)}, if it holds" if epsilon < NEXT_TO_NOTHING else f"{promise(epsilon)}, even if it holds"
-
-
-def _at_best(epsilon: float | None) -> str:
-    """What is left to promise where an attack has shown a lower bound."""
-    if epsilon is None:
-        return ""
-    return f"{promise(epsilon)}" if math.isinf(epsilon) else f"at best {promise(epsilon)}"
-
-
 def threat_table(privacy: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(term, the word used, what it means) for unit, adjacency, observer and delta."""
+    """(term, the word used, what it means) for unit, adjacency, observer and delta, as docs/epsilons.md has them."""
     unit, adjacency, observer, delta = _words(privacy)
+    slack = "the additive slack in (epsilon, delta)-differential privacy; well below one over the number of units"
     return [
-        ("Protected unit", unit, UNITS.get(unit, "")),
-        ("Neighbouring data", adjacency, f"the unit was {ADJACENCIES.get(adjacency, 'changed')}"),
+        ("Privacy unit", unit, UNITS.get(unit, "")),
+        ("Adjacency", adjacency, f"the unit was {ADJACENCIES.get(adjacency, 'changed')}"),
         ("Observer", observer, OBSERVERS.get(observer, "")),
-        ("Delta", delta, "the slack that the bound allows; it should be well below one over the number of units"),
+        ("Delta", delta, slack),
     ]
 
 
@@ -221,45 +215,58 @@ def three_figures(privacy: Mapping[str, Any]) -> list[Figure]:
     return [_claimed(privacy), _verified(privacy), _audited(privacy)]
 
 
+def all_figures(privacy: Mapping[str, Any]) -> list[Figure]:
+    """The three, with the median client's bound, what was spent, and further audits: at other scopes than the claim's,
+    each with the claim and the bound for that scope; with canaries; of a client's own fit.
+    """
+    claimed, verified, audited = three_figures(privacy)
+    middle, spent = number_at(privacy, "verified_median"), number_at(privacy, "spent_so_far")
+    whole, same = SCOPES["run"], "the same bound for the client in the middle"
+    median = [] if middle is None else [Figure("median client", figure(middle), whole, same, promise(middle))]
+    words = "the epsilon of the choices that were made: no guarantee given beforehand"
+    so_far = Figure("spent so far", figure(spent, "not recorded"), whole, words, promise(spent))
+    return [claimed, verified, *median, so_far, audited, *_further_audits(privacy), *opacus_figure(privacy)]
+
+
 def _claimed(privacy: Mapping[str, Any]) -> Figure:
-    value = number(privacy.get("claimed_epsilon"))
+    value = number_at(privacy, "claimed_epsilon")
     if value is None:
         return Figure("claimed", "no claim", "", "the method claims no epsilon")
-    scope = str(privacy.get("claimed_scope") or "run")
+    holds = "if it holds" if value < NEXT_TO_NOTHING else "even if it holds"
     formula = f"the paper's own formula: {privacy.get('claimed_equation') or 'equation not recorded'}"
-    return Figure("claimed", figure(value), SCOPES.get(scope, scope), formula, _if_it_holds(value))
+    return Figure("claimed", figure(value), _scope(privacy), formula, f"{promise(value)}, {holds}")
 
 
 def _verified(privacy: Mapping[str, Any]) -> Figure:
-    value = number(privacy.get("verified_epsilon"))
-    scope = str(privacy.get("claimed_scope") or "run")
-    at_scope = number(privacy.get("verified_at_claimed_scope"))
+    value, at_scope = number_at(privacy, "verified_epsilon"), number_at(privacy, "verified_at_claimed_scope")
     if value is None:
         return Figure("verified", "not computed", "", "no bound was computed")
     if math.isinf(value):
         detail = f"no finite bound: {'; '.join(reasons(privacy)) or 'no reason was recorded'}"
     else:
         detail = f"sound upper bound for what was sent ({privacy.get('accountant') or 'unnamed'} accountant)"
-    if scope != "run" and at_scope is not None:
-        detail += f". At the claim's scope, {SCOPES.get(scope, scope)}: {figure(at_scope)} ({promise(at_scope)})"
+    if _scope(privacy) != SCOPES["run"] and at_scope is not None:
+        detail += f". At the claim's scope, {_scope(privacy)}: {figure(at_scope)} ({promise(at_scope)})"
     return Figure("verified", figure(value), SCOPES["run"], detail, promise(value))
 
 
+def _scope(privacy: Mapping[str, Any]) -> str:
+    scope = str(privacy.get("claimed_scope") or "run")
+    return SCOPES.get(scope, scope)
+
+
 def _audited(privacy: Mapping[str, Any]) -> Figure:
-    value = number(privacy.get("audited_epsilon"))
+    value = number_at(privacy, "audited_epsilon")
     if value is None:
         return Figure("audited", "not audited", "", "no attack was run against this code yet")
-    scope = str(privacy.get("claimed_scope") or "run")
     if math.isinf(value):
-        detail = "no finite epsilon fits: the account itself records a leak without noise"
+        detail = "no finite epsilon fits: the ledger itself records a leak without noise"
     else:
-        confidence, trials = number(privacy.get("audited_confidence")), number(privacy.get("audited_trials"))
+        confidence, trials = number_at(privacy, "audited_confidence"), number_at(privacy, "audited_trials")
         sure = "" if confidence is None else f" with {100 * confidence:g} % confidence"
         count = "" if trials is None else f", {trials:,.0f} trials"
-        detail = f"measured lower bound: the true epsilon is no smaller{sure}{count}{at_most(privacy)}"
-    if privacy.get("audit_verdict"):
-        detail += f". Verdict: {privacy['audit_verdict']}"
-    return Figure("audited", figure(value), SCOPES.get(scope, scope), detail, _at_best(value))
+        detail = f"measured lower bound: the true epsilon is no smaller{sure}{count}"
+    return _audit({**privacy, "verdict": privacy.get("audit_verdict")}, _scope(privacy), detail)
 
 
 def opacus_figure(privacy: Mapping[str, Any]) -> list[Figure]:
@@ -277,57 +284,44 @@ def opacus_figure(privacy: Mapping[str, Any]) -> list[Figure]:
     return [Figure("Opacus'", figure(rdp if prv is None else prv), SCOPES["run"], detail)]
 
 
-def _said(audited: Mapping[str, Any]) -> str:
-    """An audit's verdict; empty for a record without it."""
-    return f". Verdict: {audited['verdict']}" if audited.get("verdict") else ""
+def _audit(record: Mapping[str, Any], scope: str, detail: str) -> Figure:
+    """The lower bound of one audit, and what it leaves to promise."""
+    value = number_at(record, "audited_epsilon")
+    said = f". Verdict: {record['verdict']}" if record.get("verdict") else ""
+    left = promise(value) if value is None or math.isinf(value) else f"at best {promise(value)}"
+    return Figure("audited", figure(value), scope, f"{detail}{said}{_at_most(record)}", left)
 
 
-def at_most(audited: Mapping[str, Any]) -> str:
+def _at_most(audited: Mapping[str, Any]) -> str:
     """What an audit would have shown at the verified epsilon, and at most; empty for a record without these."""
-    most, expected = number(audited.get("audited_at_most")), number(audited.get("audited_expected"))
-    if most is None or math.isinf(most):
+    most, expected = number_at(audited, "audited_at_most"), number_at(audited, "audited_expected")
+    if most is None or math.inf in (most, number_at(audited, "audited_epsilon")):
         return ""
     seen = f". At the verified epsilon the audit would have shown {figure(expected)}" if expected else ""
-    return f"{seen}. A perfect attack would have shown {figure(most)} at most: silence above that says nothing"
+    return f"{seen}. A perfect attack would have shown at most {figure(most)}: larger epsilons are not tested"
 
 
-def further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
-    """Audits at other scopes than the claim's, each with the claim and the bound for that scope; then canaries."""
-    found = privacy.get("audits")
-    rows = [row for row in found[1:] if isinstance(row, Mapping)] if isinstance(found, list) else []
-    figures = [
-        Figure(
-            "audited",
-            figure(number(row.get("audited_epsilon"))),
-            str(row.get("scope")),
-            f"claimed {figure(number(row.get('claimed_epsilon')))}, verified "
-            f"{figure(number(row.get('verified_epsilon')))} for this alone. Verdict: {row.get('verdict')}"
-            f"{at_most(row)}",
-            _at_best(number(row.get("audited_epsilon"))),
-        )
-        for row in rows
-    ]
-    canaries = privacy.get("training_audit")
+def _further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
+    rows, canaries, fits = (privacy.get(name) for name in ("audits", "training_audit", "fit_audit"))
+    figures = []
+    for row in rows[1:] if isinstance(rows, list) else ():
+        if isinstance(row, Mapping):
+            claimed, verified = (figure(number_at(row, f"{name}_epsilon")) for name in ("claimed", "verified"))
+            words = f"claimed {claimed}, verified {verified} for this alone"
+            figures.append(_audit(row, str(row.get("scope")), words))
     if isinstance(canaries, Mapping):
-        figures.append(
-            Figure(
-                "audited",
-                figure(number(canaries.get("audited_epsilon"))),
-                SCOPES["run"],
-                f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "
-                f"guesses right, {canaries.get('canaries')} canaries; verified for the same run "
-                f"{figure(number(canaries.get('verified_epsilon')))}{_said(canaries)}{at_most(canaries)}",
-                _at_best(number(canaries.get("audited_epsilon"))),
-            )
+        words = (
+            f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "
+            f"guesses right, {canaries.get('canaries')} canaries; verified for the same run "
+            f"{figure(number_at(canaries, 'verified_epsilon'))}"
         )
-    fits = privacy.get("fit_audit")
+        figures.append(_audit(canaries, SCOPES["run"], words))
     if isinstance(fits, Mapping):
         words = (
             f"the {fits.get('audited_on')}, with its own keys, batches and clipping, on data chosen to be told apart: "
-            f"verified for the same {figure(number(fits.get('verified_epsilon')))}{_said(fits)}{at_most(fits)}"
+            f"verified for the same {figure(number_at(fits, 'verified_epsilon'))}"
         )
-        value = number(fits.get("audited_epsilon"))
-        figures.append(Figure("audited", figure(value), str(fits.get("scope")), words, _at_best(value)))
+        figures.append(_audit(fits, str(fits.get("scope")), words))
     return figures
 
 

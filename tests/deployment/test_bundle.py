@@ -46,7 +46,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def test_bundle_holds_the_whole_app(bundle: list[str]) -> None:
     wanted = [path for part in ("fedpriv", "strategies", "clients") for path in (ROOT / part).rglob("*.py")]
-    wanted += (ROOT / "conf").rglob("*.yaml")
+    wanted += [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "fedpriv/report/pages").iterdir()]
     assert {path.relative_to(ROOT).as_posix() for path in wanted} - set(bundle) == set()
 
 

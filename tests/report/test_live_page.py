@@ -16,9 +16,8 @@ from report_runs import make_run
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.report.live.live_page import LivePage
+from fedpriv.report.live.live_page import LivePage, hold_still
 from fedpriv.report.page import write_report
-from fedpriv.report.reloading import Live, hold_still
 
 RELOADS = 'http-equiv="refresh"'
 
@@ -35,7 +34,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 def test_a_live_page_is_one_of_a_run_that_goes_on(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")  # the summary of a run that is being extended says nothing about the new rounds
-    page = write_report(folder, Live(7))
+    page = write_report(folder, 7)
     assert f'{RELOADS} content="7"' in text(folder) and "This run goes on." in text(folder)
     assert "epsilon spent so far" in text(folder) and "verified epsilon" not in text(folder)
     hold_still(page)
@@ -51,7 +50,7 @@ def test_a_live_page_is_one_of_a_run_that_goes_on(tmp_path: Path) -> None:
 def test_what_a_file_says_cannot_pass_for_the_mark_of_a_live_page(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", finished=False)
     (folder / "config.yaml").write_text("note: <!--live-->kept<!--/live-->\n")
-    hold_still(write_report(folder, Live(5)))
+    hold_still(write_report(folder, 5))
     assert "kept" in text(folder)
 
 

@@ -145,7 +145,7 @@ def test_an_unfinished_run_with_a_torn_line(tmp_path):
     assert "This run is not finished. 14 rounds of 30 so far." in page.text
     assert "metrics.jsonl: its last line is torn and was left out" in page.text
     assert "80.9 % accuracy so far" in page.text
-    assert "epsilon spent so far 21.5 an odometer reading, not a guarantee" in page.text
+    assert "epsilon spent so far 21.5 no guarantee for the whole run" in page.text
     assert "The three epsilons are written when the run ends." in page.text
 
 
@@ -217,15 +217,16 @@ def test_everything_from_files_is_escaped(tmp_path):
 
 
 def test_the_comparison_is_escaped_and_links_to_the_runs(tmp_path):
-    for name, value in (("a b&c", ATTACK), ("d", "0.5")):
-        make_run(tmp_path / name, rounds=2, diff=value, record=LEAKS | {"reasons": [ATTACK]})
+    names = ("a b&c<script>", "d")
+    for name, value in zip(names, (ATTACK, "0.5"), strict=True):
+        make_run(tmp_path / name, rounds=2, diff=value, record=LEAKS | {"reasons": [ATTACK]}, **{ATTACK: value})
     write_report(tmp_path / "d")
-    runs = [read_run(tmp_path / name) for name in ("a b&c", "d")]
+    runs = [read_run(tmp_path / name) for name in names]
     html, table, picture = write_comparison(compare(runs), tmp_path)
     page = Page(html)
     assert html.read_text().count("<script") == 1  # the one that sorts
     assert page.text.count("<script>alert('x')</script>") >= 3
-    assert page.links == ["a%20b%26c/summary.json", "d/report.html"]
+    assert page.links == ["a%20b%26c%3Cscript%3E/summary.json", "d/report.html"]
     assert (table.name, picture.name) == ("comparison.csv", "comparison.png")
 
 

@@ -75,6 +75,7 @@ def test_one_package_holds_everything(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"fedpriv"}
     sources = [*(ROOT / "strategies").glob("*.py"), *(ROOT / "clients").glob("*.py"), *(ROOT / "conf").rglob("*.yaml")]
     assert {f"fedpriv/{path.relative_to(ROOT).as_posix()}" for path in sources} <= set(names)
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpriv/report/pages").iterdir()} <= set(names)
     assert "fedpriv-node = fedpriv.node:console" in entries
 
 

@@ -8,6 +8,7 @@ byte.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -16,13 +17,21 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
-from fedpriv.report.reloading import Live, hold_still
 
 #: Seconds after which a live page looks for a newer one, and how long the process rests for each second of work.
 RELOAD, REST = 5, 4.0
 #: Threads of libraries that a page has no use for.
 FEW = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+#: What of a page is there only while its run goes on (run.html).
+_LIVE = re.compile(r"<!--live-->.*?<!--/live-->", re.DOTALL)
+
+
+def hold_still(page: Path) -> None:
+    """Turns a live page into one of a run that has stopped: it no longer reloads itself. Others stay as they are."""
+    if page.is_file() and (found := page.read_text(encoding="utf-8")) != (still := _LIVE.sub("", found)):
+        write_atomic(page, still, durable=False)
 
 
 class LivePage:
@@ -84,7 +93,7 @@ def main(folder: Path, run: int) -> None:
     while _asked(run):
         began = time.monotonic()
         try:
-            write_report(folder, Live(RELOAD))
+            write_report(folder, RELOAD)
         except OSError as error:
             if not said:
                 print(f"fedpriv: no live report: {error}", file=sys.stderr, flush=True)
