@@ -22,30 +22,30 @@ from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables,
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The report of one run, or the comparison of several."""
-    parser = argparse.ArgumentParser(
-        prog="fedpriv report",
-        description="Write the report of one run and say where it is, or compare several runs: print a table and write "
-        "comparison.html, comparison.csv and comparison.png. Exit code 1: written, but a file of the run is damaged.",
+    words = (
+        "Write the report of one run and print its path, or compare several runs: print a table and write "
+        "comparison.html, comparison.csv and comparison.png. Exit code 1: written, but a file of the run is damaged."
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison (default: the common parent)")
-    parser.add_argument("--open", action="store_true", help="show the page in the web browser")
-    options = parser.parse_args(arguments)
+    options = _parsed("fedpriv report", words, arguments)
     return guarded(lambda: _report(options.folders, options.out, options.open))
 
 
 def compare_runs(arguments: Sequence[str] | None = None) -> int:
     """The comparison of at least two runs."""
-    parser = argparse.ArgumentParser(
-        prog="fedpriv compare",
-        description="Compare the runs in and below the folders: print a table (mean and spread over seeds) and write "
-        "comparison.html, comparison.csv and comparison.png.",
+    words = (
+        "Compare the runs in and below the folders: print a table (mean and spread over seeds) and write "
+        "comparison.html, comparison.csv and comparison.png."
     )
+    options = _parsed("fedpriv compare", words, arguments)
+    return guarded(lambda: _report(options.folders, options.out, options.open, several=True))
+
+
+def _parsed(command: str, words: str, arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=command, description=words)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison (default: the common parent)")
     parser.add_argument("--open", action="store_true", help="show the page in the web browser")
-    options = parser.parse_args(arguments)
-    return guarded(lambda: _report(options.folders, options.out, options.open, several=True))
+    return parser.parse_args(arguments)
 
 
 def _report(folders: Sequence[Path], out: Path | None, show: bool = False, several: bool = False) -> int:

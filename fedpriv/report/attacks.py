@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedpriv.report.pictures import DOTS, INK, PALETTE, SOFT, Picture, remove_picture, save_themed
-from fedpriv.report.words import NEXT_TO_NOTHING, WORTH, figure, number, pick, promises
+from fedpriv.report.words import NEXT_TO_NOTHING, WORTH, figure, mapping_at, number_at, pick, promises
 
 FILE = "attack-roc.png"
 
@@ -26,11 +26,10 @@ LEAST = 1e-4
 
 def attack_section(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What the page says about the attacks of a summary, None where there were none."""
-    attacks = pick(summary, "attacks")
-    if not isinstance(attacks, Mapping) or not attacks:
+    kept = [one for one in mapping_at(summary, "attacks").values() if isinstance(one, Mapping)]
+    if not kept:
         return None
-    kept = [one for one in attacks.values() if isinstance(one, Mapping)]
-    rates = [key for one in kept for key in _mapping(one, "figures") if key.startswith("tpr_at_fpr_")]
+    rates = [key for one in kept for key in mapping_at(one, "figures") if key.startswith("tpr_at_fpr_")]
     rates = list(dict.fromkeys(rates))
     shown = [f"TPR at {100 * float(key.removeprefix('tpr_at_fpr_')):g} % FPR" for key in rates]
     return {
@@ -41,16 +40,15 @@ def attack_section(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "controls": [
             f"{one.get('attack')}, {control_in_words(control)}"
             for one in kept
-            for control in _mapping(one, "controls").values()
-            if isinstance(control, Mapping)
+            for control in filter(None, map(mapping_at, mapping_at(one, "controls").values()))
         ],
     }
 
 
 def _guarantee(kept: Sequence[Mapping[str, Any]]) -> str:
     """What the guarantee that the attacks are held against allows, in one sentence."""
-    promised = next((_mapping(one, "guarantee") for one in kept if _mapping(one, "guarantee")), {})
-    epsilon, delta = number(promised.get("epsilon")), number(promised.get("delta")) or 0.0
+    promised = next((mapping_at(one, "guarantee") for one in kept if mapping_at(one, "guarantee")), {})
+    epsilon, delta = number_at(promised, "epsilon"), number_at(promised, "delta") or 0.0
     if epsilon is None or math.isinf(epsilon):
         return "There is no finite guarantee to hold them against."
     if epsilon >= NEXT_TO_NOTHING:
@@ -67,13 +65,13 @@ def _guarantee(kept: Sequence[Mapping[str, Any]]) -> str:
 
 def contradictions(summary: Mapping[str, Any] | None) -> list[str]:
     """Verdicts of attacks that no mechanism with the run's guarantee allows."""
-    attacks = _mapping(summary, "attacks").values()
+    attacks = mapping_at(summary, "attacks").values()
     verdicts = [f"{pick(one, 'attack')} {pick(one, 'verdict')}" for one in attacks]
     return [verdict for verdict in verdicts if " contradicts the guarantee" in verdict]
 
 
 def _row(kept: Mapping[str, Any], rates: Sequence[str]) -> list[str]:
-    name, found = str(kept.get("attack")), _mapping(kept, "figures")
+    name, found = str(kept.get("attack")), mapping_at(kept, "figures")
     if not kept.get("shown"):
         return [name, "not shown: a control failed", *[""] * (2 + len(rates))]
     counts = f"{found.get('members')} + {found.get('non_members')}"
@@ -83,7 +81,7 @@ def _row(kept: Mapping[str, Any], rates: Sequence[str]) -> list[str]:
 def _estimate(value: Any) -> str:
     if not isinstance(value, Mapping):
         return str(value)
-    middle, low, high = (number(value.get(key)) for key in ("value", "low", "high"))
+    middle, low, high = (number_at(value, key) for key in ("value", "low", "high"))
     if middle is None or low is None or high is None:
         return "–"
     return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
@@ -95,11 +93,6 @@ def control_in_words(control: Mapping[str, Any]) -> str:
         f"{control.get('name')} control {state}: balanced accuracy {_estimate(accuracy)}, AUC "
         f"{_estimate(control.get('auc'))} on {control.get('members')} + {control.get('others')} examples"
     )
-
-
-def _mapping(source: Any, key: str) -> Mapping[str, Any]:
-    found = pick(source, key)
-    return found if isinstance(found, Mapping) else {}
 
 
 # --- the picture -----------------------------------------------------------------------------------------

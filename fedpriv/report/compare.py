@@ -14,13 +14,15 @@ from typing import Any
 
 from fedpriv.common.printing import cell
 from fedpriv.report.reading import RunFolder
-from fedpriv.report.words import number, number_at, other_threats, pick, reasons, threat_key
+from fedpriv.report.words import mapping_at, number, number_at, other_threats, reasons, threat_key
 
 #: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
 NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
 
 #: Figures of a row; the epsilons are those of the row's threat model.
 EPSILONS = ("claimed_epsilon", "verified_epsilon", "audited_epsilon")
+#: Shown where a run has none of them.
+ABSENT = ("no claim", "not computed", "not audited")
 FIGURES = ("accuracy", "personalised", *EPSILONS, "time_s")
 
 WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
@@ -228,8 +230,7 @@ def _by_threat(runs: Sequence[RunFolder]) -> dict[str, list[tuple[RunFolder, Map
     """The privacy records of the runs by threat model, including further threat models."""
     found: dict[str, list[tuple[RunFolder, Mapping[str, Any]]]] = {}
     for run in runs:
-        own = pick(run.summary, "privacy")
-        own = own if isinstance(own, Mapping) else {}
+        own = mapping_at(run.summary, "privacy")
         for privacy in (own, *other_threats(own)):
             found.setdefault(repr(threat_key(privacy)), []).append((run, privacy))
     return found

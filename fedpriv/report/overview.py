@@ -12,6 +12,7 @@ from fedpriv.report.rendering import rendered
 from fedpriv.report.words import (
     figure,
     many,
+    mapping_at,
     number,
     number_at,
     percent,
@@ -28,19 +29,14 @@ from fedpriv.report.words import (
 def head_of(folder: Path, link: str = "") -> str:
     """HTML of a run's head, for a notebook. link: address of the whole report."""
     run = read_run(folder)
-    privacy = privacy_of(run)
+    privacy = mapping_at(run.summary, "privacy")
     sentence = f"{threat_sentence(privacy)} {worth(privacy)}".strip() if privacy else ""
     return rendered("head.html", link=link, sentence=sentence, **head(run, run.problems))
 
 
-def privacy_of(run: RunFolder) -> dict[str, Any] | None:
-    privacy = pick(run.summary, "privacy")
-    return dict(privacy) if isinstance(privacy, Mapping) else None
-
-
 def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
     """What tiles.html and boxes.html say, with title and subtitle. problems: file -> what could not be read."""
-    privacy, summary = privacy_of(run), run.summary
+    privacy, summary = mapping_at(run.summary, "privacy"), run.summary
     known = [value for row in run.rounds if (value := number(row.get("accuracy"))) is not None]
     accuracy = number_at(summary, "accuracy", "final") if summary is not None else next(reversed(known), None)
     total = number_at(summary, "timing", "total_s")
@@ -53,7 +49,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
         "accuracy": accuracy,
         "personalised": number_at(summary, "accuracy", "personalised"),
         "worst_decile": number_at(summary, "accuracy", "personalised_worst_decile"),
-        "epsilons": [] if privacy is None else three_figures(privacy),
+        "epsilons": three_figures(privacy) if privacy else [],
         "spent": number(run.rounds[-1].get("epsilon_so_far")) if run.rounds else None,
         "time": sum(number(row.get("seconds")) or 0.0 for row in run.rounds) if total is None else total,
         "done": done,
@@ -98,11 +94,11 @@ def _subtitle(run: RunFolder) -> str:
     return " · ".join([*words, *([f"public features: {features}"] if features not in (None, "none") else [])])
 
 
-def _leaks(run: RunFolder, privacy: Mapping[str, Any] | None) -> list[str]:
+def _leaks(run: RunFolder, privacy: Mapping[str, Any]) -> list[str]:
     """What the variant as published leaks; empty for another variant."""
     if (pick(privacy, "variant") or pick(run.config, "privacy", "variant")) != "published":
         return []
-    return reasons(privacy or {}) or ["The ledger records no reason." if privacy else "Known when the run ends."]
+    return reasons(privacy) or ["The ledger records no reason." if privacy else "Known when the run ends."]
 
 
 def _stage(stage: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from fedpriv.common.files import write_atomic
 from fedpriv.common.versions import made_by
 from fedpriv.report.attacks import attack_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
-from fedpriv.report.overview import head, privacy_of
+from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
 from fedpriv.report.plots import Band, draw_comparison, draw_run
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
@@ -31,6 +31,7 @@ from fedpriv.report.words import (
     all_figures,
     figure,
     many,
+    mapping_at,
     number,
     number_at,
     other_threats,
@@ -64,7 +65,7 @@ def write_report(folder: Path, live: int | None = None) -> Path:
         run = replace(run, summary=None)
     problems = dict(run.problems if live is None else {})  # a line of a file may be half written
     releases = count_releases(folder / "ledger.jsonl", problems)
-    privacy = privacy_of(run) or {}
+    privacy = mapping_at(run.summary, "privacy")
     others = other_threats(privacy)
     drawn = draw_run(run.rounds, privacy, folder)
     drawn += [picture for picture in (AUDIT, LABELS, roc_picture()) if (folder / picture.file).is_file()]
@@ -97,17 +98,18 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     bands = [Band(group.label, *mean_curve(group)) for group in comparison.groups]
     picture = draw_comparison(bands, folder)
     write_csv(comparison, folder / "comparison.csv")
-    runs = sum(len(group.runs) for group in comparison.groups)
+    header, rows = runs_table(comparison, folder)
     page = rendered(
         "comparison.html",
-        title=f"{many(len(comparison.groups), 'configuration')}, {many(runs, 'run')}",
+        title=f"{many(len(comparison.groups), 'configuration')}, {many(len(rows), 'run')}",
         warning=comparison.warning,
         tables=comparison_tables(comparison),
         note=COMPARISON_NOTE,
         promises=scale(),
         picture=shown(folder, picture) if picture else None,
         left_out=[(os.path.relpath(path, folder), reason) for path, reason in comparison.left_out],
-        runs=runs_table(comparison, folder),
+        header=header,
+        rows=rows,
     )
     write_atomic(folder / "comparison.html", page)
     names = ["comparison.html", "comparison.csv", *([picture.file] if picture else [])]
@@ -140,7 +142,7 @@ def _release_row(row: Releases) -> list[str]:
 
 def _versions(run: RunFolder) -> list[tuple[str, str]]:
     named = [("fedpriv", made_by(str(found)))] if (found := pick(run.summary, "commit")) is not None else []
-    return sorted([*named, *((str(name), str(text)) for name, text in _mapping(run.summary, "versions").items())])
+    return sorted([*named, *((str(name), str(text)) for name, text in mapping_at(run.summary, "versions").items())])
 
 
 def _cost(run: RunFolder) -> list[tuple[str, str]]:
@@ -154,7 +156,7 @@ def _cost(run: RunFolder) -> list[tuple[str, str]]:
     def by_name(name: str) -> Counter[str]:
         found = Counter[str]()
         for row in run.rounds:
-            for key, value in _mapping(row, name).items():
+            for key, value in mapping_at(row, name).items():
                 found[key] += number(value) or 0  # type: ignore[assignment]
         return found
 
@@ -162,7 +164,7 @@ def _cost(run: RunFolder) -> list[tuple[str, str]]:
     stopped, peak = number_at(run.summary, "privacy", "clients_stopped"), number_at(run.summary, "peak_memory_mib")
     refused = by_name("refused")
     kinds = ", ".join(f"{kind.replace('_', ' ')} {count:,.0f}" for kind, count in sorted(refused.items()))
-    timing = {name.removesuffix("_s").replace("_", " "): t for name, t in _mapping(run.summary, "timing").items()}
+    timing = {name.removesuffix("_s").replace("_", " "): t for name, t in mapping_at(run.summary, "timing").items()}
     return [
         *((f"Time, {name}", seconds(number(value))) for name, value in (*timing.items(), *by_name("timings").items())),
         ("Sent by the clients", traffic("bytes_up")),
@@ -182,7 +184,7 @@ def _method_figures(run: RunFolder) -> list[tuple[str, str, str]]:
     first: dict[str, Any] = {}
     last: dict[str, Any] = {}
     for row in run.rounds:
-        figures = _mapping(row, "figures")
+        figures = mapping_at(row, "figures")
         first, last = figures | first, last | figures
     return [(name, _in_words(first[name]), _in_words(last[name])) for name in sorted(last)]
 
@@ -194,8 +196,3 @@ def _in_words(value: Any) -> str:
         return ", ".join(words) + (" …" if len(value) > 8 else "")
     known = number(value)
     return str(value) if known is None else figure(known)
-
-
-def _mapping(source: Any, key: str) -> dict[str, Any]:
-    value = pick(source, key)
-    return dict(value) if isinstance(value, Mapping) else {}

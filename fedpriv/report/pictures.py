@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -43,20 +43,12 @@ MOST = 150_000
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture file beside the page: file name, alternative text, caption."""
+    """A picture file beside the page: file name, alternative text, caption; source: in a page, itself as a data URI."""
 
     file: str
     alt: str
     caption: str
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A picture in a page: the picture itself as a data URI, alternative text, caption."""
-
-    source: str
-    alt: str
-    caption: str
+    source: str = ""
 
 
 def save_picture(figure: Any, folder: Path, picture: Picture) -> Picture:
@@ -93,10 +85,10 @@ def remove_picture(file: Path) -> None:
         one.unlink(missing_ok=True)
 
 
-def shown(folder: Path, picture: Picture) -> Shown:
+def shown(folder: Path, picture: Picture) -> Picture:
     """The picture with its bytes, for a page that needs no other file. Raises OSError where it is not there."""
     file, drawn = folder / picture.file, (folder / picture.file).with_suffix(".svg")
     kind = "image/png"
     if drawn.is_file() and drawn.stat().st_size <= MOST:
         file, kind = drawn, "image/svg+xml"
-    return Shown(f"data:{kind};base64,{b64encode(file.read_bytes()).decode()}", picture.alt, picture.caption)
+    return replace(picture, source=f"data:{kind};base64,{b64encode(file.read_bytes()).decode()}")

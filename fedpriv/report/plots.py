@@ -35,7 +35,7 @@ from fedpriv.report.pictures import (
     save_themed,
 )
 from fedpriv.report.words import figure as in_figures
-from fedpriv.report.words import number, percent
+from fedpriv.report.words import mapping_at, number, number_at, percent
 
 Round = Mapping[str, Any]
 
@@ -142,9 +142,9 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
     An infinite value is a line at the top of the picture, where the axis reads ∞.
     """
     x, spent = _series(rounds, "epsilon_so_far", infinite=True)
-    levels = {"verified": number(privacy.get("verified_epsilon"))}
+    levels = {"verified": number_at(privacy, "verified_epsilon")}
     if privacy.get("claimed_scope", "run") == "run":
-        levels["claimed"] = number(privacy.get("claimed_epsilon"))
+        levels["claimed"] = number_at(privacy, "claimed_epsilon")
     if not x:
         return None
     figure, axes = blank_figure("Epsilon over the run")
@@ -197,7 +197,7 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
     """The clip norm, where it is adaptive, with the updates that it clips and the reported statistics of their
     norms.
     """
-    moving = [{"round": row["round"], **_figures(row)} for row in rounds]
+    moving = [{"round": row["round"], **mapping_at(row, "figures")} for row in rounds]
     x, y = _series(moving, "clip_norm", positive=True)
     if not x:
         return None
@@ -205,7 +205,7 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
     points = [
         (row["round"], norm)
         for row in moving
-        for value in _figures(row, "reported_norms").values()
+        for value in mapping_at(row, "reported_norms").values()
         if (norm := number(value)) is not None and 0 < norm < math.inf
     ]
     if points:
@@ -226,7 +226,7 @@ def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
     """The share of coordinates that received noise, and the share in the method's schedule."""
-    shares = [{"round": row["round"], **_figures(row)} for row in rounds]
+    shares = [{"round": row["round"], **mapping_at(row, "figures")} for row in rounds]
     found, planned = (_series(shares, name) for name in ("share_perturbed", "scheduled_share"))
     if not found[0]:
         return None
@@ -240,11 +240,6 @@ def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
     alt = f"Line plot of the share of coordinates with noise over rounds: {ends}."
     caption = "Published, the other coordinates are sent as they are; repaired, nothing is sent for them."
     return _saved(figure, folder, Picture("significance.png", alt, caption))
-
-
-def _figures(row: Round, key: str = "figures") -> Mapping[str, Any]:
-    found = row.get(key)
-    return found if isinstance(found, Mapping) else {}
 
 
 def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:

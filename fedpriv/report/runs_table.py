@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from fedpriv.report.compare import EPSILONS, Comparison
+from fedpriv.report.compare import ABSENT, EPSILONS, Comparison
 from fedpriv.report.reading import RunFolder
-from fedpriv.report.words import figure, number, number_at, percent, pick, seconds, size, threat_short
+from fedpriv.report.words import figure, mapping_at, number_at, percent, seconds, size, threat_short
 
 
 @dataclass(frozen=True)
@@ -30,35 +28,30 @@ class Cell:
         return "" if self.value is None else str(self.value).replace("inf", "Infinity")
 
 
-@dataclass(frozen=True)
-class RunsTable:
-    """header, and a row for each run in the order of its folder's name; option columns are those that differ."""
-
-    header: list[str]
-    rows: list[list[Cell]]
-
-
 #: Names of the columns behind those of the options; sizes are payloads of all messages, both ways.
 FIGURES = ("accuracy", "claimed ε", "verified ε", "audited ε", "sent", "time")
 
 
-def runs_table(comparison: Comparison, folder: Path) -> RunsTable:
-    """folder: where the page lies, which links to the runs' pages."""
+def runs_table(comparison: Comparison, folder: Path) -> tuple[list[str], list[list[Cell]]]:
+    """(header, a row for each run in the order of its folder's name); option columns are those that differ.
+
+    folder: where the page lies, which links to the runs' pages.
+    """
     several = len(comparison.tables) > 1
     names = comparison.groups[0].short_names if comparison.groups else []
     rows = [
         [
             Cell(run.path.name, None, _page(run.path, folder)),
             *(Cell(value, _as_number(value)) for value in group.options.values()),
-            Cell(str(run.config.get("seed", "–")), number(run.config.get("seed"))),
+            Cell(str(run.config.get("seed", "–")), number_at(run.config, "seed")),
             *_figures(run),
-            *([Cell(_threat(run))] if several else []),
+            *([Cell(threat_short(mapping_at(run.summary, "privacy")))] if several else []),
         ]
         for group in comparison.groups
         for run in group.runs
     ]
     rows.sort(key=lambda row: _in_order(row[0].text))
-    return RunsTable(["run", *names, "seed", *FIGURES, *(["seen by"] if several else [])], rows)
+    return ["run", *names, "seed", *FIGURES, *(["seen by"] if several else [])], rows
 
 
 def _in_order(name: str) -> tuple[float, str]:
@@ -68,23 +61,16 @@ def _in_order(name: str) -> tuple[float, str]:
 
 
 def _figures(run: RunFolder) -> list[Cell]:
-    accuracy = number_at(run.summary, "accuracy", "final")
+    accuracy, time = number_at(run.summary, "accuracy", "final"), number_at(run.summary, "timing", "total_s")
     epsilons = [number_at(run.summary, "privacy", name) for name in EPSILONS]
-    absent = ("no claim", "not computed", "not audited")
-    sent = [number_at(run.summary, "traffic", name) for name in ("bytes_up", "bytes_down")]
-    total = None if None in sent else sum(value for value in sent if value is not None)
-    time = number_at(run.summary, "timing", "total_s")
+    up, down = (number_at(run.summary, "traffic", name) for name in ("bytes_up", "bytes_down"))
+    total = None if up is None or down is None else up + down
     return [
         Cell(percent(accuracy), accuracy),
-        *(Cell(figure(value, words), value) for value, words in zip(epsilons, absent, strict=True)),
+        *(Cell(figure(value, words), value) for value, words in zip(epsilons, ABSENT, strict=True)),
         Cell(size(total), total),
         Cell(seconds(time), time),
     ]
-
-
-def _threat(run: RunFolder) -> str:
-    privacy: Any = pick(run.summary, "privacy")
-    return threat_short(privacy) if isinstance(privacy, Mapping) else "–"
 
 
 def _as_number(text: str) -> float | None:

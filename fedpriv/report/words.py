@@ -66,6 +66,12 @@ def number_at(mapping: Any, *keys: str) -> float | None:
     return number(pick(mapping, *keys))
 
 
+def mapping_at(mapping: Any, *keys: str) -> dict[str, Any]:
+    """The mapping below nested keys, empty where there is none."""
+    found = pick(mapping, *keys)
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
 def untrained_layers(summary: Any) -> str | None:
     """What is missing from a run's saved model, where clients keep layers that the server never sees; else None."""
     shared, size = number_at(summary, "num_shared"), number_at(summary, "num_parameters")
@@ -302,21 +308,24 @@ def _at_most(audited: Mapping[str, Any]) -> str:
 
 
 def _further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
-    rows, canaries, fits = (privacy.get(name) for name in ("audits", "training_audit", "fit_audit"))
+    rows, canaries, fits = (
+        privacy.get("audits"),
+        mapping_at(privacy, "training_audit"),
+        mapping_at(privacy, "fit_audit"),
+    )
     figures = []
-    for row in rows[1:] if isinstance(rows, list) else ():
-        if isinstance(row, Mapping):
-            claimed, verified = (figure(number_at(row, f"{name}_epsilon")) for name in ("claimed", "verified"))
-            words = f"claimed {claimed}, verified {verified} for this alone"
-            figures.append(_audit(row, str(row.get("scope")), words))
-    if isinstance(canaries, Mapping):
+    for row in filter(None, map(mapping_at, rows[1:] if isinstance(rows, list) else ())):
+        claimed, verified = (figure(number_at(row, f"{name}_epsilon")) for name in ("claimed", "verified"))
+        words = f"claimed {claimed}, verified {verified} for this alone"
+        figures.append(_audit(row, str(row.get("scope")), words))
+    if canaries:
         words = (
             f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "
             f"guesses right, {canaries.get('canaries')} canaries; verified for the same run "
             f"{figure(number_at(canaries, 'verified_epsilon'))}"
         )
         figures.append(_audit(canaries, SCOPES["run"], words))
-    if isinstance(fits, Mapping):
+    if fits:
         words = (
             f"the {fits.get('audited_on')}, with its own keys, batches and clipping, on data chosen to be told apart: "
             f"verified for the same {figure(number_at(fits, 'verified_epsilon'))}"

@@ -260,9 +260,9 @@ def test_an_option_that_both_halves_have_is_shown_once() -> None:
 def test_every_run_has_a_row_with_what_it_is_sorted_by(tmp_path):
     make_run(tmp_path / "10-a", accuracy=0.5, record=privacy(verified_epsilon=math.inf, audited_epsilon=None))
     make_run(tmp_path / "9-b", accuracy=0.7, noise=0.3, seed=4, total_s=125.0)
-    table = runs_table(compared(tmp_path / "10-a", tmp_path / "9-b"), tmp_path)
-    assert table.header[:3] == ["run", "noise_multiplier", "seed"] and table.header[-1] == "time"
-    first, second = (dict(zip(table.header, row, strict=True)) for row in table.rows)
+    header, rows = runs_table(compared(tmp_path / "10-a", tmp_path / "9-b"), tmp_path)
+    assert header[:3] == ["run", "noise_multiplier", "seed"] and header[-1] == "time"
+    first, second = (dict(zip(header, row, strict=True)) for row in rows)
     assert (first["run"].text, first["run"].link) == ("9-b", "9-b/summary.json")
     assert (first["noise_multiplier"].value, first["seed"].value, first["accuracy"].value) == (0.3, 4, 0.7)
     assert (first["time"].value, second["verified ε"].key, second["verified ε"].text) == (125.0, "Infinity", "∞")
