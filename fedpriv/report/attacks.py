@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,7 @@ def attack_section(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
     kept = [one for one in mapping_at(summary, "attacks").values() if isinstance(one, Mapping)]
     if not kept:
         return None
-    rates = [key for one in kept for key in mapping_at(one, "figures") if key.startswith("tpr_at_fpr_")]
-    rates = list(dict.fromkeys(rates))
+    rates = dict.fromkeys(key for one in kept for key in mapping_at(one, "figures") if key.startswith("tpr_at_fpr_"))
     shown = [f"TPR at {100 * float(key.removeprefix('tpr_at_fpr_')):g} % FPR" for key in rates]
     return {
         "header": ["attack", "balanced accuracy", "AUC", *shown, "members + non-members"],
@@ -50,15 +49,15 @@ def _guarantee(kept: Sequence[Mapping[str, Any]]) -> str:
     promised = next((mapping_at(one, "guarantee") for one in kept if mapping_at(one, "guarantee")), {})
     epsilon, delta = number_at(promised, "epsilon"), number_at(promised, "delta") or 0.0
     if epsilon is None or math.isinf(epsilon):
-        return "There is no finite guarantee to hold them against."
+        return "There is no finite guarantee to compare them with."
     if epsilon >= NEXT_TO_NOTHING:
         return (
-            f"An epsilon of {figure(epsilon)} {promises(epsilon)} Whatever an attack finds lies within it, so to be "
-            "within it is no merit: what counts are the figures above."
+            f"An epsilon of {figure(epsilon)} {promises(epsilon)} Every attack's result lies within it, so this "
+            "comparison shows nothing: read the figures above."
         )
     most = min(1.0, (math.exp(epsilon) + delta) / (1 + math.exp(epsilon)))
     allowed = "more than 0.999" if most > 0.999 else f"{most:.3f}"
-    little = " To be within it is little merit." if epsilon > WORTH[-1][0] else ""
+    little = " To lie within it shows little." if epsilon > WORTH[-1][0] else ""
     said = f"An epsilon of {figure(epsilon)} {promises(epsilon, delta)}"
     return f"{said} It allows a balanced accuracy of {allowed}.{little}"
 
@@ -70,7 +69,7 @@ def contradictions(summary: Mapping[str, Any] | None) -> list[str]:
     return [verdict for verdict in verdicts if " contradicts the guarantee" in verdict]
 
 
-def _row(kept: Mapping[str, Any], rates: Sequence[str]) -> list[str]:
+def _row(kept: Mapping[str, Any], rates: Collection[str]) -> list[str]:
     name, found = str(kept.get("attack")), mapping_at(kept, "figures")
     if not kept.get("shown"):
         return [name, "not shown: a control failed", *[""] * (2 + len(rates))]
@@ -135,5 +134,5 @@ def roc_picture() -> Picture:
     return Picture(
         FILE,
         "ROC curves of the membership inference attacks, both axes logarithmic",
-        "True against false positive rate of each attack; above the dashed line, if there is one, no attack can get.",
+        "True against false positive rate of each attack. The dashed line, if any, is the most that epsilon allows.",
     )

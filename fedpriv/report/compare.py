@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpriv.common.printing import cell
 from fedpriv.report.reading import RunFolder
-from fedpriv.report.words import mapping_at, number, number_at, other_threats, reasons, threat_key
+from fedpriv.report.words import leaves, mapping_at, number, number_at, other_threats, reasons, threat_key
 
 #: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
 NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
@@ -173,17 +173,10 @@ def _identity(run: RunFolder) -> str:
     return json.dumps({k: v for k, v in run.config.items() if k not in NOT_COMPARED}, sort_keys=True, default=str)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options under dotted names, without class paths and options that never affect a result."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if (not prefix and name in NOT_COMPARED) or name == "_target_":
-            continue
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by dotted names, without class paths and options that never affect a result."""
+    named = ((name, name.split("."), value) for name, value in leaves(config))
+    return {name: value for name, parts, value in named if parts[0] not in NOT_COMPARED and parts[-1] != "_target_"}
 
 
 def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

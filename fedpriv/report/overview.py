@@ -25,6 +25,12 @@ from fedpriv.report.words import (
     worth,
 )
 
+#: Of the subtitle, as far as they are known.
+FACTS = {
+    "model": "model {}", "num_parameters": "{} parameters", "num_clients": "{} clients",
+    "clients_per_round": "{} per round", "rounds": "{} rounds", "seed": "seed {}",
+}  # fmt: skip
+
 
 def head_of(folder: Path, link: str = "") -> str:
     """HTML of a run's head, for a notebook. link: address of the whole report."""
@@ -40,7 +46,8 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
     known = [value for row in run.rounds if (value := number(row.get("accuracy"))) is not None]
     accuracy = number_at(summary, "accuracy", "final") if summary is not None else next(reversed(known), None)
     total = number_at(summary, "timing", "total_s")
-    epsilons = [number_at(privacy, f"{name}_epsilon") for name in ("audited", "verified")]
+    audited, verified = (number_at(privacy, f"{name}_epsilon") for name in ("audited", "verified"))
+    refuted = audited is not None and verified is not None and audited > verified
     done, planned = len(run.rounds), pick(run.config, "num_rounds")
     going = summary is None and "summary.json" not in problems
     return {
@@ -55,7 +62,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
         "done": done,
         "planned": planned,
         "leaks": _leaks(run, privacy),
-        "refuted": [figure(value) for value in epsilons] if None not in epsilons and epsilons[0] > epsilons[1] else [],  # type: ignore[operator]
+        "refuted": [figure(audited), figure(verified)] if refuted else [],
         "contradictions": contradictions(summary),
         "personal_layers": untrained_layers(summary),
         "stages": [_stage(stage) for stage in pick(summary, "stages") or ()],
@@ -69,26 +76,18 @@ def _title(run: RunFolder, accuracy: float | None) -> str:
     strategy = pick(run.summary, "strategy") or pick(run.config, "strategy", "name") or "unknown method"
     dataset = pick(run.summary, "dataset") or pick(run.config, "dataset", "name") or "unknown data"
     so_far = "" if run.summary else " so far"
-    return f"{strategy} on {dataset}: {percent(accuracy, 'not evaluated yet')}" + (
-        "" if accuracy is None else f" accuracy{so_far}"
-    )
+    reached = "not evaluated yet" if accuracy is None else f"{percent(accuracy)} accuracy{so_far}"
+    return f"{strategy} on {dataset}: {reached}"
 
 
 def _subtitle(run: RunFolder) -> str:
     """Facts of the summary, or of the configuration while there is none."""
     features = pick(run.summary, "public_knowledge")
-    facts = [
-        ("model {}", "model", "model.name"),
-        ("{} parameters", "num_parameters", "num_parameters"),
-        ("{} clients", "num_clients", "num_clients"),
-        ("{} per round", "clients_per_round", "clients_per_round"),
-        ("{} rounds", "rounds", "num_rounds"),
-        ("seed {}", "seed", "seed"),
-    ]
+    options = {"model": ("model", "name"), "rounds": ("num_rounds",)}
     words = []
-    for form, name, option in facts:
+    for name, form in FACTS.items():
         value = pick(run.summary, name)
-        value = pick(run.config, *option.split(".")) if value is None else value
+        value = pick(run.config, *options.get(name, (name,))) if value is None else value
         if value is not None:
             words.append(form.format(f"{value:,}" if isinstance(value, int) else value))
     return " · ".join([*words, *([f"public features: {features}"] if features not in (None, "none") else [])])

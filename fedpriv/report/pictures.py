@@ -87,8 +87,7 @@ def remove_picture(file: Path) -> None:
 
 def shown(folder: Path, picture: Picture) -> Picture:
     """The picture with its bytes, for a page that needs no other file. Raises OSError where it is not there."""
-    file, drawn = folder / picture.file, (folder / picture.file).with_suffix(".svg")
-    kind = "image/png"
-    if drawn.is_file() and drawn.stat().st_size <= MOST:
-        file, kind = drawn, "image/svg+xml"
+    drawn = (folder / picture.file).with_suffix(".svg")
+    fits = drawn.is_file() and drawn.stat().st_size <= MOST
+    file, kind = (drawn, "image/svg+xml") if fits else (folder / picture.file, "image/png")
     return replace(picture, source=f"data:{kind};base64,{b64encode(file.read_bytes()).decode()}")

@@ -97,10 +97,9 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
         range(len(order)), [known[client] for client in order], "o", color=INK, ms=6 if len(order) <= 40 else 3,
         label=f"{len(order)} client{'s' * (len(order) != 1)}", rasterized=len(order) > MANY,
     )  # fmt: skip
-    for (name, words), color, style in zip(
-        {"mean": "mean", "worst_decile": "worst decile"}.items(), (BLUE, VERMILLION), ("-", (0, (5, 2))), strict=True
-    ):
-        axes.axhline(spread[name], color=color, ls=style, lw=2, label=f"{words} {percent(spread[name])}", zorder=1)
+    for name, color, style in (("mean", BLUE, "-"), ("worst_decile", VERMILLION, (0, (5, 2)))):
+        label = f"{name.replace('_', ' ')} {percent(spread[name])}"
+        axes.axhline(spread[name], color=color, ls=style, lw=2, label=label, zorder=1)
     room = 0.15 * max(1 - known[order[0]], 0.05)
     low = max(-0.02, known[order[0]] - room)
     ticks = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(low, 1)
@@ -162,7 +161,7 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
     alt = f"Step plot of the epsilon spent so far: {_in_words(spent[-1])} after round {x[-1]}; {', '.join(said)}."
     caption = "Spent so far: the epsilon of the choices that were made, no guarantee given beforehand."
     if any(value > spent[-1] for value in spent):
-        caption += " Before the last round it is a quicker, larger bound on it."
+        caption += " Before the last round a faster method computes a larger bound."
     return _saved(figure, folder, Picture("epsilon.png", alt, caption))
 
 

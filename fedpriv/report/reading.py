@@ -205,7 +205,7 @@ def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[R
                     parameters[kind][name] = min(low, known), max(high, known)
     if torn and problems is not None:
         problems[file.name] = (
-            f"{torn} torn or broken lines are not counted here; the account counts a torn line as spent"
+            f"{torn} torn or broken lines are not counted here; privacy accounting counts a torn line as spent"
         )
     rows = []
     for kind, counts in per_client.items():

@@ -10,10 +10,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fedpriv.report.compare import Comparison, Row, Spread
+from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Row, Spread
 from fedpriv.report.words import (
     SCOPES,
     figure,
+    mapping_at,
     number_at,
     opacus_figure,
     other_threats,
@@ -83,30 +84,24 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    privacy = summary.get("privacy") or {}
-    figures = [
-        (f"{f.name} epsilon", f.value, f"{f.scope}; {f.detail}" if f.scope else f.detail)
-        for f in (*three_figures(privacy), *opacus_figure(privacy))
-    ]
+    privacy = mapping_at(summary, "privacy")
+    mean, worst = (number_at(summary, "accuracy", name) for name in ("personalised", "personalised_worst_decile"))
+    words = f"clients' own models and tests, mean; worst decile {percent(worst)}"
     rounds = seconds(number_at(summary, "timing", "median_round_s"))
     model = "global part with untrained personal layers" if untrained_layers(summary) else "global model"
     return [
         ("accuracy", percent(number_at(summary, "accuracy", "final")), f"{model}, test set"),
-        *_personalised_rows(summary),
-        *figures,
+        *([] if mean is None else [("personalised", percent(mean), words)]),
+        *(
+            (f"{f.name} epsilon", f.value, f"{f.scope}; {f.detail}" if f.scope else f.detail)
+            for f in (*three_figures(privacy), *opacus_figure(privacy))
+        ),
         ("time", seconds(number_at(summary, "timing", "total_s")), f"{rounds} per round (median)"),
     ]
 
 
-def _personalised_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    mean, worst = (number_at(summary, "accuracy", name) for name in ("personalised", "personalised_worst_decile"))
-    if mean is None:
-        return []
-    return [("personalised", percent(mean), f"clients' own models and tests, mean; worst decile {percent(worst)}")]
-
-
 def _caption(summary: Mapping[str, Any]) -> str:
-    privacy = summary.get("privacy") or {}
+    privacy = mapping_at(summary, "privacy")
     further = ", ".join(str(other.get("observer")) for other in other_threats(privacy))
     more = f"Further threat models, not comparable with these, in the report: {further}." if further else ""
     sentences = " ".join(filter(None, [f"Epsilons: {threat_short(privacy)}.", more]))
@@ -118,50 +113,36 @@ def _caption(summary: Mapping[str, Any]) -> str:
 
 def comparison_tables(comparison: Comparison) -> list[TextTable]:
     """One table per threat model, a row per group: accuracy, the three epsilons and the time over seeds."""
-    return [
-        TextTable(
-            threat_short(threat),
-            threat_sentence(threat),
-            _comparison_header(comparison, rows[0]),
-            [_comparison_row(row, _personalised(comparison)) for row in rows],
-            _reasons(rows),
-        )
-        for threat, rows in comparison.tables
-    ]
+    personalised = any(row.figures["personalised"].n for _, rows in comparison.tables for row in rows)
+    tables = []
+    for threat, found in comparison.tables:
+        rows = [_comparison_row(row, personalised) for row in found]
+        header, cells = [name for name, _ in rows[0]], [[cell for _, cell in row] for row in rows]
+        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, _reasons(found)))
+    return tables
 
 
-_EPSILON_HEADER = ("claimed ε", "verified ε", "worth", "audited ε")
-
-
-def _personalised(comparison: Comparison) -> bool:
-    """Whether any run has accuracies of its clients' own models."""
-    return any(row.figures["personalised"].n for _, rows in comparison.tables for row in rows)
-
-
-def _comparison_header(comparison: Comparison, row: Row) -> list[str]:
-    personalised = ["personalised"] if _personalised(comparison) else []
-    return [
-        *row.group.short_names, "seeds", "accuracy", "95% interval", *personalised, *_EPSILON_HEADER, "time",
-    ]  # fmt: skip
-
-
-def _comparison_row(row: Row, personalised: bool) -> list[str]:
+def _comparison_row(row: Row, personalised: bool) -> list[tuple[str, str]]:
+    """(column, cell)"""
     accuracy, n = row.figures["accuracy"], len(row.group.runs)
     partial = any(untrained_layers(run.summary) for run in row.group.runs)
-    claimed = _mean_and_std(row.figures["claimed_epsilon"], n, "no claim")
+    time = row.figures["time_s"]
+    claimed, verified, audited = (
+        _mean_and_std(row.figures[name], n, words) for name, words in zip(EPSILONS, ABSENT, strict=True)
+    )
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
     return [
-        *row.group.options.values(),
-        str(n),
-        _accuracy(accuracy) + (" (global part)" if partial else ""),
-        _interval(accuracy),
-        *([_accuracy(row.figures["personalised"])] if personalised else []),
-        claimed,
-        _mean_and_std(row.figures["verified_epsilon"], n, "not computed"),
-        promise(row.figures["verified_epsilon"].mean) or "–",
-        _mean_and_std(row.figures["audited_epsilon"], n, "not audited"),
-        _time(row.figures["time_s"]),
+        *zip(row.group.short_names, row.group.options.values(), strict=True),
+        ("seeds", str(n)),
+        ("accuracy", _accuracy(accuracy) + (" (global part)" if partial else "")),
+        ("95% interval", _interval(accuracy)),
+        *([("personalised", _accuracy(row.figures["personalised"]))] if personalised else []),
+        ("claimed ε", claimed),
+        ("verified ε", verified),
+        ("worth", promise(row.figures["verified_epsilon"].mean) or "–"),
+        ("audited ε", audited),
+        ("time", seconds(time.mean) + ("" if time.std is None else f" ± {seconds(time.std)}")),
     ]
 
 
@@ -183,10 +164,6 @@ def _interval(accuracy: Spread) -> str:
         return "–"
     low, high = max(0.0, accuracy.mean - accuracy.half_width), min(1.0, accuracy.mean + accuracy.half_width)
     return f"{100 * low:.1f}–{percent(high)}"
-
-
-def _time(time: Spread) -> str:
-    return seconds(time.mean) + ("" if time.std is None else f" ± {seconds(time.std)}")
 
 
 def _mean_and_std(spread: Spread, runs: int, absent: str) -> str:

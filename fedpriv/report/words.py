@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,15 @@ def mapping_at(mapping: Any, *keys: str) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of everything in nested mappings that is no mapping."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from leaves(child, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
+
 def untrained_layers(summary: Any) -> str | None:
     """What is missing from a run's saved model, where clients keep layers that the server never sees; else None."""
     shared, size = number_at(summary, "num_shared"), number_at(summary, "num_parameters")
@@ -79,8 +88,8 @@ def untrained_layers(summary: Any) -> str | None:
         return None
     return (
         f"The server has {shared:,.0f} of the model's {size:,.0f} parameters. model.safetensors, and the accuracy on "
-        "the test set, are of this global part with untrained personal layers: those of the initial model. How well "
-        "the method does is the personalised accuracy."
+        "the test set, are of this global part with untrained personal layers, those of the initial model. The "
+        "method's result is the personalised accuracy."
     )
 
 

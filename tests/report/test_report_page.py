@@ -74,7 +74,7 @@ def test_a_finished_run_shows_everything(tmp_path):
         "all data of one client was replaced by any other of the same public size",
         "the server, which sees the messages of each client one by one",
         "1e-05",
-        "diagnostics addressed to the experimenter",
+        "diagnostics for the experimenter",
         "outside the ledger",
         "number of examples of each client is public by assumption",
         "gaussian multiplier 0.05 300 91 30",
@@ -134,7 +134,7 @@ def test_further_threat_models_are_apart(tmp_path):
     assert "verified 31.5" in own and "4.2" not in own and "one reply is enough" not in own
     assert public.strip().startswith("public") and "verified 4.2" in public and "not comparable" in public
     assert "no finite bound: one reply is enough" in summed
-    assert "Secure summation is assumed: nothing in this run kept single messages from the server." in page.text
+    assert "Secure summation is assumed: nothing in this run hid single messages from the server." in page.text
     assert "Secure summation" not in report(make_run(tmp_path / "plain", rounds=2)).text
 
 

@@ -299,7 +299,7 @@ def test_a_tool_that_fails_is_left_alone_and_the_others_go_on(at: str, tmp_path:
 def test_a_run_goes_on_without_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     monkeypatch.setattr("fedpriv.report.live.tracking.tracker.make_backend", lambda kind, options: Broken("round"))
     folder = run("tracking.kinds=[mlflow]", "num_rounds=2", "local.steps=1")
-    words = "mlflow no longer tracks this run, which goes on (RuntimeError: the disk of the tool is full)"
+    words = "mlflow no longer tracks this run; the run goes on (RuntimeError: the disk of the tool is full)"
     assert [line for line in capfd.readouterr().err.splitlines() if "track" in line] == [f"fedpriv: {words}"]
     assert len(rows_of(folder)) == 2 and (folder / "summary.json").exists()
 

@@ -141,7 +141,7 @@ class Monitor:
     def _not_tracked(self, kind: str, reason: str) -> None:
         self._log.event("tracking_failed", logging.WARNING, kind=kind, reason=reason)
         if self._silent:
-            print(f"fedpriv: {kind} no longer tracks this run, which goes on ({reason})", file=sys.stderr, flush=True)
+            print(f"fedpriv: {kind} no longer tracks this run; the run goes on ({reason})", file=sys.stderr, flush=True)
 
     def _enter(self, state: str) -> None:
         self.heard()

@@ -35,40 +35,37 @@ class RunMetrics:
         def count(name: str, words: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(f"fedpriv_{name}", words, labels, registry=registry)
 
-        def gauge(name: str, words: str, labels: tuple[str, ...] = ()) -> Gauge:
-            return Gauge(f"fedpriv_{name}", words, labels, registry=registry)
-
-        def unknown(name: str, words: str) -> Gauge:
-            made = gauge(name, words)
-            made.set(math.nan)
+        def gauge(name: str, words: str, labels: tuple[str, ...] = (), value: float | None = None) -> Gauge:
+            made = Gauge(f"fedpriv_{name}", words, labels, registry=registry)
+            if value is not None:
+                made.set(value)
             return made
 
-        self._info = gauge("run", "1; what the run is", INFO)
-        self._state = gauge("run_state", "1 for the state the run is in", ("state",))
+        self._info = gauge("run", "Always 1; the labels describe the run", INFO)
+        self._state = gauge("run_state", "1 for the current state", ("state",))
         self.state("starting")
         self._round = gauge("round", "Last complete round")
-        gauge("rounds_planned", "num_rounds").set(num_rounds)
+        gauge("rounds_planned", "num_rounds", value=num_rounds)
         self._rounds = count("rounds", "Rounds completed by this process")
         self._participants = gauge("participants", "Clients whose reply was used, last round")
         self._participations = count("participations", "Replies used")
-        self._dropped = count("dropped", "Clients that were asked and whose reply was not there or not used")
-        self._refusals = count("refusals", "Clients that sent a code in place of a reply", ("code",))
+        self._dropped = count("dropped", "Selected clients whose reply was missing or not used")
+        self._refusals = count("refusals", "Clients that sent a code instead of a reply", ("code",))
         self._refused = count("replies_refused", "Replies that the server could not use")
-        self._ignored = count("replies_ignored", "Replies from clients that were not asked, and repeated replies")
+        self._ignored = count("replies_ignored", "Replies from clients that were not selected, and repeated replies")
         self._received = count("received_bytes", "Bytes from clients")
         self._sent = count("sent_bytes", "Bytes to clients")
-        self._accuracy = unknown("accuracy", "Of the global model on the server's test set, when last evaluated")
-        self._loss = unknown("loss", "Of the global model on the server's test set, when last evaluated")
+        tested = "Of the global model on the server's test set, when last evaluated"
+        self._accuracy, self._loss = (gauge(name, tested, value=math.nan) for name in ("accuracy", "loss"))
         self._seconds = Histogram(
             "fedpriv_round_seconds", "Duration of a round", buckets=ROUND_SECONDS, registry=registry
         )
-        self._last = unknown("last_round_timestamp_seconds", "When the last round ended")
+        self._last = gauge("last_round_timestamp_seconds", "When the last round ended", value=math.nan)
         self._epsilon = gauge("epsilon_spent", "Verified so far: the maximum over clients; +Inf without a bound")
-        self._stopped = gauge("clients_stopped", "Clients whose budget is spent")
-        if max_epsilon is not None:
-            gauge("epsilon_max", "privacy.max_epsilon").set(max_epsilon)
-        if target_epsilon is not None:
-            gauge("epsilon_target", "privacy.target_epsilon").set(target_epsilon)
+        self._stopped = gauge("clients_stopped", "Clients that have spent their privacy budget")
+        for name, value in (("max", max_epsilon), ("target", target_epsilon)):
+            if value is not None:
+                gauge(f"epsilon_{name}", f"privacy.{name}_epsilon", value=value)
 
     def running(self, done: int, epsilon: float, **info: str) -> None:
         """Rounds start after round ``done``, at which ``epsilon`` was spent. info: `INFO`."""
@@ -145,26 +142,24 @@ class NodeMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
+        def labelled(kind: Any, name: str, words: str, label: str, values: Mapping[str, float | None]) -> Metric:
+            family: Metric = kind(f"fedpriv_node_{name}", words, labels=[label])
+            for key, value in sorted(values.items()):
+                if value is not None:
+                    family.add_metric([key], value)  # type: ignore[attr-defined]
+            return family
+
+        readable = "Whether ledger and files could be read"
         try:
             now = self._snapshot()
         except Exception:  # a broken ledger must be visible as such, not as an empty page
-            yield GaugeMetricFamily("fedpriv_node_readable", "Whether ledger and files could be read", value=0)
+            yield GaugeMetricFamily("fedpriv_node_readable", readable, value=0)
             return
-        yield GaugeMetricFamily("fedpriv_node_readable", "Whether ledger and files could be read", value=1)
+        yield GaugeMetricFamily("fedpriv_node_readable", readable, value=1)
         yield CounterMetricFamily("fedpriv_node_releases", "Releases that left this node", value=now.releases)
-        refusals = CounterMetricFamily("fedpriv_node_refusals", "Requests answered by a code", labels=["code"])
-        for code, number in sorted(now.refusals.items()):
-            refusals.add_metric([code], number)
-        yield refusals
-        spent = GaugeMetricFamily("fedpriv_node_epsilon_spent", "Of each budget", labels=["budget"])
-        for budget, epsilon in sorted(now.epsilon_spent.items()):
-            spent.add_metric([budget], epsilon)
-        yield spent
-        limits = GaugeMetricFamily("fedpriv_node_epsilon_max", "Limit of each budget that has one", labels=["budget"])
-        for budget, limit in sorted(now.max_epsilon.items()):
-            if limit is not None:
-                limits.add_metric([budget], limit)
-        yield limits
+        yield labelled(CounterMetricFamily, "refusals", "Requests answered by a code", "code", now.refusals)
+        yield labelled(GaugeMetricFamily, "epsilon_spent", "Of each budget", "budget", now.epsilon_spent)
+        yield labelled(GaugeMetricFamily, "epsilon_max", "Limit of each budget that has one", "budget", now.max_epsilon)
         yield GaugeMetricFamily("fedpriv_node_ledger_entries", "Entries of the ledger", value=now.ledger_entries)
         if now.last_release is not None:
             words = "When the last release left"

@@ -6,7 +6,6 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -43,9 +42,7 @@ class MetricsServer:
     def __enter__(self) -> MetricsServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -72,7 +69,7 @@ def serve_metrics(
         if path == "/metrics":
             found: Iterable[bytes] = metrics(environ, start_response)
             return found
-        status, words = "404 Not Found", "there are /metrics, /healthz and /readyz"
+        status, words = "404 Not Found", "allowed: /metrics, /healthz, /readyz"
         if path in checks:
             good, words = _asked(checks[path])
             status = "200 OK" if good else "503 Service Unavailable"

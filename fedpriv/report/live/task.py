@@ -31,7 +31,7 @@ def task(name: str, first: float | None = None) -> Iterator[None]:
     A piece that says nothing for long is shown too, with its seconds: a thread looks after it. Inside another task it
     changes nothing.
     """
-    if is_quiet() or _shown_by.busy:
+    if is_quiet() or getattr(_shown_by, "busy", False):
         yield
         return
     shown = _Task(name, FIRST if first is None else first)
@@ -49,11 +49,7 @@ def task(name: str, first: float | None = None) -> Iterator[None]:
             shown.close()
 
 
-class _Busy(threading.local):
-    busy = False
-
-
-_shown_by = _Busy()
+_shown_by = threading.local()
 
 
 @dataclass

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedpriv.config.schema import Config
 from fedpriv.report.client_accuracy import PERSONAL
+from fedpriv.report.words import leaves
 
 Figures = dict[str, float]
 Texts = dict[str, str]
@@ -32,7 +33,7 @@ NO_EPSILON = {"claimed_epsilon": "nothing is claimed", "audited_epsilon": "not a
 def options(config: Config) -> Texts:
     """The resolved configuration by dotted names, without `PLACES` and targets."""
     found = {}
-    for name, value in _leaves("", config.to_dict()):
+    for name, value in leaves(config.to_dict()):
         if not any(f"{name}.".startswith(f"{place}.") for place in PLACES) and "_target_" not in name:
             found[name] = value if isinstance(value, str) else json.dumps(value)
     return found
@@ -51,19 +52,11 @@ def of_round(row: Mapping[str, Any]) -> tuple[Figures, Texts]:
 
 def of_summary(summary: Mapping[str, Any]) -> tuple[Figures, Texts]:
     """summary.json by dotted names, always including the three epsilons."""
-    figures, texts = _divided({f"summary/{name}": value for name, value in _leaves("", summary)})
+    figures, texts = _divided({f"summary/{name}": value for name, value in leaves(summary)})
     for name, words in NO_EPSILON.items():
         if summary["privacy"].get(name) is None:
             texts[f"summary/privacy.{name}"] = words
     return figures, texts
-
-
-def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            yield from _leaves(f"{prefix}.{key}" if prefix else str(key), child)
-    else:
-        yield prefix, node
 
 
 def _divided(values: Mapping[str, Any]) -> tuple[Figures, Texts]:
