@@ -52,7 +52,7 @@ def _guarantee(kept: Sequence[Mapping[str, Any]]) -> str:
         return "There is no finite guarantee to compare them with."
     if epsilon >= NEXT_TO_NOTHING:
         return (
-            f"An epsilon of {figure(epsilon)} {promises(epsilon)} Every attack's result lies within it, so this "
+            f"An epsilon of {figure(epsilon)} {promises(epsilon)} What any attack finds lies within it, so this "
             "comparison shows nothing: read the figures above."
         )
     most = min(1.0, (math.exp(epsilon) + delta) / (1 + math.exp(epsilon)))

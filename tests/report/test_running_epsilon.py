@@ -123,4 +123,4 @@ def test_the_last_of_some_lines_is_replaced(tmp_path: Path) -> None:
 def test_the_plots_caption_says_why_the_line_falls(values: list[Any], falls: bool, tmp_path: Path) -> None:
     rounds = [{"round": number, "epsilon_so_far": value} for number, value in enumerate(values, 1)]
     picture = draw_epsilon(rounds, {"verified_epsilon": values[-1]}, tmp_path)
-    assert picture is not None and ("quicker" in picture.caption) is falls
+    assert picture is not None and ("faster" in picture.caption) is falls
