@@ -78,6 +78,7 @@ def test_a_wide_table_scrolls_in_its_own_box_by_keyboard(browser: Any, mailed: P
 
 def test_a_live_page_follows_the_run_and_rests_when_it_has_finished(browser: Any, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", finished=False)
+    whole = write_report(make_run(tmp_path / "whole")).parent  # drawn now: a page at rest waits for nothing
     watched = Watched(browser.new_page(viewport=SCREEN), folder)
     wait = {"timeout": 120_000}
     with LivePage(folder, 1) as live:
@@ -94,8 +95,7 @@ def test_a_live_page_follows_the_run_and_rests_when_it_has_finished(browser: Any
         live.round_ended(16)
         watched.page.get_by_text("16 of 30 rounds").wait_for(**wait)  # nobody reloads but the page itself
     assert "http-equiv" not in (folder / "report.html").read_text()  # interrupted: the page is at rest
-    shutil.copytree(make_run(tmp_path / "whole"), folder, dirs_exist_ok=True)
-    write_report(folder)
+    shutil.copytree(whole, folder, dirs_exist_ok=True)
     watched.page.get_by_text("30 of 30 rounds").wait_for(**wait)
     assert watched.page.locator("meta[http-equiv], script").count() == 0  # nothing is left that could reload it
     watched.page.close()
