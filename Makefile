@@ -21,7 +21,7 @@ install: .venv/installed ## everything into .venv, from requirements.txt (hashes
 	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check uv
 	@$(PY) -m uv pip install --quiet --python $(PY) --require-hashes -r requirements.txt
 	@$(PY) -m uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
-	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import fedpriv.cli, fedpriv.runs.start, fedpriv.engines.ray, fedpriv.report.page"
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import fedpriv.commands.runs, fedpriv.runs.start, fedpriv.engines.ray, fedpriv.report.page"
 	@touch $@
 
 run: install ## the default job: Fed-CAD on the digits data, about half a minute

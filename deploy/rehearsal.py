@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedpriv.credentials import make_credentials
+from fedpriv.commands.credentials import make_credentials
+from fedpriv.commands.node import main as node_command
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.supernode import bundle_digest
-from fedpriv.node import main as node_command
 
 BIN = Path(sys.executable).parent
 CLASSES = tuple("0123456789")

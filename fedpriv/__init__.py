@@ -83,6 +83,10 @@ _HOMES = {
 }
 
 
+#: `python -m fedpriv.audit` finds commands/audit.py here. Code imports it by its own name, `fedpriv.commands.audit`.
+__path__.append(f"{__path__[0]}/commands")
+
+
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:

@@ -1,4 +1,4 @@
-"""The command `fedpriv`, which is `python -m fedpriv` too: `-q`, `-v`, and which subcommand is called."""
+"""The command `fedpriv`, which is `python -m fedpriv` too: `-q`, `-v`, and which command is called."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 import sys
 from collections.abc import Sequence
 
+from fedpriv.commands.table import COMMANDS, call, unknown
 from fedpriv.common.command_line import BROKEN_PIPE, guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
-from fedpriv.common.subcommands import SUBCOMMANDS, call, unknown
 from fedpriv.common.verbosity import Verbosity, speaking
 
 _VERBOSITY: dict[str, Verbosity] = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one call and returns its exit code. Without a subcommand it is `run`."""
+    """Runs one call and returns its exit code. Without a command it is `run`."""
     given = list(arguments)
     chosen = [argument for argument in given if argument in _VERBOSITY]
     given = [argument for argument in given if argument not in _VERBOSITY]
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
 def _dispatch(given: list[str]) -> int:
     place = next((n for n, word in enumerate(given) if word not in ("-m", "--multirun")), len(given))
     word = given[place] if place < len(given) else ""
-    if word in SUBCOMMANDS:
+    if word in COMMANDS:
         name, rest = word, [*given[:place], *given[place + 1 :]]
     elif word and "=" not in word and word[0] not in "-~+":
         raise _no_such(word)

@@ -1,13 +1,9 @@
-"""The Flower app: ServerApp, ClientApp, and the adapter between messages and NumPyClient calls.
-
-The same two apps run on every engine. The adapter is the only code through which anything leaves a client: it
-catches every exception, attaches diagnostics only in simulation, and injects planned faults there.
-"""
+"""The Flower app of `flwr run .`: ServerApp and ClientApp, whose configuration comes from the run's own options."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -15,12 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 from fedpriv.common.places import installed_code_only
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_client_app
-
-if TYPE_CHECKING:
-    pass
-
-
-# --- `flwr run .`: the configuration comes from the run's own options -------------------------------------
 
 
 @lru_cache(maxsize=4)

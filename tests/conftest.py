@@ -178,7 +178,7 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> Outcome:
-        from fedpriv.cli import main
+        from fedpriv.commands.runs import main
 
         capfd.readouterr()
         code = main(arguments)

@@ -17,6 +17,7 @@ from flwr.app import Context, Message, RecordDict
 from PIL import Image
 
 from fedpriv.app import client_app, server_app
+from fedpriv.commands.node import main as node_command
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import RUN, Refusal, Request, pack_vector
@@ -26,7 +27,6 @@ from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.gate import Node, model_size
 from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
-from fedpriv.node import main as node_command
 from fedpriv.server.round import BudgetsSpent
 
 CLASSES = ("a", "b", "c")

@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,16 +213,15 @@ def bare(line: str) -> str:
 
 def as_module(line: str) -> str:
     """``fedpriv audit ...`` as ``python -m fedpriv.audit ...``, which is the same."""
-    from fedpriv.common.subcommands import DEPLOYMENT, SUBCOMMANDS
+    from fedpriv.commands.table import COMMANDS, DEPLOYMENT
 
     words = [word for word in line.split() if word != "-m"]
-    table, place = (DEPLOYMENT, 2) if words[1] == "deploy" else (SUBCOMMANDS, 1)
+    table, place = (DEPLOYMENT, 2) if words[1] == "deploy" else (COMMANDS, 1)
     name = words[place] if len(words) > place and words[place] in table else "run"
     rest = " ".join(words[place + 1 :] if words[place : place + 1] == [name] else words[1:])
-    module = table[name].call.partition(":")[0].removesuffix(".__main__")
     rest = f"-m {rest}" if "-m" in line.split() else rest
-    own = {"run": "python -m fedpriv", "plan": "python -m fedpriv plan=true"}
-    return f"{own.get(name, f'python -m {module}')} {rest}".strip()
+    own = {"run": "fedpriv", "plan": "fedpriv plan=true", "compare": "fedpriv.report"}
+    return f"python -m {own.get(name, f'fedpriv.{name}')} {rest}".strip()
 
 
 def commands() -> list[Command]:
@@ -263,9 +263,8 @@ class Shop:
         if words[:2] != ["python", "-m"]:
             done = subprocess.run(words, capture_output=True, text=True) if words[0] == "mv" else None
             return (done.returncode, done.stderr) if done else (3, f"nobody knows how to run {words[0]}")
-        work = getattr(self, "_" + words[2].replace(".", "_"), None)
-        if work is None:
-            return 3, f"nobody knows how to run python -m {words[2]}"
+        name = words[2].removeprefix("fedpriv.")
+        work = getattr(self, f"_{name}", None) or partial(self._another, name)
         code, printed = captured(lambda: work(words[3:]))
         if target:
             Path(target).write_text(printed)
@@ -285,7 +284,7 @@ class Shop:
         return code, printed
 
     def _fedpriv(self, given: list[str]) -> int:
-        from fedpriv.cli import check, main
+        from fedpriv.commands.runs import check, main
 
         options = dict(word.partition("=")[::2] for word in given if "=" in word)
         if "resume" in options:
@@ -325,45 +324,22 @@ class Shop:
         chosen = f"test_{name} or {name}] or pairs or fedcat"
         return int(pytest.main(["-p", "no:cacheprovider", *given, *files, "-k", chosen]))
 
-    def _fedpriv_audit(self, given: list[str]) -> int:
-        from fedpriv.audit import main
+    def _audit(self, given: list[str]) -> int:
+        from fedpriv.commands.audit import main
 
         return main(given if self.exact or any("trials=" in word for word in given) else [*given, "trials=2000"])
 
-    def _fedpriv_dme(self, given: list[str]) -> int:
-        from fedpriv.dme import main
+    def _dme(self, given: list[str]) -> int:
+        from fedpriv.commands.dme import main
 
         return main([*given, "trials=2", "dimension=20", "figure=1"])
 
-    def _fedpriv_report(self, given: list[str]) -> int:
-        from fedpriv.report.__main__ import main
-
-        return main(given)
-
-    def _fedpriv_predict(self, given: list[str]) -> int:
-        from fedpriv.predict import main
-
-        return main([str(next(Path("PICTURES/cat").iterdir())) if word == "PICTURE..." else word for word in given])
-
-    def _fedpriv_papers(self, given: list[str]) -> int:
-        from fedpriv.papers import main
-
-        return main()
-
-    def _fedpriv_new(self, given: list[str]) -> int:
-        from fedpriv.new import main
-
-        return main(["mine" if word == "NAME" else word for word in given])
-
-    def _fedpriv_credentials(self, given: list[str]) -> int:
-        from fedpriv.credentials import main
-
-        return main(given)
-
-    def _fedpriv_node(self, given: list[str]) -> int:
-        from fedpriv.node import main
-
-        return main([word.replace("/srv/pictures", "PICTURES") for word in given])
+    def _another(self, name: str, given: list[str]) -> int:
+        """A command as it stands, with what stands for a file or a name."""
+        module = "fedpriv.report.__main__" if name == "report" else f"fedpriv.commands.{name}"
+        names = {"PICTURE...": str(next(Path("PICTURES/cat").iterdir())), "NAME": "mine"}
+        words = [names.get(word, word).replace("/srv/pictures", "PICTURES") for word in given]
+        return int(importlib.import_module(module).main(words))
 
     def prepare(self, command: Command) -> None:
         """What the page's reader has by then."""
@@ -439,7 +415,7 @@ def furnish() -> None:
     from picture_sets import pictures, write_hub_set, write_mnist
     from PIL import Image
 
-    from fedpriv import cli
+    from fedpriv.commands import runs
 
     for label, name in enumerate(("cat", "dog")):
         Path("PICTURES", name).mkdir(parents=True)
@@ -447,7 +423,7 @@ def furnish() -> None:
             Image.fromarray(picture.transpose(1, 2, 0)).save(Path("PICTURES", name, f"{number}.png"))
     write_mnist(Path("data"), 48, 16, (28, 28))
     write_hub_set(Path("stored"), size=(32, 32), train=24, test=12)
-    cli.CHECKED_JOBS = 0  # of a sweep, those that bring a new value are checked
+    runs.CHECKED_JOBS = 0  # of a sweep, those that bring a new value are checked
     huggingface_hub.snapshot_download = lambda *_, local_dir, **__: shutil.copytree("stored", local_dir)
 
 

@@ -51,6 +51,7 @@ SCHEMAS = (
 LONGEST = 400
 REASON = re.compile(r"One file", re.IGNORECASE)
 STILL_LONG: set[str] = set()
+COMMANDS = [file for file in (ROOT / "fedpriv/commands").glob("*.py") if file.stem != "__init__"]
 #: Names that may come twice: a package's own file.
 COMMON_FILES = {"__init__.py", "__main__.py"}
 
@@ -90,6 +91,8 @@ def faults(text: str, module: str) -> list[str]:
                 words = "more of the configuration than the schema of its options"
             elif under(name, "flwr") and not under(name, *flower):
                 words = "Flower"
+        if under(name, *(f"fedpriv.{command.stem}" for command in COMMANDS if command.stem not in FLOORS)):
+            words = "a command by the name that is for `python -m`: its own begins with fedpriv.commands"
         if re.search(r"\._[a-z]\w*$", name) and under(name, *FOLDERS):
             words = "a private name of another file"
         if words:
@@ -142,7 +145,9 @@ def test_no_circles() -> None:
 
 def test_a_file_has_a_name_of_its_own_and_a_size() -> None:
     files = [file for file in (ROOT / "fedpriv").rglob("*.py") if file.name not in COMMON_FILES]
-    rooms = [file for file in files if file.parent != ROOT / "fedpriv" and "templates" not in file.parts]
+    # A command's file has its command's name.
+    named = ("fedpriv", "commands")
+    rooms = [file for file in files if file.parent.name not in named and "templates" not in file.parts]
     # client/one_bit.py and server/one_bit.py are the halves of one family, as clients/x.py and strategies/x.py are.
     kinds = [(file.name, "half" if file.parent.name in ("client", "server") else file) for file in rooms]
     assert [name for name, times in Counter(name for name, _ in set(kinds)).items() if times > 1] == []
@@ -208,7 +213,9 @@ def test_a_rooms_own_file_says_what_it_is_for_and_defines_nothing(room: str) -> 
         ("fedpriv.report.page", "from fedpriv.studies.results import Board"),
         ("fedpriv.report.page", "def f():\n    from fedpriv.training.models import build_model"),
         ("fedpriv.runs.session", "from fedpriv.app import server_app"),
-        ("fedpriv.runs.session", "from fedpriv import cli"),
+        ("fedpriv.runs.session", "from fedpriv.commands import audit"),
+        ("fedpriv.commands.dme", "from fedpriv.audit import main"),
+        ("tests.api", "from fedpriv import new"),
         ("fedpriv.studies.figures", "from fedpriv.report.plots import _line"),
     ],
 )
@@ -227,7 +234,7 @@ def test_a_forbidden_arrow_is_seen(module: str, text: str) -> None:
         ("fedpriv.engines.ray", "import ray"),
         ("fedpriv.client.base", "from flwr.client import NumPyClient"),
         ("fedpriv.array", "import rayleigh"),
-        ("fedpriv.cli", "from fedpriv.studies.results import Board"),
+        ("fedpriv.commands.runs", "from fedpriv.studies.results import Board"),
         ("fedpriv.runs.session", "from fedpriv.runs.folder import RunFolder"),
     ],
 )

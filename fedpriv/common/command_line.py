@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
+import functools
 import gc
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.stopping import signal_of
@@ -94,16 +97,68 @@ def how_it_stopped(interruption: KeyboardInterrupt) -> str:
     return "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
 
 
+def command(
+    work: Callable[[list[str]], int] | None = None, *, needs_arguments: bool = False
+) -> Callable[[Sequence[str]], int]:
+    """Decorates what a command does with its arguments: errors become an exit code, and ``--help`` prints the
+    docstring of its file. needs_arguments: so does a call without any, as a mistake.
+    """
+    if work is None:
+        return functools.partial(command, needs_arguments=needs_arguments)  # type: ignore[return-value]
+
+    @functools.wraps(work)
+    def main(arguments: Sequence[str]) -> int:
+        asked = bool({"-h", "--help"} & set(arguments))
+        if asked or (needs_arguments and not arguments):
+            print(work.__globals__["__doc__"])
+            return DONE if asked else MISTAKE
+        return guarded(lambda: work(list(arguments)))
+
+    return main
+
+
 def command_options(
-    arguments: Sequence[str], known: Mapping[str, str | None], command: str, may_be_empty: Sequence[str] = ()
+    arguments: Sequence[str],
+    known: Mapping[str, str | tuple[str, ...] | None],
+    command: str,
+    may_be_empty: Sequence[str] = (),
 ) -> dict[str, str]:
-    """``option=value`` arguments of a command over its defaults (None: must be given). Raises `OptionError`."""
-    options = {**known, **dict(argument.partition("=")[::2] for argument in arguments)}
+    """``option=value`` arguments of a command. known: option -> its default, a tuple of the values that are allowed
+    (the first is the default), or None: it must be given. Raises `OptionError`.
+    """
+    choices = {name: default for name, default in known.items() if isinstance(default, tuple)}
+    defaults = {name: default[0] if isinstance(default, tuple) else default for name, default in known.items()}
+    options = {**defaults, **dict(argument.partition("=")[::2] for argument in arguments)}
     if unknown := sorted(set(options) - set(known)):
-        raise OptionError(unknown[0], options[unknown[0]], f"no such option; allowed: {', '.join(known) or 'none'}")
+        hint = nearest(unknown[0], known)
+        words = f"no such option; allowed: {', '.join(known) or 'none'}{hint}"
+        raise OptionError(unknown[0], options[unknown[0]], words)
     if missing := [name for name, value in options.items() if not value and name not in may_be_empty]:
         raise OptionError(missing[0], "", f"is missing; `python -m {command} --help` shows the usage")
+    if wrong := [name for name, allowed in choices.items() if options[name] not in allowed]:
+        raise OptionError(wrong[0], options[wrong[0]], f"allowed: {', '.join(choices[wrong[0]])}")
     return {name: str(value) for name, value in options.items()}
+
+
+#: How the text of an option is read (ValueError: it cannot be), which values are allowed, and both in words.
+Reader = tuple[Callable[[str], Any], Callable[[Any], bool], str]
+
+
+def read_option(name: str, text: str, reader: Reader) -> Any:
+    """The value of a command's option. Raises `OptionError`."""
+    read, allowed, words = reader
+    try:
+        if allowed(value := read(text)):
+            return value
+    except ValueError:
+        pass
+    raise OptionError(name, text, f"must be {words}")
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """``; did you mean X?``, or nothing."""
+    close = difflib.get_close_matches(word, list(names), 2, 0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def whole_number(options: dict[str, str], name: str, least: int, most: int) -> int:

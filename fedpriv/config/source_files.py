@@ -26,7 +26,7 @@ PROJECT = "fedpriv"
 ALWAYS = ("fedpriv.runs.start", "fedpriv.app", "fedpriv.engines.ray_pool")
 
 #: Modules that make tables, pages and pictures of runs, follow them or start them, and decide nothing of a result.
-READERS = ("fedpriv.report", "fedpriv.cli")
+READERS = ("fedpriv.report", "fedpriv.commands")
 
 #: Where a statement holds further statements; imports are in no expression.
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")

@@ -11,7 +11,6 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.subcommands import SUBCOMMANDS
 from fedpriv.config.methods import NOISE_OPTIONS
 
 
@@ -31,8 +30,6 @@ def how_to_write(line: str) -> str:
     option, equals, value = line.partition("=")
     if value[:1] in ("{", "[") and value[-1:] not in ("}", "]"):
         return 'not of the form option=value: quote it for the shell, as in "option={name: value}"'
-    if not equals and option in SUBCOMMANDS:
-        return f"not of the form option=value; a command comes first: fedpriv {option} ..."
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     quoted = f"{option}='{escaped}'"
     try:

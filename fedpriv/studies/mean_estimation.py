@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.common.command_line import Reader, read_option
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import generator
@@ -59,13 +60,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         key, _, value = argument.partition("=")
         if key not in READERS:
             raise OptionError(key, value, f"there is no such option; allowed: {', '.join(READERS)}")
-        read, allowed, words = READERS[key]
-        try:
-            found[key] = read(value)
-        except ValueError:
-            raise OptionError(key, value, f"must be {words}") from None
-        if not allowed(found[key]):
-            raise OptionError(key, value, f"must be {words}")
+        found[key] = read_option(key, value, READERS[key])
     if "out" in found:
         found["out"] = Path(found["out"])
     options = Options(**found)
@@ -86,7 +81,7 @@ def _sizes(value: str) -> tuple[int, ...]:
     return tuple(sorted({int(size) for size in value.split(",")}))
 
 
-READERS: dict[str, tuple[Callable[[str], Any], Callable[[Any], bool], str]] = {
+READERS: dict[str, Reader] = {
     "n": (int, lambda v: 2 <= v <= 1000, "a whole number from 2 to 1000"),
     "dimension": (int, lambda v: v >= 1, "a whole number of at least 1"),
     "epsilon": (float, lambda v: v == math.inf or 1e-3 <= v <= 100, "a number from 0.001 to 100, or inf"),

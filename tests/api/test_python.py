@@ -282,7 +282,7 @@ def test_after_ctrl_c_the_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_users_method_of_the_working_directory_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedpriv.new import make_method
+    from fedpriv.commands.new import make_method
 
     make_method("own_idea", tmp_path)
     with pytest.raises(fedpriv.OptionError, match="strategy=own_idea"):

@@ -14,12 +14,12 @@ from conftest import Run, result_of
 from PIL import Image
 from safetensors.torch import load_file
 
-from fedpriv.attack import main, parse_options
 from fedpriv.attacks import experiment as experiment_module
 from fedpriv.attacks import lira
 from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.shadows import Shelf
 from fedpriv.attacks.subject import Scored
+from fedpriv.commands.attack import main, parse_options
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.remote import compose_remote

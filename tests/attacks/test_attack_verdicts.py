@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from conftest import Run
 
-from fedpriv.attack import main
 from fedpriv.attacks import lira
 from fedpriv.attacks.attack_records import Guarantee, guarantee, held_against
 from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.same_inputs import Inputs
 from fedpriv.attacks.subject import Scored, Subject
+from fedpriv.commands.attack import main
 from fedpriv.config.compose import read_config
 from fedpriv.report.attacks import attack_section, contradictions
 from fedpriv.runs.folder import RunFolder

@@ -25,11 +25,11 @@ from clients.fedldp import FedLDPClient
 from fedpriv.attacks import release_audit
 from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.attacks.release_audit import ALL_NUMBERS, DIMENSION, audit_config, audit_mechanism, planned_looks
-from fedpriv.audit import main, parse_options
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, PublicFacts, Site
 from fedpriv.client.memory import ClientMemory
+from fedpriv.commands.audit import main, parse_options
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.methods import ExampleLevelOptions

@@ -13,8 +13,8 @@ import clients.fedldp
 import fedpriv.client.half
 import fedpriv.mechanisms.unit_vectors as unit_vectors
 from clients.fedldp import FedLDPClient
-from fedpriv.audit import main
 from fedpriv.client.contract import BudgetSpent
+from fedpriv.commands.audit import main
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, add_normal
 from fedpriv.mechanisms.privunit import direction

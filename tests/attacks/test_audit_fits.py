@@ -8,7 +8,7 @@ import pytest
 from conftest import Run
 
 from fedpriv.attacks.fit_audit import audit_fits
-from fedpriv.audit import main
+from fedpriv.commands.audit import main
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 

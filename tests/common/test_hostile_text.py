@@ -22,7 +22,7 @@ from flwr.common.logger import FLOWER_LOGGER
 from flwr.supercore.logger import log as flower_log
 from report_runs import make_run
 
-from fedpriv import predict
+from fedpriv.commands import predict
 from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.files import open_regular
 from fedpriv.common.messages import Refusal

@@ -15,13 +15,13 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fedpriv
+from fedpriv.commands.predict import main
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.data.features import Features
 from fedpriv.data.load import load_dataset
 from fedpriv.deployment.gate import Node, model_size
 from fedpriv.engines.worker import Worker
-from fedpriv.predict import main
 from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.resident import Resident, fits
 from fedpriv.training.sequential import inputs, normalise

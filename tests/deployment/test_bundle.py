@@ -17,8 +17,8 @@ from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 
 from fedpriv.app import _config_of
+from fedpriv.commands.node import main
 from fedpriv.common.errors import OptionError
-from fedpriv.node import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("fedpriv", "strategies", "clients", "conf", "tests", "benchmarks")

@@ -10,10 +10,10 @@ from deployed import MACHINES, codes, refused
 from flwr.app import Message
 from prometheus_client import generate_latest
 
+from fedpriv.commands.node import snapshot
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import METRICS, unpack_vector
 from fedpriv.config.methods import METHODS
-from fedpriv.node import snapshot
 from fedpriv.report.live.prometheus import NodeMetrics
 
 

@@ -12,11 +12,11 @@ import yaml
 from deployed import POLICY
 
 from fedpriv.client.build import make_client
+from fedpriv.commands.node import TEMPLATE
+from fedpriv.commands.node import main as node_command
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.deployment.policy import Booked, Policy, Spent, UnitBudget, objections, read_policy, too_dear
-from fedpriv.node import TEMPLATE
-from fedpriv.node import main as node_command
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.composition import gaussian_epsilon
 from fedpriv.privacy.events import (

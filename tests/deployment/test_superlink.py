@@ -18,11 +18,11 @@ import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
 from node_proofs import signed
 
-from fedpriv import credentials
-from fedpriv.credentials import make_credentials
+from fedpriv.commands import credentials
+from fedpriv.commands.credentials import make_credentials
+from fedpriv.commands.superlink import OPTIONS, UNSAFE_VARIABLES, check_certificate, main, private_database
 from fedpriv.deployment import superlink_gate
 from fedpriv.deployment.superlink_gate import SMALL_BODY, Connection, Gate, Limits, user_of
-from fedpriv.superlink import OPTIONS, UNSAFE_VARIABLES, check_certificate, main, private_database
 
 #: What anybody could do who reaches it: run a program, register a node's key, read results, act as a ServerApp.
 CONTROL = ("/v1/control/start-run", "/v1/control/register-node", "/v1/control/pull-artifacts", "/v1/control/stop-run")

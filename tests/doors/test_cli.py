@@ -12,7 +12,7 @@ import pytest
 from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
 
 import fedpriv
-from fedpriv.cli import FLAGS
+from fedpriv.commands.flags import NAMES as FLAGS
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
 from fedpriv.config.own_options import group_choices

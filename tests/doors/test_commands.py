@@ -15,20 +15,23 @@ import pytest
 from conftest import NO_REPORT, SMALL, Outcome
 
 from fedpriv.__main__ import main
-from fedpriv.cli import FLAGS
+from fedpriv.attacks.run import OF_RUNS
+from fedpriv.commands import audit, credentials, new, node, reproduce, superlink
+from fedpriv.commands import options_help as help_page
+from fedpriv.commands.completion import answers
+from fedpriv.commands.flags import NAMES as FLAGS
+from fedpriv.commands.help import method_help
+from fedpriv.commands.options_help import describe_options, rows_of
+from fedpriv.commands.table import COMMANDS, DEPLOYMENT
 from fedpriv.common.command_line import EXIT_CODES
-from fedpriv.common.subcommands import DEPLOYMENT, RUN_OPTIONS, SUBCOMMANDS
 from fedpriv.common.verbosity import VARIABLE
-from fedpriv.config import help as help_page
-from fedpriv.config.completion import answers
-from fedpriv.config.help import describe_options, rows_of
-from fedpriv.config.method_help import method_help
 from fedpriv.config.methods import METHODS
-from fedpriv.config.strategy_options import field_of, spelled
+from fedpriv.config.options import AttackConfig
 from fedpriv.config.symbols import COMMON, SYMBOLS
+from fedpriv.studies import mean_estimation
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERYWHERE = {**SUBCOMMANDS, **{f"deploy {name}": command for name, command in DEPLOYMENT.items()}}
+EVERYWHERE = {**COMMANDS, **{f"deploy {name}": command for name, command in DEPLOYMENT.items()}}
 Fedpriv = Callable[..., Outcome]
 
 
@@ -52,16 +55,41 @@ def fedpriv(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_every_subcommand_has_a_door_and_tells_its_options(name: str, fedpriv: Fedpriv) -> None:
-    command = EVERYWHERE[name]
-    module, _, function = command.call.partition(":")
-    assert callable(getattr(importlib.import_module(module), function))
+def test_every_command_is_there_and_tells_its_options(name: str, fedpriv: Fedpriv) -> None:
+    assert callable(EVERYWHERE[name].work(name.split()[-1]))
     outcome = fedpriv(*name.split(), "--help")
     assert outcome.code == 0 and outcome.err == "" and len(outcome.out) > 100
-    told = outcome.out
-    for option in command.options.split():
-        if option != RUN_OPTIONS:
-            assert re.search(rf"\b{option.strip('=-')}\b", told), option
+    assert fedpriv("help", *name.split()).out == fedpriv(*name.split(), "--help").out or name == "help"
+
+
+#: Options that a command reads, wherever it declares them; what shell completion offers is read off its help.
+READ = {
+    "audit": {"run", *audit.READERS},
+    "attack": {"run", "attack", *(name for name in AttackConfig.model_fields if name not in OF_RUNS)},
+    "reproduce": set(reproduce.OPTIONS),
+    "dme": set(mean_estimation.READERS),
+    "new": set(new.OPTIONS),
+    "credentials": set(credentials.OPTIONS),
+    "superlink": set(superlink.OPTIONS),
+    "node": {option for _, options in node.COMMANDS.values() for option in options} - {"app"},
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_help_and_completion_know_every_option_of_a_command(name: str) -> None:
+    offered = {**COMMANDS, **DEPLOYMENT}[name].offers(name)
+    others = {"strategy"} if name == "audit" else set()  # an option of a run
+    assert {word.rstrip("=") for word in offered if word.endswith("=")} - others == READ[name]
+
+
+@pytest.mark.parametrize("name", ["audit", "papers", "node", "report"])
+def test_python_finds_a_command_under_the_name_of_the_package(name: str) -> None:
+    """`python -m fedpriv.audit` is `fedpriv audit`, though the file is in a folder; and nothing else is found so."""
+    found = importlib.util.find_spec(f"fedpriv.{name}.__main__" if name == "report" else f"fedpriv.{name}")
+    assert found is not None and found.origin is not None
+    assert found.origin.endswith(("commands/" if name != "report" else "report/") + Path(found.origin).name)
+    rooms = {place.name for place in (ROOT / "fedpriv").iterdir()}
+    assert not rooms & {file.name for file in (ROOT / "fedpriv/commands").glob("[a-z]*")} - {"runs.py"}
 
 
 def test_help_without_imports_of_what_it_is_about() -> None:
@@ -97,7 +125,7 @@ def test_plan_is_the_option_plan(fedpriv: Fedpriv, tmp_path: Path) -> None:
 
 
 def test_files_and_folders_with_the_names_of_subcommands_do_not_matter(fedpriv: Fedpriv, tmp_path: Path) -> None:
-    for name in SUBCOMMANDS:
+    for name in COMMANDS:
         if len(name) % 2:
             (tmp_path / name).mkdir()
         else:
@@ -118,7 +146,7 @@ def test_files_and_folders_with_the_names_of_subcommands_do_not_matter(fedpriv: 
         (["deploy", "nod"], "deploy=nod: allowed: credentials, superlink, node; did you mean node?"),
         (["help", "fedcat"], "help=fedcat: there is no such method or command; did you mean fedcad"),
         (["papers", "x=1"], "x=1: no such option; allowed: none"),
-        (["--cfg", "jobs"], "--cfg=jobs: allowed: job, hydra, all"),
+        (["--cfg", "jobs"], "-c/--cfg: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')"),
         (["--resolve"], "--resolve: belongs to --cfg"),
         (["--hepl"], "did you mean --help?"),
     ],
@@ -307,7 +335,7 @@ def test_bash_completes_subcommands_and_options() -> None:
         ("fedpriv -m strategy=fedcad,fedav", ["strategy=fedcad,fedavg"]),
         ("fedpriv evaluate.clients=t", ["evaluate.clients=true"]),
         ("fedpriv report --o", []),
-        ("fedpriv --v", ["--version"]),
+        ("fedpriv --ver", ["--verbose", "--version"]),
     ],
 )
 def test_what_completion_offers(line: str, expected: list[str]) -> None:

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 
+from fedpriv.commands.credentials import main, make_credentials
 from fedpriv.common.identities import read_identity
-from fedpriv.credentials import main, make_credentials
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,13 @@ import pytest
 from project_copy import copied, python
 from pydantic import Field, ValidationError
 
-from fedpriv import cli as cli_module
 from fedpriv.client.base import Client
 from fedpriv.client.build import check_own_client, client_class, make_client
+from fedpriv.commands import options_help as help_module
+from fedpriv.commands import runs as cli_module
+from fedpriv.commands.new import main, make_method
 from fedpriv.common.errors import OptionError
 from fedpriv.config import halves
-from fedpriv.config import help as help_module
 from fedpriv.config.compose import compose
 from fedpriv.config.halves import method_options, schema_of
 from fedpriv.config.methods import METHODS, ClippingOptions
@@ -25,7 +26,6 @@ from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import StrategyConfig
 from fedpriv.config.strategy_options import OwnOptions, once, read_options
 from fedpriv.deployment import policy
-from fedpriv.new import main, make_method
 from fedpriv.runs.preparation import server_class
 from fedpriv.server.clip_rules import ClippingServer
 from fedpriv.server.strategy import FederatedStrategy
@@ -247,7 +247,7 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
 def test_help_shows_what_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_module, "choices", lambda group: ["mine", "fedcad"])
     monkeypatch.setattr(cli_module, "compose", lambda overrides: own("fedprox"))
-    rows = help_module._method_options(cli_module.own_methods())
+    rows = help_module._method_options(help_module.own_methods())
     (row,) = [row for row in rows if " mine: " in row[2] and "proximal" in row[0]]
     assert row[:2] == ("strategy.client.proximal_mu", "float >=0")
     assert any(row[0] == "strategy.server.min_replies" and "fewer usable" in row[2] for row in rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpriv import papers
+from fedpriv.commands import papers
 
 
 def test_every_listed_equation_is_in_the_code() -> None:
@@ -42,7 +42,7 @@ def test_what_a_tag_is(text: str, places: list[str]) -> None:
 
 
 def test_the_command_prints_equation_and_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert papers.main() == 0
+    assert papers.main([]) == 0
     printed = capsys.readouterr().out.splitlines()
     (line,) = [line for line in printed if line.startswith("[Fed-CAD, Alg. 1 line 14]")]
     assert line.split()[-1].startswith("fedpriv/mechanisms/correlated_noise.py:")
@@ -52,5 +52,5 @@ def test_the_command_fails_where_an_equation_is_lost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(papers, "REQUIRED", {"Fed-CAD": ("Alg. 3 line 1",)})
-    assert papers.main() == 1
+    assert papers.main([]) == 1
     assert "[Fed-CAD, Alg. 3 line 1]" in capsys.readouterr().err

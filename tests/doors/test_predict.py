@@ -14,10 +14,10 @@ from PIL import Image
 from torch import nn
 
 import fedpriv
+from fedpriv.commands.predict import main
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_dataset
-from fedpriv.predict import main
 from fedpriv.runs.start import start_run
 from fedpriv.runs.trained_model import load_model
 

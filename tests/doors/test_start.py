@@ -36,12 +36,12 @@ def watch():
         print(json.dumps([imported, before, (folder / "labels.png").exists()]))
     Session._end_round = end_round
 
-import fedpriv.cli
-real_start = fedpriv.cli._run_hydra
+import fedpriv.commands.runs
+real_start = fedpriv.commands.runs._run_hydra
 def start(*arguments):
     watch()
     return real_start(*arguments)
-fedpriv.cli._run_hydra = start
+fedpriv.commands.runs._run_hydra = start
 try:
     runpy.run_module("fedpriv", run_name="__main__")
 except SystemExit as end:

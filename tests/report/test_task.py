@@ -69,7 +69,7 @@ def test_every_command_tells_what_it_does(
     run: Run, cli: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Set-up, plan, audit, attack and quantisers: each says words, and counts where it can."""
-    from fedpriv import attack, audit, dme
+    from fedpriv.commands import attack, audit, dme
 
     told: list[tuple[str, int | None, int | None]] = []
     monkeypatch.setattr(tasks._Task, "told", lambda self, *what: told.append((f"{self.name}: {what[0]}", *what[1:])))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import Outcome, Run, result_of, rows_of
 
-from fedpriv.cli import main
+from fedpriv.commands.runs import main
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote

@@ -366,7 +366,7 @@ def test_the_command_line_killed_at_random_moments_ends_bit_identical(forked: Fo
     moments = sorted(rng.integers(3, 55, 4).tolist())
     call = [*options, f"hydra.run.dir={folder}"]
     for moment in moments:
-        script = "import sys; from fedpriv.cli import main; main(sys.argv[1:])"
+        script = "import sys; from fedpriv.commands.runs import main; main(sys.argv[1:])"
         child = forked.start(script, *call, folder=tmp_path)
         wait_for_rows(folder, moment)
         os.kill(child, signal.SIGKILL)

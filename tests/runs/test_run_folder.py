@@ -23,9 +23,9 @@ from conftest import Run, ledger_of, result_of
 from forked import fork_server
 from omegaconf import OmegaConf
 
-from fedpriv.cli import running
 from fedpriv.client.memories import Memories, between_rounds
 from fedpriv.client.memory import ClientMemory, ContextStore
+from fedpriv.commands.runs import running
 from fedpriv.common.checksums import damage
 from fedpriv.common.command_line import FAILED, MISTAKE, guarded
 from fedpriv.common.errors import DataError, RunFailed, RunFolderError

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from conftest import SMALL, Outcome, Run, result_of
 
-from fedpriv import cli as cli_module
+from fedpriv.commands import runs as cli_module
 from fedpriv.common.errors import OptionError
 from fedpriv.report.__main__ import main as report
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from made_up_paper import PAPER, with_paper
 
-from fedpriv import reproduce
+from fedpriv.commands import reproduce
 from fedpriv.common.errors import OptionError
 from fedpriv.data.splits import Split, write_split
 from fedpriv.studies import job_kinds, spec

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv import dme
+from fedpriv.commands import dme
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.quantisation import high_probability, pair_covariance, step

@@ -13,7 +13,7 @@ import pytest
 from made_up_board import FEDAVG, METHODS, SEED, TINY, written
 from pytest import approx
 
-from fedpriv import leaderboard
+from fedpriv.commands import leaderboard
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS as KNOWN

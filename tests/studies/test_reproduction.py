@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from made_up_paper import DIGITS, PAPER, with_paper
 
-from fedpriv import reproduce
 from fedpriv.attacks.release_audit import audit_config
+from fedpriv.commands import reproduce
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import locked
 from fedpriv.config.compose import compose

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
-from fedpriv import node, superlink
+from fedpriv.commands import node, superlink
+from fedpriv.commands.credentials import OPTIONS as CREDENTIALS
+from fedpriv.commands.credentials import make_credentials
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import Config
-from fedpriv.credentials import OPTIONS as CREDENTIALS
-from fedpriv.credentials import make_credentials
 from fedpriv.deployment.policy import objections, read_policy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from processes import executors, wait_until
 
 from deploy.demo import check
 from deploy.rehearsal import Rehearsal, copy_of, patiently
-from fedpriv.credentials import make_credentials
+from fedpriv.commands.credentials import make_credentials
 
 APP = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(1800)  # waits follow progress; this ends a machine that retries for ever

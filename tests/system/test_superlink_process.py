@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from node_proofs import signed
 
 from deploy.rehearsal import free_ports
-from fedpriv.credentials import make_credentials
+from fedpriv.commands.credentials import make_credentials
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST_RUNS, PULL = "/v1/control/list-runs", "/v1/fleet/pull-messages"

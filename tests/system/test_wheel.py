@@ -76,7 +76,7 @@ def test_one_package_holds_everything(wheel: Path) -> None:
     sources = [*(ROOT / "strategies").glob("*.py"), *(ROOT / "clients").glob("*.py"), *(ROOT / "conf").rglob("*.yaml")]
     assert {f"fedpriv/{path.relative_to(ROOT).as_posix()}" for path in sources} <= set(names)
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpriv/report/pages").iterdir()} <= set(names)
-    assert "fedpriv-node = fedpriv.node:console" in entries
+    assert "fedpriv-node = fedpriv.commands.node:console" in entries
 
 
 def test_a_run_its_audit_and_its_report(python: Path, folder: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_node_does_not_look_into_its_working_directory(python: Path, folder: P
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("raise SystemExit('this must not run')\n")
     code = (
-        "import sys; sys.path.insert(0, ''); from fedpriv.node import main; main(['policy'])\n"
+        "import sys; sys.path.insert(0, ''); from fedpriv.commands.node import main; main(['policy'])\n"
         "from fedpriv.common.places import load_module\n"
         "for name in ('strategies.sneaked', 'clients.sneaked', 'left_behind'):\n"
         "    try: load_module(name)\n"

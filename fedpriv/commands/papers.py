@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.common.command_line import command_options
+from fedpriv.common.command_line import command, command_options
 
 #: Every equation that must be found, by paper; one that is missing fails a test.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "SCAFFOLD": tuple(f"Alg. 1 line {line}" for line in (10, 12, 17)),
 }
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("strategies", "clients", "fedpriv")
 
 _TAG = re.compile(r"\[(?P<paper>[A-Z][A-Za-z]*(?:-[A-Za-z]+)*), (?P<place>[A-Z][^\]]*|eq\. [^\]]*)\]")
@@ -86,13 +86,9 @@ def missing(tags: list[Tag]) -> list[str]:
     ]
 
 
-def command(arguments: Sequence[str]) -> int:
-    """`fedpriv papers`. Raises `OptionError`: it takes no options."""
+@command
+def main(arguments: Sequence[str]) -> int:
     command_options(arguments, {}, "fedpriv.papers")
-    return main()
-
-
-def main() -> int:
     tags = find_tags()
     for tag in tags:
         print(f"[{tag.paper}, {tag.place}]".ljust(34), f"{tag.file}:{tag.line}")
@@ -107,4 +103,4 @@ def _natural(place: str) -> list[tuple[int, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

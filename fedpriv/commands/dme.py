@@ -29,16 +29,11 @@ from dataclasses import asdict
 
 import torch
 
-from fedpriv.common.command_line import DONE, guarded, shown
+from fedpriv.common.command_line import DONE, command, shown
 from fedpriv.common.files import json_number, write_atomic
 from fedpriv.report.live.task import task
 from fedpriv.studies.mean_estimation import FIGURES, Row, parse_options, setting_in_words, sweep, table
 from fedpriv.studies.quantiser_plots import draw_sweep
-
-# --- measuring -------------------------------------------------------------------------------------------
-
-
-# --- the table -------------------------------------------------------------------------------------------
 
 
 def _print(rows: Sequence[Row]) -> None:
@@ -58,20 +53,8 @@ def _shown(value: float | None) -> str:
     return "infinite" if math.isinf(value) else f"{value:.4g}"
 
 
-# --- the figures -----------------------------------------------------------------------------------------
-
-
-# --- the command -----------------------------------------------------------------------------------------
-
-
+@command
 def main(arguments: Sequence[str]) -> int:
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    if "-h" in arguments or "--help" in arguments:
-        print(__doc__)
-        return DONE
     options = parse_options(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     with task("dme"):

@@ -1,6 +1,7 @@
 """`fedpriv attack`: who was in the training data of a finished run? Membership inference, with controls.
 
-    fedpriv attack run=RUN_FOLDER [attack=all|NAME,NAME...] [members=2000] [shadows=16] [workers=1] ...
+    fedpriv attack run=RUN_FOLDER [attack=all|NAME,NAME...] [members=2000] [known_share=0.25] [shadows=16]
+                   [control_models=10] [control_examples=60] [control_epochs=300] [workers=null] [seed=0]
 
 attack:
     confidence_series  the true class's confidence in the global models of several rounds; the run must have kept them
@@ -10,8 +11,9 @@ attack:
     lira               likelihood ratio of shadow models that were trained with the example and without it
     all                those of the four that the run allows (the default)
 members: evaluated members at most, and as many non-members. known_share: share of the clients that the attacker
-controls. shadows: shadow models of lira. workers: processes that train them. seed: draws examples and shadow models.
-control_models, control_examples, control_epochs: the positive control. The run's own attack.* are the defaults.
+controls. shadows: shadow models of lira. workers: processes that train them (null: half of the cores). seed: draws
+examples and shadow models. control_models, control_examples, control_epochs: the positive control. The run's own
+attack.* are the defaults.
 
 Every attack runs three times: on the run; on models that overfit without noise, where it must succeed; on a model that
 was trained with other members, where it must be at chance. Where one of these two controls fails, the result is not
@@ -28,7 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedpriv.attacks.run import OF_RUNS, attack_run
-from fedpriv.common.command_line import DONE, guarded, path_of
+from fedpriv.common.command_line import command, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.config.options import AttackConfig
@@ -63,15 +65,9 @@ def _number(text: str) -> Any:
     return None if text == "null" else text
 
 
+@command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
     use_own_methods()
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE
     return attack_run(*parse_options(arguments))
 
 

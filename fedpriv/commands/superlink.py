@@ -1,13 +1,15 @@
-"""`fedpriv deploy superlink credentials=FOLDER [host=0.0.0.0] [port=8000] [control=8001] [database=FILE]`: Flower's
-SuperLink for a deployment (docs/deploy.md). Ctrl-C or SIGTERM stops it.
+"""`fedpriv deploy superlink ...`: Flower's SuperLink for a deployment (docs/deploy.md). Ctrl-C or SIGTERM stops it.
+
+    fedpriv deploy superlink credentials=FOLDER [host=0.0.0.0] [port=8000] [control=8001] [database=FILE]
+                             [max_message=64] [max_messages=4] [max_connections=512]
 
     credentials      the server's folder of `fedpriv deploy credentials`
     host, port       where nodes connect, with TLS and their registered keys
     control          port on 127.0.0.1 for `flwr`, and for the programs of runs
     database         file that keeps registered nodes and runs across a restart (none: in memory)
-    max_message      MiB of one request of a node (64); Flower sends arrays in parts of 5 MiB
-    max_messages     how many requests above 64 KiB are in memory at once (4); others wait
-    max_connections  how many connections to `port` are open at once (512)
+    max_message      MiB of one request of a node; Flower sends arrays in parts of 5 MiB
+    max_messages     how many requests above 64 KiB are in memory at once; others wait
+    max_connections  how many connections to `port` are open at once
 
 Flower 1.41 serves nodes and its control API on one port, without authentication: any client of the control API can
 register nodes and run programs on this machine. Here `port` answers only nodes, whatever address or header a request
@@ -31,7 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.common.command_line import DONE, FAILED, MISTAKE, command_options, guarded, whole_number
+from fedpriv.common.command_line import DONE, FAILED, command, command_options, whole_number
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import installed_code_only
 
@@ -155,15 +157,9 @@ def bound(option: str, host: str, port: int) -> socket.socket:
     return made
 
 
+@command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
     installed_code_only()
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE if arguments else MISTAKE
     options = command_options(arguments, OPTIONS, "fedpriv.superlink", may_be_empty=("database",))
     own = superlink_arguments(options)
     if options["database"]:

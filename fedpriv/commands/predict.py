@@ -11,32 +11,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fedpriv.common.command_line import DONE, guarded, path_of
+from fedpriv.common.command_line import DONE, command, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import printable
 from fedpriv.runs.trained_model import load_model
 
 
+@command
 def main(arguments: Sequence[str]) -> int:
-    """Prints one line per picture: file, class, probability."""
     use_own_methods()
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE
     runs = [path_of(argument[4:]) for argument in arguments if argument.startswith("run=")]
     pictures = [argument for argument in arguments if not argument.startswith("run=")]
-
-    def work() -> int:
-        if len(runs) != 1 or not pictures:
-            raise OptionError("run", ",".join(runs), "usage: fedpriv predict run=RUN_FOLDER PICTURE...")
-        model = load_model(runs[0])
-        for path in pictures:
-            likely, best = model.probabilities(model.read_picture(path)[None])[0].max(0)
-            print(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}")
-        return DONE
-
-    return guarded(work)
+    if len(runs) != 1 or not pictures:
+        raise OptionError("run", ",".join(runs), "usage: fedpriv predict run=RUN_FOLDER PICTURE...")
+    model = load_model(runs[0])
+    for path in pictures:
+        likely, best = model.probabilities(model.read_picture(path)[None])[0].max(0)
+        print(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}")
+    return DONE
 
 
 if __name__ == "__main__":

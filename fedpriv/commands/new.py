@@ -2,7 +2,7 @@
 
     strategies/NAME.py       server half: takes the mean of the updates that arrive
     clients/NAME.py          client half: clips, adds Gaussian noise, states its cost; a place for your idea
-    conf/strategy/NAME.yaml  its options: `fedpriv strategy=NAME`
+    conf/strategy/NAME.yaml  its options
     tests/test_NAME.py       it runs and repeats, the ledger matches the closed form, no attack exceeds it
 
 folder: where one works; what is missing of its folders is made. A run finds the method while that is the working
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded
+from fedpriv.common.command_line import DONE, command, command_options
 from fedpriv.common.errors import OptionError
 from fedpriv.config.methods import METHODS
 
@@ -192,14 +192,8 @@ def _filled(text: str, name: str) -> str:
     return text.replace("@name@", name).replace("@Class@", "".join(part.capitalize() for part in name.split("_")))
 
 
+@command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE if arguments else MISTAKE
     name, *given = arguments
     if "=" in name:
         raise OptionError("NAME", name, "comes first: fedpriv new my_method")

@@ -25,19 +25,16 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from fedpriv.common.command_line import DONE, command_options, guarded, shown, whole_number
-from fedpriv.common.errors import OptionError
+from fedpriv.common.command_line import DONE, command, command_options, shown, whole_number
 from fedpriv.common.stopping import stop
 
-YES_NO = ("true", "false")
+YES, NO = ("true", "false"), ("false", "true")
 
 
+@command
 def main(arguments: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE
     with stop.handled():
-        return guarded(lambda: _study(arguments))
+        return _study(arguments)
 
 
 def _study(arguments: Sequence[str]) -> int:
@@ -54,12 +51,9 @@ def _study(arguments: Sequence[str]) -> int:
     from fedpriv.studies.study_progress import StudyProgress
     from fedpriv.studies.what_was_found import LEADERBOARD
 
-    known = {"board": "all", "scale": "small", "plan": "false", "data": str(default_folder()), "download": "false"}
-    known |= {"run": "true", "workers": "0", "out": "results/leaderboard"}
+    known = {"board": "all", "scale": ("small", "literal"), "plan": NO, "data": str(default_folder()), "download": NO}
+    known |= {"run": YES, "workers": "0", "out": "results/leaderboard"}
     options = command_options(arguments, known, "fedpriv.leaderboard")
-    for name, allowed in (("download", YES_NO), ("plan", YES_NO), ("run", YES_NO), ("scale", ("small", "literal"))):
-        if options[name] not in allowed:
-            raise OptionError(name, options[name], f"allowed: {', '.join(allowed)}")
     workers, out = whole_number(options, "workers", 0, 1024), Path(options["out"])
     plans = boards.read_boards(options["board"], boards.BOARDS, options["scale"])
     pictures, download = Path(options["data"]), options["download"] == "true"

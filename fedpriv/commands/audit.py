@@ -1,7 +1,7 @@
 """`fedpriv audit`: attacks a method's real release code and compares the result with its claim.
 
     fedpriv audit run=RUN_FOLDER [trials=200000] [confidence=0.95] [level=mechanism|training]
-    fedpriv audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] ...
+    fedpriv audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] [audit_seed=0] ...
 
 trials: releases of each kind. confidence: of the lower bound. participations: only so many of a client (default: as in
 the run). audit_seed: of the audit's own noise. Any option of a run goes with a call without run=.
@@ -23,7 +23,6 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fedpriv.attacks.auditing import (
     OWN_FIT,
@@ -35,10 +34,9 @@ from fedpriv.attacks.auditing import (
 )
 from fedpriv.attacks.contract_check import check_contract
 from fedpriv.attacks.release_audit import AuditedScope, threat_in_words
-from fedpriv.common.command_line import DONE, FAILED, guarded, path_of
+from fedpriv.common.command_line import DONE, FAILED, Reader, command, nearest, path_of, read_option
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.places import use_own_methods
-from fedpriv.common.subcommands import nearest
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN
@@ -46,54 +44,34 @@ from fedpriv.report.live.task import task
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import with_target
 
-# --- the command -----------------------------------------------------------------------------------------
+READERS: dict[str, Reader] = {
+    "trials": (int, lambda v: v >= 1000, "a whole number of at least 1000"),
+    "confidence": (float, lambda v: 0.5 <= v < 1, "a number from 0.5 to below 1"),
+    "participations": (int, lambda v: v >= 1, "a whole number of at least 1"),
+    "level": (str, lambda v: v in ("mechanism", "training"), "mechanism or training"),
+    "audit_seed": (int, lambda v: v >= 0, "a whole number"),
+}
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, list[str]]:
     """(audit options, run folder, the other overrides); `OptionError` for a value that is not allowed."""
-    options: dict[str, Any] = {}
-    run, overrides = None, []
-    readers: dict[str, tuple[Any, Any, str]] = {
-        "trials": (int, lambda v: v >= 1000, "a whole number of at least 1000"),
-        "confidence": (float, lambda v: 0.5 <= v < 1, "a number from 0.5 to below 1"),
-        "participations": (int, lambda v: v >= 1, "a whole number of at least 1"),
-        "level": (str, lambda v: v in ("mechanism", "training"), "mechanism or training"),
-        "audit_seed": (int, lambda v: v >= 0, "a whole number"),
-    }
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key == "run":
-            run = path_of(value)
-        elif key in readers:
-            kind, allowed, words = readers[key]
-            try:
-                parsed = kind(value)
-            except ValueError:
-                raise OptionError(key, value, f"must be {words}") from None
-            if not allowed(parsed):
-                raise OptionError(key, value, f"must be {words}")
-            options["seed" if key == "audit_seed" else key] = parsed
-        else:
-            overrides.append(argument)
-    return AuditOptions(**options), run, overrides
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    options = {name: read_option(name, given[name], reader) for name, reader in READERS.items() if name in given}
+    if "audit_seed" in options:
+        options["seed"] = options.pop("audit_seed")
+    run = path_of(given["run"]) if "run" in given else None
+    others = [argument for argument in arguments if argument.partition("=")[0] not in ("run", *READERS)]
+    if run is not None and others:
+        (key, _, value), own = others[0].partition("="), ("run", *READERS)
+        words = f"run= takes the run's own options; beside it: {', '.join(own)}{nearest(key, own)}"
+        raise OptionError(key, value, words)
+    return AuditOptions(**options), run, others
 
 
+@command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
     use_own_methods()
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE
     options, run, overrides = parse_options(arguments)
-    if run is not None and overrides:
-        key, _, value = overrides[0].partition("=")
-        own = ("run", "trials", "confidence", "level", "participations", "audit_seed")
-        raise OptionError(
-            key, value, f"run= takes the run's own options; beside it: {', '.join(own)}{nearest(key, own)}"
-        )
     config = read_config(run) if run is not None else with_target(compose(overrides))
     folder = RunFolder(Path(run)) if run is not None else None
     if folder is not None and not folder.finished:

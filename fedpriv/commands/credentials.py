@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded, whole_number
+from fedpriv.common.command_line import DONE, command, command_options, whole_number
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
 
@@ -304,14 +304,8 @@ def _name(host: str) -> x509.GeneralName:
         return x509.DNSName(host.lower())
 
 
+@command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE if arguments else MISTAKE
     renew = arguments[0] == SERVER
     place, *given = arguments[renew:] or [""]
     if not place or "=" in place:

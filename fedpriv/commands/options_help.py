@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedpriv.commands.flags import parser
+from fedpriv.commands.table import COMMANDS, listed
 from fedpriv.common.command_line import EXIT_CODES
-from fedpriv.common.subcommands import SUBCOMMANDS, listed
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.halves import method_options
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config, PartitionConfig
 from fedpriv.config.strategy_options import StrategyConfig, followed, spelled
-
-#: Of a run; `fedpriv` takes the first two everywhere.
-FLAGS = [
-    ("-q, --quiet", "no progress: errors, and the last line of the result"),
-    ("-v, --verbose", "a log line for every event, also of level debug, on stderr; errors with a traceback"),
-    ("-m, --multirun", "a sweep: option=a,b gives one run for each combination"),
-    ("--cfg job|hydra|all", "show the composed options, run nothing (with --resolve: references resolved)"),
-    ("--info [WHAT]", "what Hydra composed and from where: all, config, defaults, defaults-tree, plugins, searchpath"),
-    ("-sc install=bash", 'shell completion: eval "$(fedpriv -sc install=bash)"; also install=zsh'),
-    ("-h, --help", "after a command: its options"),
-    ("--version", ""),
-]
 
 FORMS = """\
   fedpriv strategy=fedcad num_rounds=10   one run; without options the default job (conf/config.yaml)
@@ -38,14 +31,13 @@ FORMS = """\
 
 def usage() -> str:
     """Commands, flags and exit codes."""
-    flags = "\n".join(f"  {flag:<21} {words}".rstrip() for flag, words in FLAGS)
     codes = "\n".join(f"  {code:<4} {words}" for code, words in EXIT_CODES.items())
-    return (
+    before = (
         "fedpriv: differentially private federated learning whose privacy claims are checked\n\n"
         f"usage: fedpriv [COMMAND] [option=value ...]        (python -m fedpriv is the same)\n{FORMS}\n\n"
-        f"commands (COMMAND --help tells their options):\n{listed(SUBCOMMANDS, '')}\n\n"
-        f"flags:\n{flags}\n\nexit codes:\n{codes}"
+        f"commands (COMMAND --help tells their options):\n{listed(COMMANDS, '')}"
     )
+    return parser(before, f"exit codes:\n{codes}").format_help().rstrip()
 
 
 FOLDERS = [
@@ -55,13 +47,13 @@ FOLDERS = [
 ]
 
 
-def help_text(own: Mapping[str, type[MethodOptions]] | None = None) -> str:
-    """Usage, groups with their choices, and every option with its range. ``own``: schemas of methods without a row."""
+def help_text() -> str:
+    """Usage, groups with their choices, and every option with its range."""
     lines = [usage(), "", "groups (group=choice, one file each in conf/):"]
     for group in ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale"):
         lines.append(f"  {group:<12} {', '.join(choices(group))}")
     lines += ["", "options (option=value):"]
-    rows = [*describe_options(), *_method_options(own or {}), *FOLDERS]
+    rows = [*describe_options(), *_method_options(own_methods()), *FOLDERS]
     names, kinds = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines += [f"  {option:<{names}}  {kind:<{kinds}}  {text}".rstrip() for option, kind, text in rows]
     return "\n".join(lines)
@@ -133,3 +125,18 @@ def _kind(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Options):
         return "mapping"
     return "null" if kind is type(None) else str(kind.__name__)
+
+
+def options_class(name: str) -> type[MethodOptions]:
+    """The class of the options of a method that is not in `METHODS`: heavy modules are loaded. Raises `OptionError`."""
+    return type(method_options(compose([f"strategy={name}"])))
+
+
+def own_methods() -> dict[str, type[MethodOptions]]:
+    """Options of the methods that are not in `METHODS`."""
+    found: dict[str, type[MethodOptions]] = {}
+    for name in choices("strategy"):
+        if name not in METHODS:
+            with suppress(OptionError, SyntaxError):  # an unfinished file must not break the help on others
+                found[name] = options_class(name)
+    return found

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpriv.common.command_line import DONE
+from fedpriv.commands.options_help import describe_options, options_class, rows_of, usage
+from fedpriv.commands.table import COMMANDS, call
+from fedpriv.common.command_line import DONE, nearest
 from fedpriv.common.errors import OptionError
-from fedpriv.common.subcommands import DEPLOYMENT, SUBCOMMANDS, call, nearest
 from fedpriv.config.compose import compose
-from fedpriv.config.help import describe_options, rows_of, usage
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import choices, group_file
-from fedpriv.config.schema import Config
 from fedpriv.config.symbols import COMMON, SYMBOLS
 
 Row = tuple[str, str, str]
 
 
-def answer(arguments: Sequence[str], schema_of: Callable[[Config], type[MethodOptions]]) -> int:
-    """`fedpriv help [METHOD | COMMAND]`. schema_of: the options' class of a user's own method.
-
-    Raises `OptionError` for a word that is neither.
-    """
-    words = [word for word in arguments if word not in ("-h", "--help")]
+def main(arguments: Sequence[str]) -> int:
+    """`fedpriv help [METHOD | COMMAND]`. Raises `OptionError` for a word that is neither."""
+    words = [word for word in arguments if word not in ("-h", "--help", "help")]
     if not words:
         print(f"{usage()}\n\nfedpriv help METHOD tells the options of one method, fedpriv --help all options.")
         print(_wrapped(f"methods: {', '.join(choices('strategy'))}", _columns(), "  "))
         return DONE
-    name = words[0].removeprefix("strategy=")
-    table = DEPLOYMENT if name == "deploy" and len(words) > 1 else SUBCOMMANDS
-    if words[-1] in table and len(words) == 1 + (table is DEPLOYMENT):
-        return call(words[-1], ["--help"], table) if words[-1] != "help" else answer([], schema_of)
-    methods = choices("strategy")
+    if words[0] in COMMANDS:
+        return call(words[0], [*words[1:], "--help"])
+    name, methods = words[0].removeprefix("strategy="), choices("strategy")
     if name not in methods or len(words) > 1:
         wrong = words[1] if len(words) > 1 else name
-        hint = nearest(wrong, [*methods, *SUBCOMMANDS]) or "."
-        commands = f"methods: {', '.join(methods)}; commands: {', '.join(SUBCOMMANDS)}"
+        hint = nearest(wrong, [*methods, *COMMANDS]) or "."
+        commands = f"methods: {', '.join(methods)}; commands: {', '.join(COMMANDS)}"
         raise OptionError("help", wrong, f"there is no such method or command{hint} Allowed: one of the {commands}")
-    schema = METHODS[name] if name in METHODS else schema_of(compose([f"strategy={name}"]))
+    schema = METHODS.get(name) or options_class(name)
     print(method_help(name, schema, _columns()))
     return DONE
 

@@ -27,42 +27,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.common.command_line import DONE, command_options, guarded, shown, whole_number
-from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.command_line import DONE, command, command_options, shown, whole_number
+from fedpriv.common.errors import RunFailed
 from fedpriv.common.stopping import stop
 
 OPTIONS = {
     "paper": None,
-    "scale": "small",
+    "scale": ("small", "literal"),
     "data": "",
-    "download": "false",
+    "download": ("false", "true"),
     "workers": "0",
     "seeds": "null",
     "core_minutes": "null",
-    "plan": "false",
-    "run": "true",
+    "plan": ("false", "true"),
+    "run": ("true", "false"),
     "out": "results",
 }
 MOST_WORKERS, MOST_SEEDS, MOST_MINUTES = 1024, 100, 1_000_000
-BOTH = ("true", "false")
 
 
+@command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
     with stop.handled():
-        return guarded(lambda: _main(list(arguments)))
+        return _reproduce(arguments)
 
 
-def _main(arguments: list[str]) -> int:
-    if not arguments or set(arguments) & {"-h", "--help"}:
-        print(__doc__)
-        return DONE
+def _reproduce(arguments: Sequence[str]) -> int:
     given = command_options(arguments, OPTIONS, "fedpriv.reproduce", may_be_empty=("data",))
-    for name, allowed in (("scale", ("small", "literal")), ("download", BOTH), ("plan", BOTH), ("run", BOTH)):
-        if given[name] not in allowed:
-            raise OptionError(name, given[name], f"allowed: {', '.join(allowed)}")
     workers = whole_number(given, "workers", 0, MOST_WORKERS)
     seeds = None if given["seeds"] == "null" else whole_number(given, "seeds", 1, MOST_SEEDS)
-
     minutes = None if given["core_minutes"] == "null" else whole_number(given, "core_minutes", 1, MOST_MINUTES)
 
     from fedpriv.studies.data import default_folder

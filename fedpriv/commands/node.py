@@ -1,4 +1,4 @@
-"""`fedpriv deploy node COMMAND option=value ...`: a client's machine in a deployment (docs/deploy.md).
+"""`fedpriv deploy node COMMAND ...`: a client's machine in a deployment (docs/deploy.md).
 
     policy                                       print a policy.yaml to fill in
     bundle APP                                   print the SHA-256 of an app, a folder or a .fab file
@@ -28,32 +28,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.common.command_line import DONE, MISTAKE, command_options, guarded, whole_number
+from fedpriv.common.command_line import DONE, command, command_options, nearest, whole_number
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
     from fedpriv.deployment.data_ledger import Declared
     from fedpriv.report.live.prometheus import NodeSnapshot
-
-REQUIRED = None
-COMMANDS: dict[str, dict[str, str | None]] = {
-    "policy": {},
-    "bundle": {},
-    "init": {"policy": REQUIRED, "data": REQUIRED, "classes": REQUIRED, "size": REQUIRED, "channels": "3"},
-    "declare": {"policy": REQUIRED, "data": REQUIRED, "classes": "", "size": "", "channels": ""},
-    "status": {"policy": REQUIRED, "data": REQUIRED},
-    "run": {
-        "policy": REQUIRED,
-        "data": REQUIRED,
-        "superlink": REQUIRED,
-        "credentials": REQUIRED,
-        "client": REQUIRED,
-        "port": "9094",
-        "metrics_port": "0",
-        "metrics_address": "127.0.0.1",
-    },
-}
 
 TEMPLATE = """\
 # What this machine allows, whatever a server asks for. Unknown entries are refused.
@@ -231,16 +212,6 @@ def _metrics(options: dict[str, str], policy: Path, data: Path) -> Iterator[None
         yield
 
 
-WORK: dict[str, Callable[[dict[str, str]], None]] = {
-    "policy": _policy,
-    "bundle": _bundle,
-    "init": _init,
-    "declare": _declare,
-    "status": _status,
-    "run": _run,
-}
-
-
 def _there(path: Path) -> Path:
     if not path.exists():
         raise OptionError("credentials", str(path.parent), f"{path.name} is missing there")
@@ -254,23 +225,32 @@ def _existing(options: dict[str, str], name: str) -> Path:
     return path
 
 
+#: What each does, and its options; None: must be given.
+COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None]]] = {
+    "policy": (_policy, {}),
+    "bundle": (_bundle, {"app": None}),
+    "init": (_init, {"policy": None, "data": None, "classes": None, "size": None, "channels": "3"}),
+    "declare": (_declare, {"policy": None, "data": None, "classes": "", "size": "", "channels": ""}),
+    "status": (_status, {"policy": None, "data": None}),
+    "run": (
+        _run,
+        dict.fromkeys(("policy", "data", "superlink", "credentials", "client"))
+        | {"port": "9094", "metrics_port": "0", "metrics_address": "127.0.0.1"},
+    ),
+}
+
+
+@command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
     installed_code_only()
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return DONE if arguments else MISTAKE
-    command, *given = arguments
-    if command not in COMMANDS:
-        raise OptionError("COMMAND", command, f"allowed: {', '.join(COMMANDS)}")
-    if command == "bundle" and len(given) == 1 and "=" not in given[0]:
+    name, *given = arguments
+    if name not in COMMANDS:
+        raise OptionError("COMMAND", name, f"allowed: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
+    if name == "bundle" and len(given) == 1 and "=" not in given[0]:
         given = [f"app={given[0]}"]
-    known = {"app": REQUIRED} if command == "bundle" else COMMANDS[command]
-    may_be_empty = [name for name, default in known.items() if default == ""]
-    WORK[command](command_options(given, known, "fedpriv.node", may_be_empty))
+    work, known = COMMANDS[name]
+    may_be_empty = [option for option, default in known.items() if default == ""]
+    work(command_options(given, known, "fedpriv.node", may_be_empty))
     return DONE
 
 

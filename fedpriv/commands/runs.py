@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedpriv.commands import table
+from fedpriv.commands.flags import flags_and_overrides
 from fedpriv.common.command_line import (
     DISK_FULL,
     DONE,
@@ -28,16 +30,10 @@ from fedpriv.common.command_line import (
 )
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.places import use_own_methods
-from fedpriv.common.run_flags import FLAGS as FLAGS
-from fedpriv.common.run_flags import flags_and_overrides
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import COMMANDS, at_home, compose
 from fedpriv.config.doubts import doubts
-from fedpriv.config.halves import method_options
-from fedpriv.config.methods import METHODS
-from fedpriv.config.options import MethodOptions
-from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.runs.sweep import FAILURE_FILE, Different, exit_codes, job_ended, planned, refuse_used, which
@@ -46,16 +42,9 @@ from fedpriv.runs.sweep import FAILURE_FILE, Different, exit_codes, job_ended, p
 CHECKED_JOBS = 200
 
 
-def plan(arguments: Sequence[str]) -> int:
+def plan_main(arguments: Sequence[str]) -> int:
     """`fedpriv plan ...`."""
     return main([*arguments, "plan=true"])
-
-
-def help_on(arguments: Sequence[str]) -> int:
-    """`fedpriv help ...`."""
-    from fedpriv.config.method_help import answer
-
-    return guarded(lambda: answer(arguments, lambda config: type(method_options(config))))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -94,32 +83,32 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _dispatch(arguments: list[str]) -> int:
     flags, overrides = flags_and_overrides(arguments)
-    if "-sc" in flags:
-        from fedpriv.config.completion import complete
+    if flags.shell_completion:
+        from fedpriv.commands.completion import complete
 
-        return complete(flags["-sc"])
-    if "--help" in flags or "-h" in flags:
-        from fedpriv.config.help import help_text
+        return complete(flags.shell_completion)
+    if flags.help:
+        from fedpriv.commands.options_help import help_text
 
-        print(help_text(own_methods()))
+        print(help_text())
         return DONE
-    if "--version" in flags:
+    if flags.version:
         from fedpriv import __version__
 
         print(__version__)
         return DONE
-    multirun = "-m" in flags or "--multirun" in flags
+    multirun = flags.multirun
     commands = {key: value for key, value in map(_split, overrides) if key in COMMANDS}
     for command, work in (("resume", _resume), ("rerun", _rerun), ("extend", _extend)):
         if commands.get(command, "null") != "null":
-            _refuse_others(command, commands[command], overrides, list(flags))
+            _refuse_others(command, commands[command], overrides, [word for word in arguments if word.startswith("-")])
             return work(path_of(commands[command]), overrides)
     plan = commands.get("plan", "false").lower()
     if plan not in ("true", "false"):
         raise OptionError("plan", commands["plan"], "allowed: true, false")
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
-    if flags.keys() & {"--cfg", "--info"}:  # Hydra shows what it would compose
+    if flags.cfg or flags.info:  # Hydra shows what it would compose
         from fedpriv.config.compose import model_by_name, parse
 
         check(overrides, multirun)
@@ -149,8 +138,10 @@ def _split(argument: str) -> tuple[str, str]:
 
 def check(overrides: Sequence[str], multirun: bool) -> Config | None:
     """Composes every job once; the first mistake raises `OptionError`. Returns a single run's configuration."""
-    from fedpriv.config.compose import check_hydra, compose, parse
+    from fedpriv.config.compose import check_hydra, parse
 
+    if late := next((word for word in overrides if word in table.COMMANDS), None):
+        raise OptionError(late, "", f"a command comes first: fedpriv {late} ...")
     parsed = parse(overrides)
     for override in parsed:
         key = override.key_or_group
@@ -253,7 +244,6 @@ def job(_: Any) -> float | None:
     parallel = sweep and "basic" not in hydra_config.launcher._target_
 
     def work() -> int:
-        from fedpriv.config.compose import compose
 
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
@@ -369,7 +359,6 @@ def _extend(folder: str, overrides: Sequence[str]) -> int:
 
 
 def _plan(overrides: Sequence[str]) -> int:
-    from fedpriv.config.compose import compose
     from fedpriv.report.live.task import task
     from fedpriv.runs.plan_table import plan_rows
 
@@ -378,13 +367,3 @@ def _plan(overrides: Sequence[str]) -> int:
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
     return DONE
-
-
-def own_methods() -> dict[str, type[MethodOptions]]:
-    """Options of the methods that are not in `METHODS`; heavy modules are loaded only if there are any."""
-    found: dict[str, type[MethodOptions]] = {}
-    for name in choices("strategy"):
-        if name not in METHODS:
-            with suppress(OptionError, SyntaxError):  # an unfinished file must not break the help on others
-                found[name] = type(method_options(compose([f"strategy={name}"])))
-    return found
