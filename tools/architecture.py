@@ -221,15 +221,14 @@ def one_box(name: str, box: Box, texts: Mapping[str, str], files: int) -> Iterat
 
 
 def doors(width: int) -> Iterator[str]:
-    """The row of doors at the top."""
+    """The files beside the rooms, at the top."""
     yield (
         f'<rect class="door" x="{EDGE}" y="84" width="{width - 2 * EDGE}" height="70" rx="8"/>'
         + text(MARGIN, 108, "Doors", "name")
         + text(
             MARGIN + 56,
             108,
-            "can be run, or are where Flower comes in: they parse, call a room, print. "
-            "They import rooms of any floor; no room imports a door.",
+            "`python -m fedpriv`, and the app that Flower loads. No room imports one.",
         )
     )
     names = " · ".join(sorted(DOORS))

@@ -53,7 +53,7 @@ def _shown(value: float | None) -> str:
     return "infinite" if math.isinf(value) else f"{value:.4g}"
 
 
-@command
+@command()
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ from fedpriv.common.stopping import stop
 YES, NO = ("true", "false"), ("false", "true")
 
 
-@command
+@command()
 def main(arguments: Sequence[str]) -> int:
     with stop.handled():
         return _study(arguments)
@@ -51,6 +51,7 @@ def _study(arguments: Sequence[str]) -> int:
     from fedpriv.studies.study_progress import StudyProgress
     from fedpriv.studies.what_was_found import LEADERBOARD
 
+    known: dict[str, str | tuple[str, ...] | None]
     known = {"board": "all", "scale": ("small", "literal"), "plan": NO, "data": str(default_folder()), "download": NO}
     known |= {"run": YES, "workers": "0", "out": "results/leaderboard"}
     options = command_options(arguments, known, "fedpriv.leaderboard")

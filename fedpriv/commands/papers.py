@@ -86,7 +86,7 @@ def missing(tags: list[Tag]) -> list[str]:
     ]
 
 
-@command
+@command()
 def main(arguments: Sequence[str]) -> int:
     command_options(arguments, {}, "fedpriv.papers")
     tags = find_tags()

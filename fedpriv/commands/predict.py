@@ -18,7 +18,7 @@ from fedpriv.common.printing import printable
 from fedpriv.runs.trained_model import load_model
 
 
-@command
+@command()
 def main(arguments: Sequence[str]) -> int:
     use_own_methods()
     runs = [path_of(argument[4:]) for argument in arguments if argument.startswith("run=")]

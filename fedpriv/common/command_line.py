@@ -97,24 +97,23 @@ def how_it_stopped(interruption: KeyboardInterrupt) -> str:
     return "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
 
 
-def command(
-    work: Callable[[list[str]], int] | None = None, *, needs_arguments: bool = False
-) -> Callable[[Sequence[str]], int]:
+def command(needs_arguments: bool = False) -> Callable[[Callable[[list[str]], int]], Callable[[Sequence[str]], int]]:
     """Decorates what a command does with its arguments: errors become an exit code, and ``--help`` prints the
     docstring of its file. needs_arguments: so does a call without any, as a mistake.
     """
-    if work is None:
-        return functools.partial(command, needs_arguments=needs_arguments)  # type: ignore[return-value]
 
-    @functools.wraps(work)
-    def main(arguments: Sequence[str]) -> int:
-        asked = bool({"-h", "--help"} & set(arguments))
-        if asked or (needs_arguments and not arguments):
-            print(work.__globals__["__doc__"])
-            return DONE if asked else MISTAKE
-        return guarded(lambda: work(list(arguments)))
+    def decorated(work: Callable[[list[str]], int]) -> Callable[[Sequence[str]], int]:
+        @functools.wraps(work)
+        def main(arguments: Sequence[str]) -> int:
+            asked = bool({"-h", "--help"} & set(arguments))
+            if asked or (needs_arguments and not arguments):
+                print(work.__globals__["__doc__"])
+                return DONE if asked else MISTAKE
+            return guarded(lambda: work(list(arguments)))
 
-    return main
+        return main
+
+    return decorated
 
 
 def command_options(

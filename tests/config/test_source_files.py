@@ -190,7 +190,7 @@ def test_only_what_a_run_uses_keeps_it_from_being_resumed(play: Play, run: Run, 
     for file in (half, base):
         file.write_text((ROOT / file.relative_to(project)).read_text())
     package(project, {"strategies/zzz.py": '"""Nothing."""\n', "clients/zzz.py": '"""Nothing."""\n', "own.py": ""})
-    for name in ("fedpriv/new.py", "clients/fedcad.py", "fedpriv/audit.py", "fedpriv/report/page.py"):
+    for name in ("fedpriv/commands/new.py", "clients/fedcad.py", "fedpriv/commands/audit.py", "fedpriv/report/page.py"):
         (project / name).write_text((project / name).read_text() + "\n")
     code, printed = play("resume", "run")
     assert code == 0, printed

@@ -15,7 +15,6 @@ from pydantic import Field, ValidationError
 from fedpriv.client.base import Client
 from fedpriv.client.build import check_own_client, client_class, make_client
 from fedpriv.commands import options_help as help_module
-from fedpriv.commands import runs as cli_module
 from fedpriv.commands.new import main, make_method
 from fedpriv.common.errors import OptionError
 from fedpriv.config import halves
@@ -245,8 +244,8 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
 
 
 def test_help_shows_what_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_module, "choices", lambda group: ["mine", "fedcad"])
-    monkeypatch.setattr(cli_module, "compose", lambda overrides: own("fedprox"))
+    monkeypatch.setattr(help_module, "choices", lambda group: ["mine", "fedcad"])
+    monkeypatch.setattr(help_module, "compose", lambda overrides: own("fedprox"))
     rows = help_module._method_options(help_module.own_methods())
     (row,) = [row for row in rows if " mine: " in row[2] and "proximal" in row[0]]
     assert row[:2] == ("strategy.client.proximal_mu", "float >=0")
