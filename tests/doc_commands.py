@@ -27,6 +27,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedpriv.commands import runs
+from fedpriv.commands.table import COMMANDS, DEPLOYMENT
+
 ROOT = Path(__file__).resolve().parents[1]
 SHELLS = ("", "sh", "bash", "console")
 INLINE = re.compile(r"`((?:\.venv/bin/)?python -m [^`]+|(?:\.venv/bin/)?fedpriv [^`]*=[^`]*|make [a-z][^`]*)`")
@@ -213,8 +216,6 @@ def bare(line: str) -> str:
 
 def as_module(line: str) -> str:
     """``fedpriv audit ...`` as ``python -m fedpriv.audit ...``, which is the same."""
-    from fedpriv.commands.table import COMMANDS, DEPLOYMENT
-
     words = [word for word in line.split() if word != "-m"]
     table, place = (DEPLOYMENT, 2) if words[1] == "deploy" else (COMMANDS, 1)
     name = words[place] if len(words) > place and words[place] in table else "run"
@@ -264,7 +265,10 @@ class Shop:
             done = subprocess.run(words, capture_output=True, text=True) if words[0] == "mv" else None
             return (done.returncode, done.stderr) if done else (3, f"nobody knows how to run {words[0]}")
         name = words[2].removeprefix("fedpriv.")
-        work = getattr(self, f"_{name}", None) or partial(self._another, name)
+        known = {*COMMANDS, *DEPLOYMENT} if name != words[2] else ()
+        work = getattr(self, f"_{name}", partial(self._another, name) if name in known else None)
+        if work is None:
+            return 3, f"nobody knows how to run python -m {words[2]}"
         code, printed = captured(lambda: work(words[3:]))
         if target:
             Path(target).write_text(printed)
@@ -284,15 +288,13 @@ class Shop:
         return code, printed
 
     def _fedpriv(self, given: list[str]) -> int:
-        from fedpriv.commands.runs import check, main
-
         options = dict(word.partition("=")[::2] for word in given if "=" in word)
         if "resume" in options:
             interrupted(Path(options["resume"]))
         if "extend" in options:  # by a round; the commands that repeat the run would have as many
             given = ["num_rounds=3" if word.startswith("num_rounds=") else word for word in given]
         if self.exact or options.keys() & {"plan", "resume", "rerun", "extend"} or "--help" in given:
-            return main(given)
+            return runs.main(given)
         multirun = "-m" in given
         smaller = SMALL | {"engine": options.get("engine", "inprocess")}
         if given and "operations.report" not in options:  # the first command of all writes its report
@@ -306,14 +308,14 @@ class Shop:
             del smaller["clients_per_round"]
         kept = [word for word in given if word.partition("=")[0] not in smaller]
         if multirun or kept != given:  # what is made smaller is taken as it stands, too
-            check([word for word in given if word != "-m"], multirun)
+            runs.check([word for word in given if word != "-m"], multirun)
         if multirun:  # the first value of each option, and the last one too of the first option
             swept = [n for n, word in enumerate(kept) if "," in word and not set("[{(") & set(word)]
             for n in swept:
                 key, _, values = kept[n].partition("=")
                 several = values.split(",")
                 kept[n] = f"{key}={several[0]},{several[-1]}" if n == swept[0] else f"{key}={several[0]}"
-        return main([*kept, *(f"{name}={value}" for name, value in smaller.items())])
+        return runs.main([*kept, *(f"{name}={value}" for name, value in smaller.items())])
 
     def _pytest(self, given: list[str]) -> int:
         """A new method's own test, and what the project asks of every method."""
@@ -414,8 +416,6 @@ def furnish() -> None:
     import huggingface_hub
     from picture_sets import pictures, write_hub_set, write_mnist
     from PIL import Image
-
-    from fedpriv.commands import runs
 
     for label, name in enumerate(("cat", "dog")):
         Path("PICTURES", name).mkdir(parents=True)

@@ -193,7 +193,7 @@ def _check_superlink(given: list[str]) -> None:
 
 def _check_node(given: list[str]) -> None:
     command, *rest = given
-    known = node.COMMANDS[command]
+    _, known = node.COMMANDS[command]
     if command == "bundle":
         assert len(rest) == 1 and (ROOT / rest[0]).exists()
         return
