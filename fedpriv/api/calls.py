@@ -140,7 +140,6 @@ def audit_run(
     of the lower bounds. participations: only so many releases; the result is then not written. Raises `OptionError`,
     `RunFolderError`.
     """
-    _check(level, trials, confidence, participations)
     with _guest(quiet=False):
         from fedpriv.attacks import auditing
         from fedpriv.attacks.contract_check import check_contract
@@ -242,17 +241,6 @@ def _new_folder(config: Config) -> Path:
 def _finished(run: Run | str | Path) -> Path:
     _ = (found := Run(folder_of(run))).summary
     return found.folder
-
-
-def _check(level: str, trials: int, confidence: float, participations: int | None) -> None:
-    for name, value, allowed, words in (
-        ("level", level, level in ("mechanism", "training"), "mechanism or training"),
-        ("trials", trials, trials >= 1000, "at least 1000"),
-        ("confidence", confidence, 0.5 <= confidence < 1, "from 0.5 to below 1"),
-        ("participations", participations, participations is None or participations >= 1, "at least 1, or None"),
-    ):
-        if not allowed:
-            raise OptionError(name, value, f"must be {words}")
 
 
 @contextmanager

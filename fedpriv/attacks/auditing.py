@@ -10,7 +10,9 @@ from fedpriv.attacks.contract_check import Contract
 from fedpriv.attacks.fit_audit import FitAudit, audit_fits
 from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
 from fedpriv.client.build import make_client
+from fedpriv.common.command_line import Reader
 from fedpriv.common.doing import doing
+from fedpriv.common.errors import OptionError
 from fedpriv.common.files import json_number
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN, UNDECIDED
@@ -28,13 +30,31 @@ RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
 MOST_FITS = 2000
 
 
+#: Option of an audit -> how its text is read, which values are allowed, and both in words.
+READERS: dict[str, Reader] = {
+    "trials": (int, lambda v: v >= 1000, "a whole number of at least 1000"),
+    "confidence": (float, lambda v: 0.5 <= v < 1, "a number from 0.5 to below 1"),
+    "participations": (int, lambda v: v >= 1, "a whole number of at least 1"),
+    "level": (str, lambda v: v in ("mechanism", "training"), "mechanism or training"),
+    "audit_seed": (int, lambda v: v >= 0, "a whole number"),
+}
+
+
 @dataclass(frozen=True)
 class AuditOptions:
+    """Raises `OptionError` for a value that is not allowed."""
+
     trials: int = 200_000
     confidence: float = 0.95
-    seed: int = 0
+    audit_seed: int = 0
     level: str = "mechanism"
     participations: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, (_, allowed, words) in READERS.items():
+            value = getattr(self, name)
+            if value is not None and not allowed(value):
+                raise OptionError(name, value, f"must be {words}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +90,7 @@ def audit_releases(config: Config, options: AuditOptions, folder: RunFolder | No
         config,
         trials=options.trials,
         confidence=options.confidence,
-        seed=options.seed,
+        seed=options.audit_seed,
         participations=options.participations,
         released=None if folder is None else most_releases(folder),
     )
@@ -79,12 +99,12 @@ def audit_releases(config: Config, options: AuditOptions, folder: RunFolder | No
 def audit_training_of(config: Config, options: AuditOptions) -> TrainingAudit:
     """Trains for real, with canaries."""
     doing("a real run with canaries")
-    found = audit_training(config, confidence=options.confidence, seed=options.seed)
+    found = audit_training(config, confidence=options.confidence, seed=options.audit_seed)
     planned = planned_events(make_client(config), most_participations(config))
     verified = compose_events(planned, config.privacy.delta).epsilon
     trials = min(options.trials, MOST_FITS)
     doing(f"{trials} participations of one client")
-    fits = audit_fits(config, trials=trials, confidence=options.confidence, seed=options.seed)
+    fits = audit_fits(config, trials=trials, confidence=options.confidence, seed=options.audit_seed)
     return TrainingAudit(found, verified, fits)
 
 

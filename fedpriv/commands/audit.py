@@ -26,6 +26,7 @@ from pathlib import Path
 
 from fedpriv.attacks.auditing import (
     OWN_FIT,
+    READERS,
     AuditOptions,
     audit_releases,
     audit_training_of,
@@ -34,31 +35,22 @@ from fedpriv.attacks.auditing import (
 )
 from fedpriv.attacks.contract_check import check_contract
 from fedpriv.attacks.release_audit import AuditedScope, threat_in_words
-from fedpriv.common.command_line import DONE, FAILED, Reader, command, nearest, path_of, read_option
+from fedpriv.common.command_line import DONE, FAILED, command, nearest, path_of, read_option
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.places import use_own_methods
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN
 from fedpriv.report.live.task import task
+from fedpriv.report.tables import plain_table
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import with_target
-
-READERS: dict[str, Reader] = {
-    "trials": (int, lambda v: v >= 1000, "a whole number of at least 1000"),
-    "confidence": (float, lambda v: 0.5 <= v < 1, "a number from 0.5 to below 1"),
-    "participations": (int, lambda v: v >= 1, "a whole number of at least 1"),
-    "level": (str, lambda v: v in ("mechanism", "training"), "mechanism or training"),
-    "audit_seed": (int, lambda v: v >= 0, "a whole number"),
-}
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, list[str]]:
     """(audit options, run folder, the other overrides); `OptionError` for a value that is not allowed."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     options = {name: read_option(name, given[name], reader) for name, reader in READERS.items() if name in given}
-    if "audit_seed" in options:
-        options["seed"] = options.pop("audit_seed")
     run = path_of(given["run"]) if "run" in given else None
     others = [argument for argument in arguments if argument.partition("=")[0] not in ("run", *READERS)]
     if run is not None and others:
@@ -117,9 +109,7 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
         (scope.name, _shown(scope.audit.epsilon_lower), _shown(scope.claimed), _shown(scope.verified), scope.verdict)
         for scope in scopes
     ]
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    for row in [header, *rows]:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(plain_table(header, rows)))
     for scope in scopes:
         print(
             f"{scope.name}: {scope.audit}; {scope.dimension:,} numbers of {scope.path}; worst pair: {scope.pair}; "

@@ -19,29 +19,28 @@ from fedpriv.report.compare import Comparison, compare
 from fedpriv.report.reading import RunFolder, damage_of, find_runs, is_run, read_run
 from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables, plain_table, records, rich_table
 
+COMPARED = "print a table (mean and spread over seeds) and write comparison.html, comparison.csv and comparison.png."
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The report of one run, or the comparison of several."""
-    words = (
-        "Write the report of one run and print its path, or compare several runs: print a table and write "
-        "comparison.html, comparison.csv and comparison.png. Exit code 1: written, but a file of the run is damaged."
+    options = _parsed(
+        "report",
+        f"Write the report of one run and say where it is, or compare several runs: {COMPARED} "
+        "Exit code 1: written, but a file of the run is damaged.",
+        arguments,
     )
-    options = _parsed("fedpriv report", words, arguments)
     return guarded(lambda: _report(options.folders, options.out, options.open))
 
 
 def compare_runs(arguments: Sequence[str] | None = None) -> int:
     """The comparison of at least two runs."""
-    words = (
-        "Compare the runs in and below the folders: print a table (mean and spread over seeds) and write "
-        "comparison.html, comparison.csv and comparison.png."
-    )
-    options = _parsed("fedpriv compare", words, arguments)
+    options = _parsed("compare", f"Compare the runs in and below the folders: {COMPARED}", arguments)
     return guarded(lambda: _report(options.folders, options.out, options.open, several=True))
 
 
 def _parsed(command: str, words: str, arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=command, description=words)
+    parser = argparse.ArgumentParser(prog=f"fedpriv {command}", description=words)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that hold some")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison (default: the common parent)")
     parser.add_argument("--open", action="store_true", help="show the page in the web browser")
@@ -51,7 +50,7 @@ def _parsed(command: str, words: str, arguments: Sequence[str] | None) -> argpar
 def _report(folders: Sequence[Path], out: Path | None, show: bool = False, several: bool = False) -> int:
     runs = find_runs(folders)
     if several and len(runs) == 1:
-        words = f"a comparison needs two runs; `fedpriv report {runs[0]}` writes its report"
+        words = f"one run alone is nothing to compare; `fedpriv report {runs[0]}` writes its report"
         raise RunFolderError(f"{runs[0]}: {words}")
     from fedpriv.report import page  # draws: not needed to refuse a wrong folder
 
@@ -89,7 +88,7 @@ def _common_parent(folders: Sequence[Path]) -> Path:
     parents = [(folder.resolve().parent if is_run(folder) else folder.resolve()) for folder in folders]
     common = Path(os.path.commonpath(parents))
     if common == Path(common.anchor):
-        raise RunFolderError("these folders have no common parent: set --out DIR, the folder of the comparison")
+        raise RunFolderError("these folders have no common parent: say with --out DIR where the comparison goes")
     return common
 
 
