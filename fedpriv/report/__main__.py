@@ -50,7 +50,7 @@ def _parsed(command: str, words: str, arguments: Sequence[str] | None) -> argpar
 def _report(folders: Sequence[Path], out: Path | None, show: bool = False, several: bool = False) -> int:
     runs = find_runs(folders)
     if several and len(runs) == 1:
-        words = f"one run alone is nothing to compare; `fedpriv report {runs[0]}` writes its report"
+        words = f"a comparison needs two runs; `fedpriv report {runs[0]}` writes its report"
         raise RunFolderError(f"{runs[0]}: {words}")
     from fedpriv.report import page  # draws: not needed to refuse a wrong folder
 
