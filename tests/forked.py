@@ -1,5 +1,7 @@
 """Scripts in a process of their own, without the seconds in which an interpreter starts: each is forked from one that
 has imported the libraries and has a single thread. A process of tests has threads of torch: a fork of it may crash.
+
+A process of tests starts one such parent (`_parent`); a file of tests has a fork of that, with what its scripts import.
 """
 
 from __future__ import annotations
@@ -7,10 +9,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -23,45 +27,61 @@ LIBRARIES = (
 )
 TESTS = Path(__file__).parent
 PARENT = """
-import importlib, json, os, sys, traceback
+import importlib, json, os, socket, sys, traceback
 
-for name in sys.argv[1:]:
+
+def serve(channel):
+    while True:
+        asked, given, *_ = socket.recv_fds(channel, 2**18, 1)
+        if not asked:
+            return
+        job = json.loads(asked)
+        if "wait" in job:
+            channel.send(str(os.waitstatus_to_exitcode(os.waitpid(job["wait"], 0)[1])).encode())
+            continue
+        threads = len(os.listdir("/proc/self/task"))
+        child = os.fork() if threads == 1 else -threads
+        if child:
+            for descriptor in given:
+                os.close(descriptor)
+            channel.send(str(child).encode())
+            continue
+        channel.close()
+        code = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.chdir(job["folder"])
+            sys.path[:1] = [job["folder"], *job["path"]]
+            if "modules" in job:
+                os.environ.clear(), os.environ.update(job["environment"])
+                for name in job["modules"]:
+                    importlib.import_module(name)
+                serve(socket.socket(fileno=given[0]))
+            else:
+                out = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                os.dup2(out, 1), os.dup2(out, 2)
+                sys.argv = ["-c", *job["arguments"]]
+                exec(job["script"], {"__name__": "__main__"})
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+
+
+for name in sys.argv[2:]:
     importlib.import_module(name)
-print("ready", flush=True)
-for line in sys.stdin:
-    job = json.loads(line)
-    if "wait" in job:
-        print(os.waitstatus_to_exitcode(os.waitpid(job["wait"], 0)[1]), flush=True)
-        continue
-    threads = len(os.listdir("/proc/self/task"))
-    child = os.fork() if threads == 1 else -threads
-    if child:
-        print(child, flush=True)
-        continue
-    code = 1
-    try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        out = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(out, 1), os.dup2(out, 2)
-        os.chdir(job["folder"])
-        sys.path[:1] = [job["folder"], *job["path"]]
-        sys.argv = ["-c", *job["arguments"]]
-        exec(job["script"], {"__name__": "__main__"})
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
+serve(socket.socket(fileno=int(sys.argv[1])))
 """
 
 
 class Forks:
     """``run(script, ...)``, as `python -c`; see `forks`."""
 
-    def __init__(self, parent: subprocess.Popen[str], folder: Path) -> None:
+    def __init__(self, parent: socket.socket, folder: Path) -> None:
         self._parent, self._folder = parent, folder
 
     def run(self, script: str, *arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> tuple[int, str]:
@@ -75,20 +95,39 @@ class Forks:
     def start(self, script: str, *arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> int:
         """The process's number; it goes on beside the test until `wait`."""
         asked = {"script": script, "arguments": arguments, "folder": str(folder), "path": [str(one) for one in path]}
-        child = self._ask(asked | {"output": str(self._folder / "printed")})
-        assert child > 0, f"the process that forks has {-child} threads"
-        return child
+        return _begun(self._parent, asked | {"output": str(self._folder / "printed")})
 
     def wait(self, child: int) -> int:
         """Its exit code, as `subprocess` gives it."""
-        return self._ask({"wait": child})
+        return _ask(self._parent, {"wait": child})
 
-    def _ask(self, job: dict[str, object]) -> int:
-        assert self._parent.stdin is not None and self._parent.stdout is not None
-        print(json.dumps(job), file=self._parent.stdin, flush=True)
-        told = self._parent.stdout.readline()
-        assert told, "the process that forks has ended"
-        return int(told)
+
+def _ask(parent: socket.socket, job: dict[str, object], *given: int) -> int:
+    socket.send_fds(parent, [json.dumps(job).encode()], given)
+    told = parent.recv(64)
+    assert told, "the process that forks has ended"
+    return int(told)
+
+
+def _begun(parent: socket.socket, job: dict[str, object], *given: int) -> int:
+    child = _ask(parent, job, *given)
+    assert child > 0, f"the process that forks has {-child} threads"
+    return child
+
+
+@cache
+def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A process that ends when this one does."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", PARENT, str(there.fileno()), *LIBRARIES]
+    with there:
+        return here, subprocess.Popen(command, env=_environment(), pass_fds=[there.fileno()], stdout=subprocess.DEVNULL)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without another test's own methods; and pyarrow's allocator would start a thread."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", VARIABLE)}
+    return kept | {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
 def fork_server() -> ForkServerContext:
@@ -103,15 +142,14 @@ def forks(folder: Path, *modules: str, path: tuple[Path, ...] = ()) -> Iterator[
     """folder: an empty one, for what scripts print. modules: imported once beside `LIBRARIES`; tests are found by the
     names that pytest gives them. path: where else modules are looked for.
     """
-    # The second: pyarrow's allocator would start a thread.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-    for name in ("PYTHONPATH", VARIABLE):  # another test's own methods
-        environment.pop(name, None)
+    environment = _environment()
     if path:
         environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
-    command = [sys.executable, "-c", PARENT, *LIBRARIES, *modules]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as parent:  # type: ignore[call-overload]
-        assert parent.stdout.readline() == "ready\n"
-        yield Forks(parent, folder)
-        parent.stdin.close()
+    job = {"modules": modules, "environment": environment, "folder": str(folder), "path": list(map(str, path))}
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here:
+        with there:
+            child = _begun(_parent()[0], job, there.fileno())
+        yield Forks(here, folder)
+        here.shutdown(socket.SHUT_RDWR)
+        assert _ask(_parent()[0], {"wait": child}) == 0
