@@ -77,6 +77,17 @@ for name in sys.argv[2:]:
 serve(socket.socket(fileno=int(sys.argv[1])))
 """
 
+#: `python -m fedpriv`, whose errors go to a file of their own in the folder that it works in.
+COMMAND = """
+import os
+import sys
+
+os.dup2(os.open("err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+from fedpriv.__main__ import console
+
+sys.exit(console())
+"""
+
 
 class Forks:
     """``run(script, ...)``, as `python -c`; see `forks`."""
@@ -90,12 +101,16 @@ class Forks:
         path: where modules are looked for, after ``folder``.
         """
         code = self.wait(self.start(script, *arguments, folder=folder, path=path))
-        return code, (self._folder / "printed").read_text()
+        return code, self.printed()
 
     def start(self, script: str, *arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> int:
         """The process's number; it goes on beside the test until `wait`."""
         asked = {"script": script, "arguments": arguments, "folder": str(folder), "path": [str(one) for one in path]}
         return _begun(self._parent, asked | {"output": str(self._folder / "printed")})
+
+    def printed(self) -> str:
+        """By the last that was started."""
+        return (self._folder / "printed").read_text()
 
     def wait(self, child: int) -> int:
         """Its exit code, as `subprocess` gives it."""

@@ -290,20 +290,3 @@ def test_a_users_method_of_the_working_directory_is_run(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     run = fedpriv.run([*QUICK, "strategy=own_idea", "num_rounds=1"], folder="here", quiet=True)
     assert run.folder == tmp_path / "here" and math.isfinite(run.verified_epsilon or math.inf)
-
-
-@pytest.mark.slow
-def test_a_ray_that_the_user_started_is_used_and_left_alone(tmp_path: Path) -> None:
-    code = (
-        "import ray, fedpriv\n"
-        "ray.init(address='local', num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
-        f"run = fedpriv.run({[*QUICK, 'engine=ray', 'engine.workers=1']!r}, folder='r', quiet=True)\n"
-        "assert run.config.engine.name == 'ray' and ray.is_initialized()\n"
-        "assert ray.get(ray.remote(lambda: 7).remote()) == 7\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    alone = fedpriv.run(QUICK, folder=tmp_path / "alone", quiet=True)
-    assert result_of(tmp_path / "r")["model"] == result_of(alone.folder)["model"]

@@ -20,6 +20,7 @@ from conftest import NO_REPORT, SMALL, Run, ledger_of, result_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
+import fedpriv
 from fedpriv.client.base import Client
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
@@ -419,6 +420,21 @@ def flowers_ray() -> Iterator[None]:
         patch.setattr(ray, "shutdown", lambda: None)
         yield
     ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("flowers_ray")
+def test_a_ray_that_somebody_else_started_is_used_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also by a run after which none is expected in this process, such as one that `fedpriv.run` has made."""
+    asked: list[None] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: asked.append(None))
+    node = ray.get_runtime_context().get_node_id()
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpriv.engines.keeping._depth", [])
+        found = fedpriv.run([*SMALL, NO_REPORT, "engine=ray", "engine.workers=1"], folder=tmp_path / "r", quiet=True)
+    assert found.config.engine.name == "ray" and not asked and ray.get_runtime_context().get_node_id() == node
+    alone = fedpriv.run([*SMALL, NO_REPORT], folder=tmp_path / "alone", quiet=True)
+    assert result_of(found.folder)["model"] == result_of(alone.folder)["model"]
 
 
 @pytest.mark.slow

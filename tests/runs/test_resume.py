@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
-from forked import TESTS, Forks, forks
+from forked import COMMAND, TESTS, Forks, forks
 
 from fedpriv.client import base as client
 from fedpriv.common import files, versions
@@ -333,21 +331,19 @@ def test_rerun_of_a_calibrated_run_keeps_its_noise(run: Run, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_of_the_real_process_is_130_and_a_message(tmp_path: Path):
-    command = [sys.executable, "-m", "fedpriv", *SMALL, "hydra.run.dir=run", "num_rounds=5000", "checkpoint.every=3"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=tmp_path, text=True, **pipes)  # type: ignore[call-overload]
+def test_ctrl_c_of_the_real_process_is_130_and_a_message(forked: Forks, tmp_path: Path):
+    options = (*SMALL, "hydra.run.dir=run", "num_rounds=5000", "checkpoint.every=3")
+    child = forked.start(COMMAND, *options, folder=tmp_path)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(tmp_path.glob("run/checkpoints/round-*")):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.splitlines() == [
+    os.kill(child, signal.SIGINT)
+    assert forked.wait(child) == 130
+    assert (tmp_path / "err").read_text().splitlines() == [
         "fedpriv: stopping when this round ends, after 20 s at the latest; a second signal stops at once",
         "fedpriv: interrupted; resume=run goes on from the last checkpoint",
     ]
-    assert out.startswith("round 1/5000  accuracy ")
+    assert forked.printed().startswith("round 1/5000  accuracy ")
 
 
 def wait_for_rows(folder: Path, rows: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import resource
 import shutil
@@ -20,7 +19,7 @@ import pytest
 import torch
 import yaml
 from conftest import Run, ledger_of, result_of
-from forked import fork_server
+from forked import forks
 from omegaconf import OmegaConf
 
 from fedpriv.client.memories import Memories, between_rounds
@@ -155,22 +154,17 @@ def test_a_second_run_in_a_used_folder_is_refused(run: Run):
     assert result_of(folder) == before
 
 
-def _try_to_start(folder: Path, answers: multiprocessing.Queue) -> None:
-    try:
-        start_run(compose([]), folder)
-        answers.put("ran")
-    except RunFolderError as error:
-        answers.put(str(error))
-
-
 def test_two_runs_at_once_in_one_folder(tmp_path: Path):
-    context = fork_server()
-    answers = context.Queue()
-    with locked(tmp_path / "run"):
-        other = context.Process(target=_try_to_start, args=(tmp_path / "run", answers))
-        other.start()
-        assert "another run is writing" in answers.get(timeout=60)
-        other.join()
+    script = """
+from pathlib import Path
+from fedpriv.config.compose import compose
+from fedpriv.runs.start import start_run
+
+start_run(compose([]), Path("run"))
+"""
+    with locked(tmp_path / "run"), forks(tmp_path) as forked:
+        code, printed = forked.run(script, folder=tmp_path)
+        assert code == 1 and "RunFolderError: " in printed and "another run is writing" in printed
         with pytest.raises(RunFolderError, match="another run is writing"):
             start_run(compose([]), tmp_path / "run")
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +17,8 @@ import pytest
 from conftest import NO_REPORT, SMALL, Outcome, ledger_of, result_of, rows_of
 from flwr.app import Context, RecordDict
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+from forked import COMMAND, Forks, forks
+from processes import state
 
 from fedpriv.client.base import Client
 from fedpriv.common.messages import Request
@@ -240,21 +240,30 @@ def test_an_interruption_leaves_flowers_simulation(monkeypatch: pytest.MonkeyPat
 # --- real processes --------------------------------------------------------------------------------------
 
 
-@contextmanager
-def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of which some run, in ``folder``/run, has ended a round."""
-    command = [sys.executable, "-m", "fedpriv", *options]
-    with (folder / "err").open("w") as err:
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=err, text=True)
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with forks(tmp_path_factory.mktemp("forked")) as processes:
+        yield processes
+
+
+def stopped(forked: Forks, folder: Path, *options: str, wait: float = 0.0) -> tuple[int, str]:
+    """Exit code, and what it said, of a process that is told to end when, in ``folder``/run, some run has ended a round
+    and ``wait`` seconds have passed.
+    """
+    child = forked.start(COMMAND, *options, folder=folder)
     try:
         deadline = time.monotonic() + 120
         while not any(path.stat().st_size for path in (folder / "run").rglob("metrics.jsonl")):
-            assert process.poll() is None and time.monotonic() < deadline, (folder / "err").read_text()
+            assert state(child) not in ("", "Z") and time.monotonic() < deadline, (folder / "err").read_text()
             time.sleep(0.01)
-        yield process
+        time.sleep(wait)
+        os.kill(child, signal.SIGTERM)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
     finally:
-        process.kill()
-        process.wait()
+        code = forked.wait(child)
+    return code, (folder / "err").read_text()
 
 
 LONG = (
@@ -273,18 +282,15 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inprocess", "ray"])
-def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Path, long: Path):
-    with started(tmp_path, *LONG, f"engine={engine}", "engine.workers=1", "hydra.run.dir=run") as process:
-        time.sleep(random.Random().uniform(0, 0.2))
-        process.terminate()
-        code = process.wait(120)
-    err = (tmp_path / "err").read_text()
+def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, forked: Forks, tmp_path: Path, long: Path):
+    options = (*LONG, f"engine={engine}", "engine.workers=1", "hydra.run.dir=run")
+    code, err = stopped(forked, tmp_path, *options, wait=random.Random().uniform(0, 0.2))
     assert code == 143, err
     assert err.splitlines()[-1] == "fedpriv: stopped by SIGTERM; resume=run goes on from the last checkpoint"
     assert checkpoints(tmp_path / "run") == [f"round-{len(rows_of(tmp_path / 'run')):06d}"]
     if engine == "ray":  # a second start of Ray would show no more than one without
-        whole, stopped = ((folder / "ledger.jsonl").read_text() for folder in (long, tmp_path / "run"))
-        assert stopped and whole.startswith(stopped)
+        whole, part = ((folder / "ledger.jsonl").read_text() for folder in (long, tmp_path / "run"))
+        assert part and whole.startswith(part)
         return
     resume_run(tmp_path / "run")
     found, wanted = result_of(tmp_path / "run"), result_of(long)
@@ -292,12 +298,10 @@ def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_jobs_in_other_processes_stop_behind_their_rounds(tmp_path: Path):
+def test_jobs_in_other_processes_stop_behind_their_rounds(forked: Forks, tmp_path: Path):
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=run")
-    with started(tmp_path, "-m", *SMALL, "num_rounds=500", "checkpoint.every=0", "seed=0,1,2", *launcher) as process:
-        process.terminate()
-        code = process.wait(120)
-    err = (tmp_path / "err").read_text()
+    jobs = ("-m", *SMALL, "num_rounds=500", "checkpoint.every=0", "seed=0,1,2")
+    code, err = stopped(forked, tmp_path, *jobs, *launcher)
     assert code == 143, err
     begun = sorted(path.parent for path in (tmp_path / "run").glob("*/config.yaml"))
     assert 1 <= len(begun) <= 2  # the third was not
