@@ -244,7 +244,7 @@ class PerExampleGradients:
             trace.run(images[rows], labels[rows])
             norms, total = torch.sqrt(trace.squared_norms()), self._zeros(labels.device)
             trace.add_weighted_sum(torch.ones_like(norms), total)
-            _compare(norms, total, self._single_gradients(images, labels)[rows])
+            _compare(norms, total, self._single_gradients(images[:size], labels[:size]))
 
     def _settle_opacus(self, images: Tensor, labels: Tensor) -> None:
         """Raises `OptionError` for a model of which independence is not proved."""
@@ -387,9 +387,10 @@ def _of_real(factors: Tensor, real: int) -> Tensor:
     return factors
 
 
-def _compare(norms: Tensor, total: Tensor, expected: Tensor) -> None:
-    """Raises `_Differs` where norms [b] or the sum [d] of per-example gradients are not those ``expected`` [b, d]."""
-    lengths, apart = expected.double().norm(dim=1), (total - expected.double().sum(0)).norm()
+def _compare(norms: Tensor, total: Tensor, gradients: Tensor) -> None:
+    """Raises `_Differs` where norms [b] or the sum [d] are not those of ``gradients`` [k, d], rows in turn."""
+    expected, rows = gradients.double(), torch.arange(len(norms), device=norms.device) % len(gradients)
+    lengths, apart = expected.norm(dim=1)[rows], (total - rows.bincount().double() @ expected).norm()
     close = torch.allclose(norms, lengths, rtol=TOLERANCE, atol=1e-6, equal_nan=True)
     if not close or apart > TOLERANCE * (lengths.sum() + 1e-6):
         raise _Differs("its gradients are other ones when it is asked again")

@@ -27,7 +27,7 @@ UNIT = ("strategy=privunit", "strategy.client.epsilon=2", "num_rounds=1")
 
 
 def audited(case: tuple[str, ...]) -> int:
-    return main([*case, "trials=3000", "confidence=0.999"])
+    return main([*case, "trials=1000", "confidence=0.999"])
 
 
 @cache
