@@ -139,14 +139,18 @@ def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
         return here, subprocess.Popen(command, env=_environment(), pass_fds=[there.fileno()], stdout=subprocess.DEVNULL)
 
 
+#: Libraries start no thread: pyarrow's allocator would.
+SINGLE = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
+
 def _environment() -> dict[str, str]:
-    """This process's, without another test's own methods; and pyarrow's allocator would start a thread."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", VARIABLE)}
-    return kept | {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    """This process's, without another test's own methods."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", VARIABLE)} | SINGLE
 
 
 def fork_server() -> ForkServerContext:
     """In place of `multiprocessing.get_context`: workers without the seconds in which `LIBRARIES` are imported."""
+    os.environ.update(SINGLE)  # of the process that forks, which the first worker starts
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(LIBRARIES))
     return context
