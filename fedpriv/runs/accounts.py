@@ -20,7 +20,7 @@ def opacus_totals(config: Config) -> OpacusTotals | None:
     """For releases of a run under its method's own threat; None where `privacy.accountant` does not ask for it."""
     if config.privacy.accountant != "opacus":
         return None
-    factor = config.client_options().get("factor", "identity")
+    factor = getattr(config.strategy.options, "factor", "identity")
     words = f"Opacus composes independent noise, and this is correlated over rounds (strategy.client.factor={factor})"
     return OpacusTotals(config.privacy.delta, None if factor == "identity" else words)
 

@@ -17,8 +17,11 @@ from omegaconf import open_dict
 from fedpriv.commands.options_help import help_text
 from fedpriv.common.errors import OptionError
 from fedpriv.config import compose as composing
-from fedpriv.config.compose import CONF, compose, compose_remote, from_dict, group_choices, option_names
-from fedpriv.config.methods import METHODS
+from fedpriv.config.compose import CONF, _compose_raw, compose, from_dict, option_names
+from fedpriv.config.methods import METHODS, AdamOptions
+from fedpriv.config.options import MethodOptions
+from fedpriv.config.own_options import group_choices
+from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import FaultPlan
 from fedpriv.config.strategy_options import HALVES, OwnOptions, field_of, followed, spelled
 from fedpriv.runs.changed import with_options

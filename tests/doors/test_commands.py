@@ -27,6 +27,7 @@ from fedpriv.common.command_line import EXIT_CODES
 from fedpriv.common.verbosity import VARIABLE
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import AttackConfig
+from fedpriv.config.strategy_options import field_of, spelled
 from fedpriv.config.symbols import COMMON, SYMBOLS
 from fedpriv.studies import mean_estimation
 
