@@ -269,7 +269,7 @@ def test_c_moves_by_the_share_of_clients_that_replied_or_that_was_expected() -> 
     [
         (("local.steps=null",), r"local\.steps=null: control variates"),
         (("strategy.client.steps=4", "strategy.server.steps=4"), r"strategy\.server\.steps=4: must be local\.steps=5"),
-        (("strategy.server.control_norm=2",), r"strategy\.server\.control_norm=2"),
+        (("strategy.server.control_norm=0",), r"strategy\.client\.control_norm=0: must be more than 0"),
         (("strategy.client.correction=1.5",), r"strategy\.client\.correction=1\.5"),
         (("local.momentum=0.9",), r"local\.momentum=0\.9"),
         (("strategy.client.form=central",), r"strategy\.server\.client_sampling=fixed"),
