@@ -187,9 +187,9 @@ FURTHER_NOISELESS = (
 @pytest.mark.parametrize("case", [*CASES, *FURTHER_NOISELESS], ids=" ".join)
 def test_a_budget_without_noise_is_refused_at_the_start(case: Case) -> None:
     """A filter that admits nothing gives no round, and nothing released would read as "verified 0"."""
-    halves = compose([*SIZE, *case]).strategy
-    for name in [name for name in NOISE_OPTIONS if name in halves.client] or [None]:
-        noise = [f"strategy.{half}.{name}=0" for half in ("client", "server") if name in getattr(halves, half)]
+    options = compose([*SIZE, *case]).strategy.options
+    for name in [name for name in NOISE_OPTIONS if hasattr(options, name)] or [None]:
+        noise = [] if name is None else [f"strategy.client.{name}=0"]
         with pytest.raises(OptionError) as refused:
             resolve(compose([*SIZE, *case, *noise, "privacy.max_epsilon=8"]), None)
         assert re.match(rf"(privacy\.max_epsilon=8|strategy\.\w+\.{name}=0).*: .*(allowed|must be)", str(refused.value))
