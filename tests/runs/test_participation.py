@@ -170,6 +170,5 @@ def test_wrong_options_say_what_is_allowed(given: tuple[str, ...], words: str) -
 def test_a_run_without_a_plan_keeps_its_name() -> None:
     """Committed results are found by the digest of their options."""
     config = compose([*SIZE, "strategy=privunit"])
-    server = {name: value for name, value in config.strategy.server.items() if not name.startswith("participation")}
-    before = config.model_copy(update={"strategy": config.strategy.model_copy(update={"server": server})})
-    assert config.digest() == before.digest() != compose([*SIZE, "strategy=privunit", ONCE]).digest()
+    assert not {"participation", "participations"} & config.identity()["strategy"]["server"].keys()
+    assert config.digest() != compose([*SIZE, "strategy=privunit", ONCE]).digest()
