@@ -23,15 +23,15 @@ Where this departs from the print:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release, UnsafeClipNorm
-from fedpriv.client.method import Traits
+from fedpriv.client.contract import Charge, Release, Statistics, UnsafeClipNorm
 from fedpriv.client.personal import LastBlocksStay
 from fedpriv.client.two_exchanges import TwoExchangeClient
 from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request, shown
@@ -56,7 +56,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
     """
 
     options: ADPFLOptions
-    traits: ClassVar[Traits] = replace(TwoExchangeClient.traits, keeps_layers=True, needs_facts=True)
+    traits = replace(TwoExchangeClient.traits, keeps_layers=True, needs_facts=True)
     #: min_j of what was reported in this round, as announced.
     least_norm: float = 0.0
 
@@ -96,9 +96,9 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
 
     # --- the release -------------------------------------------------------------------------------------
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """Takes C^t and, in the second exchange, min_j. Raises `UnsafeClipNorm`."""
-        super().prepare(request)
+        super().prepare(request, down)
         least = request.options.get(LEAST_NORM, 0.0)
         if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least < math.inf:
             raise UnsafeClipNorm(f"the server announces the least norm {shown(least)}")
@@ -128,32 +128,28 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """An upload moves by 2 C^t under replace-one, whatever S is called: multiplier noise_multiplier / 2 at eps,
-        the largest eps_i. A secure sum carries the noises of all that are not known.
+        the largest eps_i; once it is known what was reported, beside it what eps_i really costs. A secure sum carries
+        the noises of all that are not known, of which a client knows no more than the plan.
         """
         if self.adaptive and not self.repaired:
             leaks = (NoBound(threat=threat, reason=NOISE_SHOWS_NORM) for threat in (self.threat, SECURE_SUM))
             return tuple(Charge(event) for event in leaks)
-        own = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
-        return Charge(own), Charge(own.in_sum(self.noises))
-
-    def release_charges(self, state: Any) -> tuple[Charge, ...]:
-        """As planned, and what eps_i really costs. Of the others in a sum a client knows no more than the plan."""
-        own, in_sum = self.charges(state)
-        if not isinstance(own.event, Gaussian) or self.noise_multiplier == 0:
-            return own, in_sum
-        planned = own.event.multiplier
-        taken = max(
-            planned, float(self.sensitivity * noise_scale(self.round_epsilon(), self.options.claimed_delta) / 2)
-        )
+        planned = self.noise_multiplier / 2
+        own = Gaussian(threat=self.threat, multiplier=planned)
+        if self.noise_multiplier == 0 or (not self.reported and self.adaptive):
+            return Charge(own), Charge(own.in_sum(self.noises))
+        scale = noise_scale(self.round_epsilon(), self.options.claimed_delta)
+        taken = max(planned, float(self.sensitivity * scale / 2))
         summed = math.sqrt(taken**2 + (self.noises - 1) * planned**2)
         return (
-            replace(own, realised=replace(own.event, multiplier=taken)),
-            replace(in_sum, realised=Gaussian(threat=SECURE_SUM, multiplier=summed)),
+            Charge(own, replace(own, multiplier=taken)),
+            Charge(own.in_sum(self.noises), Gaussian(threat=SECURE_SUM, multiplier=summed)),
         )
 
-    def statistic_charges(self) -> tuple[Charge, ...]:
+    @property
+    def statistics(self) -> Statistics:
         """What is reported goes to the clipping server one by one, whether or not uploads are summed in secret."""
-        return (*super().statistic_charges(), *(Charge(event) for event in self.statistic.events(SECURE_SUM)))
+        return self.statistic.beside(self.threat, SECURE_SUM)
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.adpfl([self.epsilon], self.options.claimed_delta)
@@ -166,7 +162,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
 
     def _noise_of_norms(self) -> tuple[str, ...]:
         """How much the threshold can know of the norms."""
-        if CLIP_REPORTED_NORM not in self.statistic_names or self.statistic.noise is None:
+        if CLIP_REPORTED_NORM not in self.statistic.names or self.statistic.noise is None:
             return ()
         std, most = self.statistic.noise * self.options.norm_bound, self.options.norm_bound
         drowned = "C and eps_i follow the noise rather than the norms" if std > most / 4 else "C can follow them"

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import Charge, Release, Trained
 from fedpriv.client.key_agreement import KeyRefused, Session, first_of
 from fedpriv.client.memory import ClientMemory, StaleRequest, Waiting, read_memory, repeated_answer
-from fedpriv.client.method import Method, Traits
+from fedpriv.client.method import Method
 from fedpriv.client.one_bit import WITH_MEMBERS, OneBitClient
 from fedpriv.common.messages import (
     KEY_ATTEMPT,
@@ -60,7 +60,7 @@ from fedpriv.mechanisms.quantisation import (
     tanh_half,
 )
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import NoBound, PairedQuantisation, RandomisedResponse, Threat
+from fedpriv.privacy.events import PairedQuantisation, RandomisedResponse, Threat
 
 log = logging.getLogger("fedpriv")
 
@@ -74,7 +74,7 @@ class CoQFLClient(OneBitClient):
     """Antithetic pairs (group_size 2) or permutation groups. bits: M; 0: LDP-FL."""
 
     options: CoQFLOptions
-    traits: ClassVar[Traits] = replace(OneBitClient.traits, shares_secrets=True, exchanges=(KEYS, SEEDS, TRAIN))
+    traits = replace(OneBitClient.traits, shares_secrets=True, exchanges=(KEYS, SEEDS, TRAIN))
     #: The group's secret of this participation; None: own noise.
     secret: bytes | None = None
     members: tuple[int, ...] = ()
@@ -107,8 +107,8 @@ class CoQFLClient(OneBitClient):
         told = self._key(request, memory) if request.exchange == KEYS else self._seeds(request, memory)
         return Outgoing(site.num_examples, blobs=tuple(told))
 
-    def prepare(self, request: Request) -> None:
-        super().prepare(request)
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
+        super().prepare(request, down)
         self._join(request)
 
     def _key(self, request: Request, memory: ClientMemory) -> list[bytes]:
@@ -243,9 +243,8 @@ class CoQFLClient(OneBitClient):
         """The price of a shared participation, also where a client is left over: that is decided in public, and own
         noise costs less (`realised`).
         """
-        leak = self.exact_leak()
-        if leak is not None:
-            return (Charge(NoBound(threat=self.threat, reason=leak)),)
+        if math.isinf(self.epsilon):
+            return super().charges(state)
         found = []
         for threat in (self.threat, WITH_MEMBERS):
             event = PairedQuantisation(
@@ -261,7 +260,7 @@ class CoQFLClient(OneBitClient):
         return tuple(found)
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
-        return None if self.exact_leak() else claimed.coqfl(self.epsilon)
+        return None if math.isinf(self.epsilon) else claimed.coqfl(self.epsilon)
 
     @classmethod
     def chosen_for(

@@ -7,35 +7,32 @@ Symbols: n -> the round's clients, pi(j) -> rank, gamma_j -> own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from fedpriv.client import key_agreement as shared_bits
-from fedpriv.client.contract import Charge
-from fedpriv.client.method import Traits
 from fedpriv.client.one_bit import OneBitClient
 from fedpriv.common.messages import MEMBERS, SEALED, Request
 from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.quantisation import group_bits, independent_bits, rank_bytes, ranks_of
-from fedpriv.privacy.events import NoBound
 
 
 class CorrQuantClient(OneBitClient):
     """One bit per coordinate at epsilon = infinity; high where (pi(j) + gamma_j)/n lies below p."""
 
     options: OneBitOptions
-    traits: ClassVar[Traits] = replace(OneBitClient.traits, shares_secrets=True)
+    traits = replace(OneBitClient.traits, shares_secrets=True)
     #: The round's group and its public seed.
     members: tuple[int, ...] = ()
     seed: bytes = b""
     _ranks: Mapping[int, Tensor] = MappingProxyType({})
 
-    def prepare(self, request: Request) -> None:
-        super().prepare(request)
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
+        super().prepare(request, down)
         members, seed = request.options.get(MEMBERS), request.options.get(SEALED)
         sound = isinstance(seed, bytes) and self._is_group(members)
         self.members = tuple(members) if sound else ()  # type: ignore[arg-type]
@@ -58,6 +55,3 @@ class CorrQuantClient(OneBitClient):
             found = shared_bits.stream(self.seed, layer, rank_bytes(part.stop - part.start, size))
             self._ranks = {layer: ranks_of(found, size, self.members.index(self._site().client))}
         return group_bits(p, self._ranks[layer][piece], own, len(self.members))
-
-    def charges(self, state: Any) -> tuple[Charge, ...]:
-        return (Charge(NoBound(threat=self.threat, reason=str(self.exact_leak()))),)

@@ -13,6 +13,7 @@ theorem's leading term is the classical Gaussian one, too small for large epsilo
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -37,11 +38,12 @@ class CpSGDClient(SummingClient, GradientClient):
     """trials: m, None: the fewest for epsilon. min_replies, colluders: of the secure sum's figure."""
 
     options: CpSGDOptions  # type: ignore[assignment]
+    traits = replace(GradientClient.traits, bound_to_rounds="a release's share of delta is claimed_delta / num_rounds")
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
         if self.in_sum:
-            self.threat = SECURE_SUM  # type: ignore[misc]
+            self.threat = SECURE_SUM
 
     @cached_property
     def grid(self) -> BinomialGrid:
@@ -91,9 +93,6 @@ class CpSGDClient(SummingClient, GradientClient):
         """The noises of so many clients, on what one of them changes."""
         return self.grid.event(threat, delta_share(self.options.claimed_delta, self.facts.num_rounds), clients)
 
-    def bound_to_rounds(self) -> str | None:
-        return "a release's share of delta is claimed_delta / num_rounds"
-
     def charges(self, state: Any) -> tuple[Charge, ...]:
         # Trials that follow from n_k differ: then the client counts on its own alone.
         together = 1 if self.options.sensitivity == "per_example" else self.noises
@@ -102,9 +101,6 @@ class CpSGDClient(SummingClient, GradientClient):
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         grid = self.grid
         return claimed.cpsgd(grid.step, grid.trials, grid.padded, grid.sensitivities(), self.options.claimed_delta)
-
-    def exact_leak(self) -> str | None:
-        return "trials=0: the quantised gradient is sent without noise" if self.grid.trials == 0 else None
 
     def remarks(self) -> tuple[str, ...]:
         said = (
@@ -130,7 +126,7 @@ class CpSGDClient(SummingClient, GradientClient):
 
         def events(noise: float) -> list[Event]:
             method: Method = make(trials=trials(noise))
-            return method.planned_against(threat or method.threat, participations)
+            return method.planned_events(participations, threat)
 
         return {"trials": trials(calibrate(events, target, delta).noise_multiplier)}
 

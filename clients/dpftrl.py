@@ -15,7 +15,7 @@ Symbols: C -> `fedpriv.mechanisms.matrix_factors`, sigma -> noise_multiplier, k 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +28,10 @@ from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event, Threat
+from fedpriv.privacy.events import Threat
 from fedpriv.privacy.matrix_events import round_events
+
+OF_ALL_ROUNDS = "the factor and its sensitivity, which the noise is measured by, are those of num_rounds (T) rounds"
 
 
 class DPFTRLClient(Client):
@@ -37,8 +39,8 @@ class DPFTRLClient(Client):
 
     options: DPFTRLOptions
     in_rows = True
-    traits: ClassVar[Traits] = Traits(needs_facts=True)
-    threat: ClassVar[Threat] = Threat("client", "add-or-remove-one", "trusted-server")
+    traits = Traits(needs_facts=True, costliest="first", bound_to_rounds=OF_ALL_ROUNDS)
+    threat = Threat("client", "add-or-remove-one", "trusted-server")
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
@@ -55,32 +57,14 @@ class DPFTRLClient(Client):
 
     # --- what it costs -------------------------------------------------------------------------------------
 
-    def bound_to_rounds(self) -> str | None:
-        return "the factor and its sensitivity, which the noise is measured by, are those of num_rounds (T) rounds"
-
     def charges(self, state: Any) -> tuple[Charge, ...]:
-        """The server books its own releases, for every client."""
-        return ()
-
-    def observed_rounds(self, participations: int) -> int:
-        return self.facts.num_rounds
-
-    def planned_events(self, participations: int) -> list[Event]:
+        """What this round adds to the earlier ones."""
         asked = self.options
         events = round_events(asked.factor, *self.pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
-        return list(events[:participations])
-
-    def budget_plan(self) -> list[Event]:
-        return self.planned_events(self.facts.num_rounds)
+        return tuple(Charge(event) for event in events[self.round - 1 : self.round])
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.dpftrl(self.noise_multiplier, delta)
-
-    def exact_leak(self) -> str | None:
-        return "noise_multiplier=0: the sums are released as they are" if self.noise_multiplier == 0 else None
-
-    def keeps_answer(self) -> bool:
-        return True
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 

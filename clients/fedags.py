@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Statistics
 from fedpriv.client.selecting import SelectingClient
 from fedpriv.common.messages import TRAIN_LOSS
 from fedpriv.config.methods import FedAGSOptions
@@ -43,6 +43,8 @@ from fedpriv.mechanisms.significance import (
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian
 
+BY_SCHEDULE = "the number of selected coordinates k_t changes from round to round until num_rounds"
+
 
 class FedAGSClient(SelectingClient):
     """Selects by a schedule (equation 35), perturbs what is selected, sends its loss where the server weighs by it.
@@ -52,30 +54,23 @@ class FedAGSClient(SelectingClient):
     """
 
     options: FedAGSOptions
+    traits = replace(SelectingClient.traits, bound_to_rounds=BY_SCHEDULE)
     in_rows = True
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        if self.options.threshold == "text":
+            self.traits = replace(self.traits, costliest="first")
 
     @property
     def sends_loss(self) -> bool:
         chosen = self.options.loss_weights
         return self.variant == "published" if chosen is None else chosen
 
-    @property
-    def statistic_names(self) -> tuple[str, ...]:
-        return (TRAIN_LOSS,) if self.sends_loss else ()
-
     # --- which coordinates -----------------------------------------------------------------------------------
 
     def count(self, dimension: int, server_round: int) -> int:
         return scheduled_count(server_round, self.facts.num_rounds, dimension, self.options.threshold)
-
-    def fullest_round(self) -> int:
-        return 1 if self.options.threshold == "equation" else self.facts.num_rounds
-
-    def emptiest_round(self) -> int:
-        return self.facts.num_rounds if self.options.threshold == "equation" else 1
-
-    def bound_to_rounds(self) -> str | None:
-        return "the number of selected coordinates k_t changes from round to round until num_rounds"
 
     def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         scores = clipped.abs() if self.options.significance == "magnitude" else clipped
@@ -144,20 +139,22 @@ class FedAGSClient(SelectingClient):
     def shares(self) -> dict[str, float]:
         return super().shares() | ({"loss": self.options.loss_share} if self.sends_loss else {})
 
-    def _charges(self, server_round: int) -> tuple[Charge, ...]:
-        charges = super()._charges(server_round)
-        if not self.sends_loss or self.exact_leak() is not None:
-            return charges
-        return (*charges, Charge(Gaussian(threat=self.threat, multiplier=self.loss_multiplier())))
+    @property
+    def statistics(self) -> Statistics:
+        if not self.sends_loss:
+            return Statistics()
+        if self.leak() is not None:
+            return Statistics((TRAIN_LOSS,))
+        return Statistics((TRAIN_LOSS,), (Charge(Gaussian(threat=self.threat, multiplier=self.loss_multiplier())),))
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         if self.options.noise == "laplace":
             return claimed.fedags_laplace(self.options.epsilon)
         return claimed.fedags(self.printed_epsilon())
 
-    def exact_leak(self) -> str | None:
+    def leak(self) -> str | None:
         if self.variant != "published":
-            return super().exact_leak()
+            return super().leak()
         least = 1 - self.count(10**6, self.fullest_round()) / 10**6
         most = 1 - self.count(10**6, self.emptiest_round()) / 10**6
         leaks = [

@@ -22,20 +22,20 @@ Where this departs from the print:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Neighbours, Release
+from fedpriv.client.contract import LATER, Charge, Neighbours, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.config.methods import FedCADOptions
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, add_normal_each
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound
+from fedpriv.privacy.events import Gaussian, NoBound
 
 SMALLEST_DIFF = 1e-3
 
@@ -71,13 +71,12 @@ class FedCADClient(GaussianClient):
     in_rows = True
 
     @property
-    def priced_alike(self) -> bool:
-        """Published with an adaptive Diff, the client's own path decides."""
-        return self.repaired or self.options.obsolete_factor == 0
-
-    @property
     def repaired(self) -> bool:
         return self.variant == "repaired"
+
+    @property
+    def _judges_clipped(self) -> bool:
+        return self.options.diff_source == "clipped"
 
     @property
     def diff(self) -> float:
@@ -87,15 +86,8 @@ class FedCADClient(GaussianClient):
     def sigma_diff(self) -> float:
         if self.options.sigma_diff is not None:
             return self.options.sigma_diff
-        scale = 1.6 * self.diff if self.options.diff_source == "clipped" else 3.2
+        scale = 1.6 * self.diff if self._judges_clipped else 3.2
         return scale * self.noise_multiplier if self.repaired else 0.0
-
-    @property
-    def keeps_budget(self) -> bool:
-        """Published and adaptive there is no plan; with noise on the norm, a filter on what releases cost keeps it."""
-        if self.repaired or self.options.obsolete_factor == 0:
-            return super().keeps_budget
-        return self.sigma_diff > 0 and self.exact_leak() is None
 
     # --- the release -------------------------------------------------------------------------------------
 
@@ -155,29 +147,36 @@ class FedCADClient(GaussianClient):
 
     # --- what it costs (unit client, replace-one, observer server) ---------------------------------------
 
-    def why_no_account(self, observer: str) -> str:
-        return CORRELATED_IN_SECRET if observer == SECURE_SUM.observer else ""
-
     def charges(self, state: CorrelatedState | None) -> tuple[Charge, ...]:
-        if self.options.obsolete_factor == 0 or self.repaired:
+        """Every release costs sigma/2; with an adaptive Diff, from the second on, its norm costs a public constant.
+
+        Repaired, D never exceeds its initial value, so ||x_i - x_{i-1}||/C lies in [0, D_0] (clipped) or [0, 2].
+        """
+        update, clipped = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2), self._judges_clipped
+        if self.options.obsolete_factor == 0:
+            return (Charge(update),)
+        if self.repaired:
             # A new start costs an update without a norm, so never more than a later participation. Where a rule moves
             # C, earlier outputs decide who starts anew, and which rounds leave C as it is: what is charged must not
             # depend on that, so everything after the very first participation is charged as a later one. With a
             # fixed C only another configuration starts anew, which is known before the run.
-            first = state is None or (self.options.clipping == "fixed" and self._starts_anew(state))
-            return tuple(Charge(event) for event in self._constant_events(first))
+            fixed = self.options.clipping == "fixed" and state is not LATER
+            if state is None or (fixed and self._starts_anew(state)):
+                return (Charge(update),)
+            norm = Gaussian(threat=self.threat, multiplier=self.sigma_diff / (self.diff if clipped else 2.0))
+            return Charge(update), Charge(norm)
         if self.sigma_diff == 0:
             return (Charge(NoBound(threat=self.threat, reason=NORM_WITHOUT_NOISE)),)
-        if state is None or self._starts_anew(state):
-            return (Charge(Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2), adaptive=True),)
+        if state is None or state is LATER or self._starts_anew(state):
+            return (Charge(update, adaptive=RISING_DIFF),)
         # Published with noise on the norm: r can exceed 1, so only the realised path has a multiplier.
         multiplier = correlated_noise.replace_one_multiplier(
             self.noise_multiplier, state.diff, self._coefficients(state)
         )
-        spread = float(state.diff) if self.options.diff_source == "clipped" else 2.0
+        norm = Gaussian(threat=self.threat, multiplier=self.sigma_diff / (float(state.diff) if clipped else 2.0))
         return (
-            Charge(Gaussian(threat=self.threat, multiplier=float(multiplier)), adaptive=True),
-            Charge(Gaussian(threat=self.threat, multiplier=self.sigma_diff / spread), adaptive=True),
+            Charge(Gaussian(threat=self.threat, multiplier=float(multiplier)), adaptive=RISING_DIFF),
+            Charge(norm, adaptive=RISING_DIFF),
         )
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
@@ -192,30 +191,5 @@ class FedCADClient(GaussianClient):
             pairs.append(Neighbours("no change against change", (0.0,) * participations, moving))
         return pairs
 
-    def _constant_events(self, first: bool) -> tuple[Event, ...]:
-        """Every release costs sigma/2; with an adaptive Diff, from the second on, its norm costs a public constant.
-
-        Repaired, D never exceeds its initial value, so ||x_i - x_{i-1}||/C lies in [0, D_0] (clipped) or [0, 2].
-        """
-        update = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
-        if self.options.obsolete_factor == 0 or first:
-            return (update,)
-        spread = self.diff if self.options.diff_source == "clipped" else 2.0
-        return update, Gaussian(threat=self.threat, multiplier=self.sigma_diff / spread)
-
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.fedcad(self.noise_multiplier, participations, delta)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        if participations == 0:
-            return []
-        beside = [replace(charge.event, count=participations) for charge in self.statistic_charges()]
-        return [*self._planned_releases(participations), *beside]
-
-    def _planned_releases(self, participations: int) -> list[Event]:
-        if self.repaired or self.options.obsolete_factor == 0:
-            later = list(self._constant_events(first=False)) * (participations - 1)
-            return [*self._constant_events(first=True), *later]
-        if self.sigma_diff == 0:
-            return [NoBound(threat=self.threat, reason=NORM_WITHOUT_NOISE, count=participations)]
-        return [NoBound(threat=self.threat, reason=RISING_DIFF, count=participations)]

@@ -9,13 +9,15 @@ Published and repaired are the same: fresh noise every time keeps what the analy
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release
+from fedpriv.client.contract import Charge, Release, Statistics
 from fedpriv.client.gaussian import GaussianClient
-from fedpriv.client.secure_sum import SummedGaussians
+from fedpriv.client.method import Traits
+from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.config.methods import FedLDPOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
@@ -27,6 +29,7 @@ class FedLDPClient(SummedGaussians, GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
     options: FedLDPOptions
+    traits = Traits(why_no_sum=ONE_NOISE)
     in_rows = True
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
@@ -39,10 +42,11 @@ class FedLDPClient(SummedGaussians, GaussianClient):
         own = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
         return Charge(own), *self.summed(own)
 
-    def statistic_charges(self) -> tuple[Charge, ...]:
+    @property
+    def statistics(self) -> Statistics:
         """What moves C, beside the update in the sum or, where the rule needs each client's, one by one."""
-        in_sum = self.statistic.events_in_sum(self.noises) if self.noises > 1 else ()
-        return (*super().statistic_charges(), *map(Charge, in_sum))
+        alone, in_sum = super().statistics, self.statistic.events_in_sum(self.noises) if self.noises > 1 else ()
+        return replace(alone, charges=(*alone.charges, *map(Charge, in_sum)))
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.fedldp(self.noise_multiplier, participations, delta)

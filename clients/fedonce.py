@@ -11,9 +11,7 @@ Published and repaired are the same. Local training: `fedpriv.training.full_batc
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
-from fedpriv.client.method import Traits
 from fedpriv.client.unit_vector import UnitVectorClient
 from fedpriv.config.unit_methods import FedOnceOptions
 
@@ -22,5 +20,4 @@ class FedOnceClient(UnitVectorClient):
     """Options: as `UnitVectorClient`. A client without pictures, or that learns nothing, sends a fixed direction."""
 
     options: FedOnceOptions
-
-    traits: ClassVar[Traits] = replace(UnitVectorClient.traits, whole_batches=True)
+    traits = replace(UnitVectorClient.traits, whole_batches=True)

@@ -10,7 +10,10 @@ Symbols: mu -> proximal_mu, w^t -> the global parameters that the round starts f
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedpriv.client.base import Client
+from fedpriv.client.contract import LocalRule
 from fedpriv.config.methods import FedProxOptions
 
 
@@ -23,6 +26,5 @@ class FedProxClient(Client):
     options: FedProxOptions
     in_rows = True
 
-    @property
-    def proximal_mu(self) -> float:
-        return self.options.proximal_mu
+    def local(self, state: Any) -> LocalRule:
+        return LocalRule(self.options.proximal_mu)

@@ -14,32 +14,24 @@ Symbols: P -> head_period.
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from fedpriv.client.base import Client
 from fedpriv.client.personal import PersonalClient
 from fedpriv.config.methods import FedVFOptions
-from fedpriv.training.flat_model import Exchange, Layout
+from fedpriv.training.flat_model import Layers, Layout
 
 
-class FedVFClient(PersonalClient):
+class FedVFClient(Client):
     """The last ``head_layers`` named blocks (None: two, or one of a model of two) are the head."""
 
     options: FedVFOptions
+    traits = PersonalClient.traits
 
-    def shared(self, layout: Layout) -> slice:
-        """The server holds both parts."""
-        return slice(0, layout.num_parameters)
-
-    def exchange(self, layout: Layout, server_round: int) -> Exchange:
-        """The head goes up in rounds P, 2P, ..., and comes down in rounds P + 1, 2P + 1, ..."""
+    def layers(self, layout: Layout, server_round: int) -> Layers:
+        """The server holds both parts. The head goes up in rounds P, 2P, ..., and comes down in rounds P + 1, 2P + 1,
+        ...; its values, because local heads have no common start.
+        """
         head = layout.last_blocks(self.options.head_layers, "strategy.client.head_layers")
-        base, whole = slice(0, head.start), self.shared(layout)
+        base, whole = slice(0, head.start), slice(0, layout.num_parameters)
         head_down = server_round > 1 and (server_round - 1) % self.options.head_period == 0
         head_up = server_round % self.options.head_period == 0
-        return Exchange(whole if head_down else base, whole if head_up else base, head)
-
-    def outgoing(self, start: Tensor, update: Tensor, exchange: Exchange) -> Tensor:
-        """The base's update; of the head its values, because local heads have no common start."""
-        sent = update.clone()
-        sent[exchange.kept] += start[exchange.kept]
-        return sent[exchange.up]
+        return Layers(whole if head_down else base, whole if head_up else base, head, held=whole, absolute=head)

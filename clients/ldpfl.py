@@ -9,13 +9,14 @@ coordinate is kept for a coordinate.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fedpriv.client.contract import Charge
 from fedpriv.client.one_bit import OneBitClient
 from fedpriv.config.methods import LDPFLOptions
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import SECURE_SUM, NoBound, RandomisedResponse, Shuffled
+from fedpriv.privacy.events import SECURE_SUM, RandomisedResponse, Shuffled
 
 
 class LDPFLClient(OneBitClient):
@@ -28,9 +29,8 @@ class LDPFLClient(OneBitClient):
     in_rows = True
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
-        leak = self.exact_leak()
-        if leak is not None:
-            return (Charge(NoBound(threat=self.threat, reason=leak)),)
+        if math.isinf(self.epsilon):
+            return super().charges(state)
         own = Charge(RandomisedResponse(threat=self.threat, epsilon=self.epsilon, dimension=self.dimension))
         if not self.options.shuffle:
             return (own,)
@@ -44,8 +44,5 @@ class LDPFLClient(OneBitClient):
         )
         return own, Charge(counts)
 
-    def bound_to_rounds(self) -> str | None:
-        return "shuffle_delta is divided among num_rounds" if self.options.shuffle else None
-
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
-        return None if self.exact_leak() else claimed.ldpfl(self.epsilon)
+        return None if math.isinf(self.epsilon) else claimed.ldpfl(self.epsilon)

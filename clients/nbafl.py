@@ -18,12 +18,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, Release, Trained
+from fedpriv.client.contract import Charge, LocalRule, Release, Trained
 from fedpriv.client.method import Traits
 from fedpriv.config.methods import NbAFLOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero
@@ -33,6 +33,7 @@ from fedpriv.privacy.events import Gaussian, Threat
 
 UPLOAD = Threat("example", "add-or-remove-one", "server")
 PUBLIC = Threat("example", "add-or-remove-one", "public")
+FOR_ALL_ROUNDS = "the noise of both sides is chosen for num_rounds (T) and for the exposures (L) among them"
 
 
 class NbAFLClient(Client):
@@ -44,12 +45,11 @@ class NbAFLClient(Client):
 
     options: NbAFLOptions
     in_rows = True
-    traits: ClassVar[Traits] = Traits(needs_facts=True)
-    threat: ClassVar[Threat] = UPLOAD
+    traits = Traits(needs_facts=True, bound_to_rounds=FOR_ALL_ROUNDS)
+    threat = UPLOAD
 
-    @property
-    def proximal_mu(self) -> float:
-        return self.options.proximal_mu
+    def local(self, state: Any) -> LocalRule:
+        return LocalRule(self.options.proximal_mu)
 
     @property
     def clip_norm(self) -> float:
@@ -97,9 +97,6 @@ class NbAFLClient(Client):
 
     # --- what it costs (unit example, add-or-remove-one; observers server and public) --------------------
 
-    def bound_to_rounds(self) -> str | None:
-        return "the noise of both sides is chosen for num_rounds (T) and for the exposures (L) among them"
-
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """An upload moves by 2C. Outsiders see the mean of at least ``min_replies`` uploads with the server's noise:
         it moves by 2C/K and carries variance sU^2/K + sD^2, and K = min_replies is the worst cohort.
@@ -113,6 +110,3 @@ class NbAFLClient(Client):
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.nbafl(self.options.epsilon, self.options.claimed_delta)
-
-    def exact_leak(self) -> str | None:
-        return "noise_multiplier=0: the clipped weights are sent as they are" if self.noise_multiplier == 0 else None

@@ -33,14 +33,15 @@ joint convexity it is no worse than the worst of them. c is post-processing of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Release
+from fedpriv.client.contract import LocalRule, Release
 from fedpriv.client.noisy_gradient import NoisyGradientClient
-from fedpriv.common.messages import MalformedMessage
+from fedpriv.common.messages import MalformedMessage, Request
 from fedpriv.config.gradient_methods import ScaffoldOptions
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource
@@ -60,34 +61,30 @@ class ScaffoldClient(NoisyGradientClient):
     """DP-FedAvg's client whose gradients are corrected by control variates."""
 
     options: ScaffoldOptions
-    State = ControlState
+    traits = replace(NoisyGradientClient.traits, State=ControlState, vectors_down=2)  # theta, c
     in_rows = True
     #: c [d] of this participation; None before the first (and in an audit of the release alone): zero.
     control: Tensor | None = None
 
     # --- what comes down ---------------------------------------------------------------------------------
 
-    def numbers_down(self, size: int) -> int:
-        return 2 * size  # theta, c
-
-    def opened(self, received: Tensor) -> Tensor:
-        """theta [d]. Raises `MalformedMessage` for a c that is not finite or longer than its public bound: no guarantee
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
+        """Takes c. Raises `MalformedMessage` for one that is not finite or longer than its public bound: no guarantee
         hangs on it, but c_i would be spoilt for good.
         """
-        theta, control = received.chunk(2)
+        _, control = down
         most = self.options.control_norm * self.clip_norm / self.options.steps
         if not float(l2_norm(control)) <= most * (1 + SLACK):
             raise MalformedMessage(f"the server's control variate is not finite, or longer than {most:g}", "not_finite")
         self.control = control
-        return theta
 
-    def drift(self, state: ControlState | None) -> Tensor | None:
-        """alpha (c - c_i) [..., d]."""
+    def local(self, state: ControlState | None) -> LocalRule:
+        """alpha (c - c_i) [..., d] is added to every gradient."""
         if self.options.correction == 0:
-            return None
-        assert self.control is not None, "`opened` comes first"
+            return LocalRule()
+        assert self.control is not None, "`prepare` comes first"
         away = self.control if state is None else self.control - state.own
-        return away * self.options.correction  # [SCAFFOLD, Alg. 1 line 10]
+        return LocalRule(drift=away * self.options.correction)  # [SCAFFOLD, Alg. 1 line 10]
 
     # --- the release -------------------------------------------------------------------------------------
 
@@ -98,10 +95,6 @@ class ScaffoldClient(NoisyGradientClient):
         moved = mean - (control - own) * self.options.correction  # [SCAFFOLD, Alg. 1 line 12]
         return replace(super().release(update, state, noise), state=ControlState(moved))
 
-    @property
-    def priced_alike(self) -> bool:
-        return True
-
     # --- what it costs -----------------------------------------------------------------------------------
 
     def chosen_multiplier(self) -> float:
@@ -110,4 +103,4 @@ class ScaffoldClient(NoisyGradientClient):
             return super().chosen_multiplier()
         from fedpriv.privacy.calibration import round_multiplier  # loads the accountants
 
-        return round_multiplier(self.options.epsilon, self.options.claimed_delta, *self.round_costs())
+        return round_multiplier(self.options.epsilon, self.options.claimed_delta, *self.round_rho())

@@ -13,9 +13,13 @@ Where this departs from the print:
 Published and repaired are the same.
 """
 
+from dataclasses import replace
+
 from fedpriv.client.whole_gaussian import WholeGaussianClient
 from fedpriv.config.methods import SkellamOptions
 from fedpriv.privacy.binomial_grid import delta_share
+
+SHARES_DELTA = "a release's share of delta is claimed_delta divided by the number of releases in num_rounds"
 
 
 class SkellamClient(WholeGaussianClient):
@@ -23,9 +27,7 @@ class SkellamClient(WholeGaussianClient):
 
     options: SkellamOptions  # type: ignore[assignment]
     law = "skellam"
-
-    def bound_to_rounds(self) -> str | None:
-        return "a release's share of delta is claimed_delta divided by the number of releases in num_rounds"
+    traits = replace(WholeGaussianClient.traits, bound_to_rounds=SHARES_DELTA)
 
     @property
     def share(self) -> float:

@@ -17,6 +17,7 @@ class FedVF(FederatedStrategy):
     """
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        assert self.population.exchange is not None, "preparation.py gives it to every method whose clients keep layers"
-        heads = self.population.exchange(self.current.number).kept  # empty in the rounds without heads
+        travelling = self.population.travelling
+        assert travelling is not None, "preparation.py gives it to every method whose clients keep layers"
+        heads = travelling(self.current.number).absolute  # empty in the rounds without heads
         return self.move(theta, self.mean(theta.size, replies), whole=heads)

@@ -137,15 +137,15 @@ def prepare(overrides: tuple[str, ...]) -> Method:
     worker = adopt(config, Worker(config))
     client = worker.client(0, store=None)  # type: ignore[arg-type]
     layout = worker.model.layout
-    down = client.exchange(layout, 1).down
-    method = Method(config, worker, client.numbers_down(down.stop - down.start))
+    down = client.layers(layout, 1).down
+    method = Method(config, worker, client.traits.vectors_down * (down.stop - down.start))
     if config.strategy.secure_sum == "protocol":
         return prepare_sum(method)
     blocks = len(layout.blocks)
     sound: dict[str, Any] = {CENTRES: [0.0] * blocks, RADII: [0.5] * blocks, MEMBERS: [0, 1], KEY_ATTEMPT: 0}
     sound |= {PUBLIC_KEYS: PEERS[:1]}
     context = method.context(None)
-    for exchange in client.traits.exchanges:
+    for exchange in type(client).traits.exchanges:
         if exchange == SEEDS and config.strategy.options.group_size == 2:
             continue
         arrays = pack_vector(np.zeros(method.size, np.float32)) if exchange == client.traits.trains_in else None

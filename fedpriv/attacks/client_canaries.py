@@ -129,7 +129,7 @@ def _run_with_clients(config: Config, seed: int, run: int) -> tuple[NDArray[np.b
         words = f"the server observes its canaries, this run's observer is {client.threat.observer}: mechanism"
         raise OptionError("level", "training", words)
     layout = Worker(config).model.layout
-    up = client.exchange(layout, 1).up
+    up = client.layers(layout, 1).up
     size = up.stop - up.start
     if config.num_clients * layout.num_parameters > MOST_NUMBERS:
         words = f"a canary for each of {config.num_clients:,} clients does not fit into memory; audit fewer of them"

@@ -96,7 +96,7 @@ def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, par
     found = audit(sample, trials=trials, seed=seed, **settings)  # type: ignore[arg-type]
     # What a client sends towards a secure sum is seen here without it.
     threat = CLIENT_TO_SERVER if _in_sum(client) else client.threat
-    verified = compose_events(client.planned_against(threat, participations), config.privacy.delta).epsilon
+    verified = compose_events(client.planned_events(participations, threat), config.privacy.delta).epsilon
     return FitAudit("one release" if participations == 1 else f"{participations} releases", found, verified)
 
 
@@ -163,12 +163,12 @@ class _Participations:
 
     def _transcript(self, world: bool | int, attempt: int) -> list[NDArray[np.float64]]:
         client = self.workers[int(world)].client(0, _Memory())
-        beside = client.numbers_down(self.theta.size) - self.theta.size
+        beside = (client.traits.vectors_down - 1) * self.theta.size
         down = np.pad(self.theta, (0, beside))  # what else the server sends is zero, as before the first round
         seen = []
         for server_round in self.rounds:
             sent: list[NDArray[np.float64]] = []
-            for exchange in client.traits.exchanges:
+            for exchange in type(client).traits.exchanges:
                 call: dict[str, Any] = {ROUND: server_round, ATTEMPT: attempt}
                 if exchange != TRAIN:
                     call[EXCHANGE] = exchange
@@ -195,7 +195,7 @@ def _numbers(client: Client, array: NDArray[Any]) -> NDArray[np.float64]:
     grid = getattr(client, "grid", None)
     if isinstance(grid, BinomialGrid):
         assert client.site is not None
-        signs = public_signs(client.site.seed, client.round, grid.padded)  # type: ignore[attr-defined]
+        signs = public_signs(client.site.seed, client.round, grid.padded)
         return np.asarray(grid.decode(array, torch.from_numpy(signs)), np.float64)
     return array.astype(np.float64)
 

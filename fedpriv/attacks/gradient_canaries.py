@@ -88,7 +88,7 @@ class GradientCanaryWorker(Worker):
 
     def __init__(self, config: Config, seed: int, run: int) -> None:
         super().__init__(config)
-        up = make_client(config).exchange(self.model.layout, 1).up
+        up = make_client(config).layers(self.model.layout, 1).up
         size = up.stop - up.start
         each = min(MOST_PER_CLIENT, int(example_counts(config).min()) // 2, size // 2)
         if each < 1:
@@ -151,7 +151,7 @@ class DiracGrid(InProcessGrid):
         self.worker, client = worker, make_client(config)
         assert isinstance(client, ExampleLevelClient)
         self.sigma, self.steps = max(client.noise_multiplier, 1e-3), client.local_steps
-        self.start = client.exchange(worker.model.layout, 1).up.start
+        self.start = client.layers(worker.model.layout, 1).up.start
         self.rates = np.minimum(1.0, config.local.batch_size / example_counts(config))
         self.scores = np.zeros((config.num_clients, len(worker.canaries[0].positions)))
 

@@ -75,7 +75,7 @@ def less_later(config: Config, rounds: int) -> list[str]:
     For noise that is added, by a method without state or with an optimizer's alone, and a clip norm that stays.
     """
     kind, fixed = client_class(config), getattr(config.strategy.options, "clipping", "fixed") == "fixed"
-    if rounds < 2 or not fixed or not (kind.State is None or issubclass(kind, ExampleLevelClient)):
+    if rounds < 2 or not fixed or not (kind.traits.State is None or issubclass(kind, ExampleLevelClient)):
         return []
     heard = listen(config, BROKEN, 0, BROKEN, flat=True, rounds=rounds, plain=True)
     spent = [booked_distance(heard, place + 1) for place in range(len(heard.releases()))]

@@ -122,7 +122,7 @@ class _Ear(InProcessGrid):
     def __init__(self, config: Config, app: Any, heard: Heard, decode: Callable[..., Any] | None, hides: bool) -> None:
         super().__init__(config, app)
         self.heard, self.decode, self.hides = heard, decode, hides
-        self.statistic_names = set(make_client(config).statistic_names)
+        self.statistic_names = set(make_client(config).statistics.names)
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
         found: list[dict[str, Floats]] = []
@@ -231,7 +231,7 @@ def shared_noise(heard: Heard) -> list[str]:
         if together.max(initial=0.0) > MOST_CORRELATION:
             one, two = np.unravel_index(together.argmax(), together.shape)
             found.append(f"round {place + 1}: clients {heard.clients[one]} and {heard.clients[two]} share their noise")
-    if client_class(heard.config).State is None:
+    if client_class(heard.config).traits.State is None:
         for late in range(len(noises)):
             for early in range(late):
                 if abs((noises[early] * noises[late]).sum(1).mean()) > MOST_CORRELATION:

@@ -110,7 +110,7 @@ def planned_looks(
         affordable = min(trials, int(part / (2 * numbers)))
         if affordable >= FEWEST_TRIALS:
             found.append(Look(pair, own, affordable))
-    if client.alike_at_any_dimension and not any(look.trials == trials for look in found):
+    if client.traits.alike_at_any_dimension and not any(look.trials == trials for look in found):
         found.extend(Look(pair, DIMENSION, trials) for pair in pairs)
     return found or [Look(pair, own, FEWEST_TRIALS) for pair in pairs]
 
@@ -369,7 +369,7 @@ def audit_config(
 
 def release_size(config: Config, client: Client) -> int:
     """How many numbers of a model are up for release in a round: the dimension of the run's own mechanism."""
-    up = client.exchange(Worker(config).model.layout, 1).up
+    up = client.layers(Worker(config).model.layout, 1).up
     return up.stop - up.start
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedpriv.client.contract import Charge, Statistics
 from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
 from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE, push, window_change
@@ -55,15 +56,16 @@ class ClipStatistic:
         """The price of one participation's statistic, the same whatever the data and C are."""
         return []
 
+    def beside(self, *threats: Threat) -> Statistics:
+        """Its names, and what it costs under these threats: a statistic that has no bound is sent as it is."""
+        events = [event for threat in threats for event in self.events(threat)]
+        return Statistics(self.names, tuple(Charge(event, exact=isinstance(event, NoBound)) for event in events))
+
     def events_in_sum(self, noises: int) -> list[Event]:
         """The price against an observer of a round's sum, with so many noises that it does not know: one by one, unless
         the rule needs nothing but the sum.
         """
         return self.events(SECURE_SUM)
-
-    def exact_leak(self) -> str | None:
-        """Reason this statistic leaks exact data, or None."""
-        return None
 
     def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
         """(name, length in world 0, length in world 1), in units of C, that move the statistic most."""
@@ -97,9 +99,6 @@ class NoisyBit(ClipStatistic):
     def events_in_sum(self, noises: int) -> list[Event]:
         return [Gaussian(threat=SECURE_SUM, multiplier=self.noise).in_sum(noises)]
 
-    def exact_leak(self) -> str | None:
-        return "count_noise=0: whether the update was clipped is sent as it is" if self.noise == 0 else None
-
     def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
         return [("opposite updates, one within C and one beyond", 1 - ROUNDING, -3.0)]
 
@@ -124,9 +123,6 @@ class NoisyNorm(ClipStatistic):
 
     def events(self, threat: Threat) -> list[Event]:
         return [Gaussian(threat=threat, multiplier=self.noise)]
-
-    def exact_leak(self) -> str | None:
-        return "norm_noise=0: the norm of the update is sent as it is" if self.noise == 0 else None
 
     def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
         longest = self.norm_bound / clip_norm
@@ -156,9 +152,6 @@ class ExactChange(ClipStatistic):
     def events(self, threat: Threat) -> list[Event]:
         return [NoBound(threat=threat, reason=EXACT_CHANGE)]
 
-    def exact_leak(self) -> str | None:
-        return EXACT_CHANGE
-
 
 class ExactNorm(ClipStatistic):
     """The norm as it is: what published ADP-FL needs beside any rule, to divide a round's budget."""
@@ -170,9 +163,6 @@ class ExactNorm(ClipStatistic):
 
     def events(self, threat: Threat) -> list[Event]:
         return [NoBound(threat=threat, reason=EXACT_NORM)]
-
-    def exact_leak(self) -> str | None:
-        return EXACT_NORM
 
 
 class Together(ClipStatistic):
@@ -197,9 +187,6 @@ class Together(ClipStatistic):
 
     def events_in_sum(self, noises: int) -> list[Event]:
         return [event for part in self.parts for event in part.events_in_sum(noises)]
-
-    def exact_leak(self) -> str | None:
-        return next((leak for part in self.parts if (leak := part.exact_leak()) is not None), None)
 
     def pairs(self, clip_norm: float) -> Sequence[tuple[str, float, float]]:
         return [pair for part in self.parts for pair in part.pairs(clip_norm)]

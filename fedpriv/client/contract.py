@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedpriv.client.memory import MemoryStore, state_to_tensors
+from fedpriv.client.memory import MemoryStore, Waiting, state_to_tensors
 from fedpriv.common.errors import FedprivError
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout
@@ -59,12 +59,43 @@ class Charge:
     """What one release costs.
 
     event: the bound fixed before the run. realised: what this release really cost, where it is something else.
-    adaptive: the event's parameter was chosen from earlier outputs (a guarantee only under a filter).
+    adaptive: the event's parameter was chosen from earlier outputs, so that only a filter can bound the total: the
+    reason in words, for a plan. exact: of a `NoBound`, whether the release shows a function of the data as it is.
     """
 
     event: Event
     realised: Event | None = None
-    adaptive: bool = False
+    adaptive: str = ""
+    exact: bool = False
+
+
+class _Later:
+    def __repr__(self) -> str:
+        return "LATER"
+
+
+#: In a plan, the state before any participation but the first: whatever it will be.
+LATER: Any = _Later()
+
+
+@dataclass(frozen=True)
+class LocalRule:
+    """What a method adds to local training.
+
+    proximal_mu: weight of mu/2 ||w - w^t||^2. drift: added to every gradient: [..., d], or [d] for all clients; None:
+    nothing.
+    """
+
+    proximal_mu: float = 0.0
+    drift: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Numbers that leave beside every release: their names, in order, and what they cost together."""
+
+    names: tuple[str, ...] = ()
+    charges: tuple[Charge, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +103,8 @@ class Release:
     """What leaves the client (value [..., d], and numbers [...] beside it by name), the state it keeps, and figures
     for the experimenter.
 
-    local: the client's own model [d] after training, which stays with it; None where a release has none.
+    local: the client's own model [d] after training, which stays with it; None where a release has none. waiting: what
+    further exchanges of the round need of it.
     """
 
     value: Tensor
@@ -80,6 +112,7 @@ class Release:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     statistics: dict[str, Tensor] = field(default_factory=dict)
     local: Tensor | None = None
+    waiting: Waiting | None = None
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ n_j -> num_examples, eta -> local.lr, s_b -> count_noise, eta_C -> clip_lr.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,12 +71,12 @@ class ExampleLevelClient(Client):
     """
 
     options: ExampleLevelOptions
-    traits: ClassVar[Traits] = Traits(needs_facts=True, clips_examples=True)
-    threat: ClassVar[Threat] = EXAMPLE_TO_SERVER
-    State = TrainingState
+    traits = Traits(TrainingState, needs_facts=True, clips_examples=True)
+    threat = EXAMPLE_TO_SERVER
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
+        self.sigma = self.noise_multiplier  # of this participation
         if self.options.clipping == "median" and self.variant != "published":
             raise OptionError("strategy.client.clipping", "median", "privacy.variant=published only; use adaptive")
 
@@ -153,8 +153,7 @@ class ExampleLevelClient(Client):
         self, theta: Tensor, state: TrainingState | None, request: Request
     ) -> Generator[Clipping, ClippedSum, Release]:
         """``local_steps`` noisy steps from theta; the release is theta_local - theta."""
-        site = self._site()
-        sigma = self.sigma(request)
+        site, sigma = self._site(), self.sigma
         rng, noise = self.batches(request), self.noise(request, "steps")
         state = state or self.fresh_state(theta)
         update, losses, norms, drawn = torch.zeros_like(theta), 0.0, 0.0, 0
@@ -179,18 +178,18 @@ class ExampleLevelClient(Client):
         }
         return Release(update, state, figures, local=theta + update)
 
-    def sigma(self, request: Request) -> float:
-        """The round's sigma_t as the server announces it (its own sigma_0 where it announces none).
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
+        """Takes the round's sigma_t as the server announces it (its own sigma_0 where it announces none).
 
         Raises `UnsafeNoise` for anything that is no finite number or below what this client's guarantee counts on.
         """
         announced = request.options.get(SIGMA, self.noise_multiplier)
-        least = self.smallest_sigma(request.round)
+        least = self.smallest_sigma(self.round)
         if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
             raise UnsafeNoise(f"the server announces noise {shown(announced)}")
         if announced < 0 or announced < least * (1 - 1e-9):
             raise UnsafeNoise(f"the server announces noise {announced:g}, this client releases with at least {least:g}")
-        return float(announced)
+        self.sigma = float(announced)
 
     # --- what it costs (unit example, add-or-remove-one, observer server) --------------------------------
 
@@ -198,7 +197,7 @@ class ExampleLevelClient(Client):
         """The smallest noise that the guarantee counts on in this round, public before the run."""
         return self.noise_multiplier
 
-    def price_of(self, sigma: float) -> Event:
+    def event(self, sigma: float) -> Event:
         """``local_steps`` steps at this sigma."""
         if self.options.clipping == "median":
             return NoBound(threat=self.threat, reason=RAW_MEDIAN, count=self.local_steps)
@@ -209,33 +208,14 @@ class ExampleLevelClient(Client):
             threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling_rate, count=self.local_steps
         )
 
-    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
-        bound, spent = self.price_of(self.smallest_sigma(request.round)), self.price_of(self.sigma(request))
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        bound, spent = self.event(self.smallest_sigma(self.round)), self.event(self.sigma)
         return (Charge(bound, None if spent == bound else spent),)
-
-    @property
-    def priced_alike(self) -> bool:
-        """The round's sigma is the server's."""
-        return True
-
-    def planned_events(self, participations: int) -> list[Event]:
-        """The guarantee of the last ``participations`` rounds: where noise can decay, the costliest ones."""
-        last = self.facts.num_rounds
-        rounds = range(max(1, last - participations + 1), max(participations, last) + 1)
-        return [self.price_of(self.smallest_sigma(server_round)) for server_round in rounds]
-
-    def budget_plan(self) -> list[Event]:
-        return self.planned_events(self.facts.num_rounds)
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         return claimed.dpfl_agn(self.noise_multiplier, self.sampling_rate, participations * self.local_steps, delta)
 
     # --- what the auditor tries --------------------------------------------------------------------------
-
-    def exact_leak(self) -> str | None:
-        return (
-            "noise_multiplier=0: the clipped gradients are released as they are" if not self.noise_multiplier else None
-        )
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """A data set with and without one example whose gradient is longer than Theta, beside examples whose gradients

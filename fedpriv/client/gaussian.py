@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.client.base import Client
 from fedpriv.client.clip_statistics import ClipStatistic, Measured, clip_statistic
-from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, UnsafeClipNorm
+from fedpriv.client.contract import Neighbours, Release, RunFacts, Statistics, UnsafeClipNorm
 from fedpriv.client.memory import WithNorms
 from fedpriv.common.messages import CLIP_NORM, Request, shown
 from fedpriv.config.methods import ClippingOptions
@@ -33,8 +34,8 @@ class GaussianClient(Client):
 
     A method says what it releases at the C of this participation (`perturb`) and what that costs (`charges`). How C
     moves is the server's rule (`fedpriv.server.clip_rules`); here is the client's side of it: the announced C is
-    checked and taken, and the rule's statistic leaves beside the release, with
-    its own price. Noise is at least noise_multiplier * C, so C changes no event of the release.
+    checked and taken, and the rule's statistic leaves beside the release, with its own charges. Noise is at least
+    noise_multiplier * C, so C changes no event of the release.
     """
 
     options: ClippingOptions
@@ -60,12 +61,12 @@ class GaussianClient(Client):
         return clip_statistic(self.options, self.variant, self.noise_multiplier, self.reports_norm)
 
     @property
-    def statistic_names(self) -> tuple[str, ...]:
-        return self.statistic.names
+    def statistics(self) -> Statistics:
+        return self.statistic.beside(self.threat)
 
     # --- the round's C -----------------------------------------------------------------------------------
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """Takes the announced C^t. Raises `UnsafeClipNorm` for anything outside the public bounds."""
         announced = request.options.get(CLIP_NORM, self.first_clip_norm)
         if isinstance(announced, bool) or not isinstance(announced, int | float) or not math.isfinite(announced):
@@ -97,13 +98,6 @@ class GaussianClient(Client):
             return Measured({})
         return self.statistic.measure(l2_norm(update), self.clip_norm, norms, noise)
 
-    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
-        return (*self.charges(split_state(state)[0]), *self.statistic_charges())
-
-    def statistic_charges(self) -> tuple[Charge, ...]:
-        """What the statistics of one participation cost, whatever the data and C are."""
-        return tuple(Charge(event) for event in self.statistic.events(self.threat))
-
     def remarks(self) -> tuple[str, ...]:
         if self.statistic.in_words is None:
             return ()
@@ -113,14 +107,6 @@ class GaussianClient(Client):
         )
 
     # --- what the auditor tries --------------------------------------------------------------------------
-
-    def exact_leak(self) -> str | None:
-        if self.noise_multiplier == 0:
-            return "noise_multiplier=0: the clipped update is sent as it is"
-        return self.statistic.exact_leak()
-
-    def keeps_answer(self) -> bool:
-        return self.noise_multiplier > 0 or bool(self.statistic.noise)
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """Besides the pair that moves the update most, those that move the statistic most."""

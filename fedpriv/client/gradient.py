@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Release, Trained
 from fedpriv.client.method import Traits
-from fedpriv.common.messages import Request
 from fedpriv.config.gradient_methods import GradientOptions
 from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
@@ -47,9 +46,8 @@ class GradientClient(Client):
     """
 
     options: GradientOptions
-    traits: ClassVar[Traits] = Traits(needs_facts=True)
-    #: Of this participation: its round, and the loss of its training.
-    round: int = 1
+    traits = Traits(needs_facts=True, releases_gradient=True)
+    #: Of this participation's training.
     loss: Tensor = torch.zeros((), dtype=torch.float64)
 
     # --- the noise's level ---------------------------------------------------------------------------------
@@ -78,7 +76,7 @@ class GradientClient(Client):
             return printed_multiplier(self.noise_epsilon, self.sensitivity_of())
         from fedpriv.privacy.calibration import round_multiplier  # loads the accountants
 
-        return round_multiplier(self.options.epsilon, self.options.claimed_delta, *self.round_costs())
+        return round_multiplier(self.options.epsilon, self.options.claimed_delta, *self.round_rho())
 
     @property
     def noise_epsilon(self) -> float:
@@ -91,14 +89,11 @@ class GradientClient(Client):
             return self.options.epsilon
         return printed_epsilon(self.noise_multiplier, self.sensitivity_of())
 
-    def round_costs(self) -> tuple[float, float]:
+    def round_rho(self) -> tuple[float, float]:
         """Repaired: (rho of the Gaussian parts, rho of the others) of one round at multiplier 1."""
         return 2.0, 0.0  # (2C)^2 / (2 C^2)
 
     # --- the release ---------------------------------------------------------------------------------------
-
-    def prepare(self, request: Request) -> None:
-        self.round = max(1, request.round)
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         """What is up for release is g = sum of the gradients of the local steps [..., d]."""
@@ -120,9 +115,6 @@ class GradientClient(Client):
         """Coordinates of g' [...] plus N(0, sigma^2 C^2)."""
         return add_normal(values, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
 
-    def as_update(self, sent: Tensor, lr: float) -> Tensor:
-        return sent * -lr
-
     # --- what it costs -------------------------------------------------------------------------------------
 
     def gaussian(self) -> Gaussian:
@@ -131,12 +123,6 @@ class GradientClient(Client):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         return (Charge(self.gaussian()),)
-
-    def exact_leak(self) -> str | None:
-        return "noise_multiplier=0: the clipped gradient is sent as it is" if self.noise_multiplier == 0 else None
-
-    def keeps_answer(self) -> bool:
-        return True
 
     def remarks(self) -> tuple[str, ...]:
         """The printed claim's delta, and what its noise costs at a delta that means something."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 from torch import Tensor
 
 from fedpriv.client.contract import BudgetSpent, Charge, Figure, Release, RunFacts, Site, Trained
-from fedpriv.client.memory import ClientMemory, Waiting, tensors_to_state
+from fedpriv.client.memory import ClientMemory, Waiting, WithNorms, tensors_to_state
 from fedpriv.client.method import Method
-from fedpriv.common.messages import TRAIN, Outgoing, Request
+from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.mechanisms.per_example import ClippedSum
 from fedpriv.privacy.events import Entry
-from fedpriv.training.flat_model import Exchange
+from fedpriv.training.flat_model import Layers
 from fedpriv.training.sequential import Clipping
 
 
@@ -29,13 +30,15 @@ class Half(Method):
     inside local training), `further` (exchanges without a release).
     """
 
-    #: Purpose of the noise key of this participation.
-    purpose: str = "release"
-
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
         self.site = run.site
+        #: Whether this exchange is for statistics of an update whose release follows.
+        self.measuring = False
+        #: What was told in the round's first exchange, where there are two.
+        self.reported: Mapping[str, Tensor] = MappingProxyType({})
 
+    @final
     def figures(self, clipped: Tensor, noise: Tensor, **others: Figure) -> dict[str, Figure]:
         """Diagnostics of a release [..., d] at a site; empty for an auditor's trials, where nobody reads them."""
         if self.site is None and clipped.ndim > 1:
@@ -47,10 +50,6 @@ class Half(Method):
     def further(self, request: Request) -> Outgoing:
         """An exchange in which nobody trains or releases, such as keys."""
         raise ValueError(f"{type(self).__name__} has no exchange {request.exchange}")
-
-    def still_waiting(self) -> Waiting | None:
-        """What further exchanges of the round need after the release; written together with it."""
-        return None
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         """The release that comes of a training from ``theta`` [d], with the figures of both; of one client, or of
@@ -64,11 +63,37 @@ class Half(Method):
         """
         raise NotImplementedError
 
-    def recall(self, waiting: Waiting) -> Trained:
-        """What was trained in the round's first exchange, where there are two; takes what was reported there."""
-        raise NotImplementedError
-
     # --- parts of a participation --------------------------------------------------------------------------
+
+    @final
+    def begin(self, request: Request, down: Sequence[Tensor] = ()) -> None:
+        """A new exchange, which is prepared for. down: as of `prepare`."""
+        self.round, self.measuring, self.reported = max(1, request.round), request.exchange == STATISTICS, {}
+        self.prepare(request, down)
+
+    @property
+    @final
+    def purpose(self) -> str:
+        """Of this exchange's noise key."""
+        return STATISTICS if self.measuring else "release"
+
+    @final
+    def recall(self, waiting: Waiting) -> Trained:
+        """What was trained in the round's first exchange; takes what was reported there."""
+        self.reported = dict(zip(self.statistics.names, waiting.tensors["statistics"], strict=True))
+        return Trained(waiting.tensors["update"], None, waiting.figures)
+
+    @final
+    def due(self, state: Any) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
+        """(what is booked with this exchange, what will follow in the same round and must fit into the budget too:
+        statistics whose release could not follow would be spent for nothing).
+        """
+        own = state.method if isinstance(state, WithNorms) else state
+        if not self.books_itself:
+            return (), ()
+        if self.measuring:
+            return self.statistics.charges, self.charges(own)
+        return (self.charges(own) if self.traits.measures_first else self.all_charges(own)), ()
 
     @final
     def released(self, trained: Trained, release: Release) -> Release:
@@ -78,7 +103,7 @@ class Half(Method):
     @final
     def load_state(self, tensors: dict[str, Tensor] | None) -> Any:
         """The state of named tensors (`states.state_to_tensors`), or None before the first participation."""
-        return tensors_to_state(self.State, tensors)
+        return tensors_to_state(self.traits.State, tensors)
 
     @final
     def noise(self, request: Request, purpose: str, client: int | None = None) -> NoiseSource:
@@ -91,8 +116,8 @@ class Half(Method):
 
         return SecureNoise()
 
-    @final
     @property
+    @final
     def why_single(self) -> str | None:
         """Why clients of this method are computed one row after the other, in words; None where they are rows."""
         kind = type(self)
@@ -100,41 +125,39 @@ class Half(Method):
             return f"{kind.__name__} is not written for rows (in_rows)"
         if self.traits.clips_examples:
             return f"{kind.__name__} has noise in every step"
-        if self.exchanges != (TRAIN,):
+        if self.traits.exchanges != (TRAIN,):
             return f"{kind.__name__} has several exchanges in a round"
-        if self.traits.keeps_layers:
-            return f"{kind.__name__} keeps layers of its own"
-        return self.single_row
+        return f"{kind.__name__} keeps layers of its own" if self.traits.keeps_layers else None
 
     @final
-    def travelling(self, request: Request) -> Exchange | None:
+    def travelling(self, request: Request) -> Layers | None:
         """Which layers travel in this round; None where all do."""
         if not self.traits.keeps_layers:
             return None
         layout = self._site().layout
         assert layout is not None, "a client that keeps layers needs the model's layout"
-        return self.exchange(layout, request.round)
+        return self.layers(layout, request.round)
 
     @final
     def start_from(self, theta: Tensor, memory: ClientMemory, request: Request) -> Tensor:
         """The whole model [d] that a participation starts from: what came down, the client's own layers, and theta^0
         where it has trained none yet.
         """
-        exchange = self.travelling(request)
-        if exchange is None:
+        layers = self.travelling(request)
+        if layers is None:
             return theta
         initial = self._site().initial
         assert initial is not None, "a client that keeps layers needs the initial model"
         start = initial.clone()
         if memory.kept is not None:
-            start[exchange.kept] = memory.kept
-        if theta.shape != start[exchange.down].shape:
-            raise ValueError(f"{theta.numel()} parameters came down, expected {start[exchange.down].numel()}")
-        start[exchange.down] = theta
+            start[layers.kept] = memory.kept
+        if theta.shape != start[layers.down].shape:
+            raise ValueError(f"{theta.numel()} parameters came down, expected {start[layers.down].numel()}")
+        start[layers.down] = theta
         return start
 
-    @final
     @property
+    @final
     def tests_models(self) -> bool:
         """Whether anybody asks for a client's own model after training, other than the client."""
         return self._site().test is not None
@@ -149,7 +172,9 @@ class Half(Method):
     def entries(self, memory: ClientMemory, request: Request, charges: Sequence[Charge], client: int) -> list[Entry]:
         """The ledger's lines for these charges, after those of earlier releases."""
         return [
-            Entry(request.round, client, sequence, request.attempt, charge.event, charge.realised, charge.adaptive)
+            Entry(
+                request.round, client, sequence, request.attempt, charge.event, charge.realised, bool(charge.adaptive)
+            )
             for sequence, charge in enumerate(charges, memory.account.next_sequence)
         ]
 
@@ -168,7 +193,7 @@ class Half(Method):
         from fedpriv.privacy.composition import Budget, compose  # loads the accountants: only where a budget is kept
 
         own = [charge for charge in charges if charge.event.threat == self.threat]
-        plan = tuple(self.budget_plan())
+        plan = tuple(self.fixed_events())
         if plan and compose(plan, site.delta).epsilon <= site.max_epsilon:
             budget = Budget(site.max_epsilon, site.delta, plan=plan)
             bounds = [entry.event for entry in memory.account.entries() if entry.event.threat == self.threat]

@@ -15,11 +15,11 @@ from torch import Tensor
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
 from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import on_all_axes
-from fedpriv.client.secure_sum import SummedGaussians
+from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_decay import noisy_sum
-from fedpriv.privacy.events import Event, PoissonGaussian, Threat
+from fedpriv.privacy.events import PoissonGaussian, Threat
 
 TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
 
@@ -28,11 +28,12 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
     options: NoisyGradientOptions
+    traits = replace(GradientClient.traits, why_no_sum=ONE_NOISE)
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
         if self.form == "central":
-            self.threat = TO_OUTSIDERS  # type: ignore[misc]
+            self.threat, self.traits = TO_OUTSIDERS, replace(self.traits, why_no_sum="")
 
     @property
     def form(self) -> str:
@@ -62,27 +63,15 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
 
     # --- what it costs -------------------------------------------------------------------------------------
 
-    def round_event(self) -> PoissonGaussian:
-        """form=central: what outsiders learn of any client in one round, asked or not."""
-        return PoissonGaussian(threat=self.threat, multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
-
     def charges(self, state: Any) -> tuple[Charge, ...]:
-        """form=central: the server books its own release, for every client."""
+        """form=central: what outsiders learn of any client in one round, asked or not."""
         if self.form == "central":
-            return ()
+            sampled = PoissonGaussian(
+                threat=self.threat, multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate
+            )
+            return (Charge(sampled),)
         own = self.gaussian()
         return Charge(own), *self.summed(own)
-
-    def observed_rounds(self, participations: int) -> int:
-        return participations if self.form == "local" else self.facts.num_rounds
-
-    def planned_events(self, participations: int) -> list[Event]:
-        if self.form == "local":
-            return super().planned_events(participations)
-        return [replace(self.round_event(), count=participations)] if participations else []
-
-    def budget_plan(self) -> list[Event]:
-        return [] if self.form == "local" else self.planned_events(self.facts.num_rounds)
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 

@@ -6,24 +6,25 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Neighbours, Release, Trained, UnsafeNoise
+from fedpriv.client.contract import Charge, Neighbours, Release, Trained, UnsafeNoise
 from fedpriv.client.method import Method, Traits
 from fedpriv.common.messages import CENTRES, RADII, Request, shown
 from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.clipping import finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack
-from fedpriv.privacy.events import Event, Threat
-from fedpriv.training.flat_model import Exchange, Layout, per_layer
+from fedpriv.privacy.events import Event, NoBound, Threat
+from fedpriv.training.flat_model import Layers, Layout, per_layer
 
 #: Against the server together with the other members of a pair or group, whose shared bits it then knows.
 WITH_MEMBERS = Threat("client", "replace-one", "server+members")
+AT_AN_END = "epsilon=null: bits without noise for privacy, a value at an end of the interval is sent as it is"
 #: Largest centre and radius that is accepted; 1 / MOST: smallest radius. Neither leaves float32, where values are held.
 MOST = 1e30
 
@@ -37,7 +38,7 @@ class OneBitClient(Client):
     """
 
     options: OneBitOptions
-    traits: ClassVar[Traits] = Traits(needs_facts=True, canary_everywhere=True)
+    traits = Traits(needs_facts=True, canary_everywhere=True)
     #: The announced interval of each named block, of this participation.
     centres: Sequence[float] = ()
     radii: Sequence[float] = ()
@@ -56,13 +57,13 @@ class OneBitClient(Client):
     def radius(self) -> Any:
         return self.options.radius
 
-    def exchange(self, layout: Layout, server_round: int) -> Exchange:
+    def layers(self, layout: Layout, server_round: int) -> Layers:
         per_layer(self.radius, len(layout.blocks))  # refused before the run
-        return super().exchange(layout, server_round)
+        return super().layers(layout, server_round)
 
     # --- the release -------------------------------------------------------------------------------------
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """Takes the layers' centres and radii. No announcement can weaken the guarantee: values are clamped.
 
         Raises `UnsafeNoise` for what is no interval.
@@ -135,21 +136,16 @@ class OneBitClient(Client):
         from fedpriv.privacy.calibration import calibrate  # loads the accountants
 
         def events(noise: float) -> list[Event]:
-            method = make(epsilon=1 / noise)
-            return method.planned_against(threat or method.threat, participations)
+            return make(epsilon=1 / noise).planned_events(participations, threat)
 
         return {"epsilon": 1 / calibrate(events, target, delta).noise_multiplier}
 
     def release_bytes(self, size: int, server_round: int = 1) -> int:
         return -(-size // 8)
 
-    def exact_leak(self) -> str | None:
-        if math.isfinite(self.epsilon):
-            return None
-        return "epsilon=null: bits without noise for privacy, a value at an end of the interval is sent as it is"
-
-    def keeps_answer(self) -> bool:
-        return True
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """At epsilon = infinity; a method with noise says what that costs."""
+        return (Charge(NoBound(threat=self.threat, reason=AT_AN_END), exact=True),)
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         return [Neighbours("all values at opposite ends", (1.0,) * participations, (-1.0,) * participations)]

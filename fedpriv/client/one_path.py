@@ -20,7 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import BudgetSpent, Charge, Release, Row, Trained, form_of_state, rows_of, stacked
+from fedpriv.client.contract import (
+    LATER,
+    BudgetSpent,
+    Charge,
+    Release,
+    Row,
+    Trained,
+    form_of_state,
+    rows_of,
+    stacked,
+)
 from fedpriv.client.half import Half
 from fedpriv.client.memory import (
     Answer,
@@ -152,7 +162,7 @@ class Participation:
         for one in asked:
             try:
                 memory = read_memory(one.store)
-                if (known := answered_before(memory, one.request, self.kind.measures_first)) is not None:
+                if (known := answered_before(memory, one.request, self.kind.traits.measures_first)) is not None:
                     found.replies[one.client] = self._told(self.kind, one, *known)
                     continue
             except StaleRequest as stale:
@@ -173,7 +183,7 @@ class Participation:
 
     def _form(self, one: Asked, memory: ClientMemory) -> Any:
         """What the rows of one computation have in common."""
-        return (*self._asked(one), *form_of_state(self.kind.State, memory.state))
+        return (*self._asked(one), *form_of_state(self.kind.traits.State, memory.state))
 
     def _asked(self, one: Asked) -> tuple[Any, ...]:
         """All that clients of one method may be told that is not the same."""
@@ -205,7 +215,7 @@ class Participation:
         memories = [memory for _, memory in stayed]
         states = [memory.state for memory in memories]
         rows = not self.apart
-        state = method.load_state(stacked(method.State, states) if rows else states[0])
+        state = method.load_state(stacked(method.traits.State, states) if rows else states[0])
         return _Group(
             method, [one for one, _ in stayed], memories, [charges for _, charges in admitted], rows, state, theta
         )
@@ -216,29 +226,26 @@ class Participation:
         """(the method after it took the request, the whole model [d] that training starts from)."""
         method = self.make([one for one, _ in members])
         one, memory = members[0]
-        method.prepare(one.request)
-        if received is None:
-            return method, torch.zeros(0)
-        return method, method.start_from(method.opened(torch.tensor(received)), memory, one.request)
+        down = () if received is None else torch.tensor(received).chunk(method.traits.vectors_down)
+        method.begin(one.request, down)
+        return method, method.start_from(down[0], memory, one.request) if down else torch.zeros(0)
 
     def _prices(
         self, method: Half, members: Sequence[tuple[Asked, ClientMemory]]
     ) -> list[tuple[tuple[Charge, ...], tuple[Charge, ...]]]:
         """(what is booked with this exchange, what will follow in the round) of each client."""
 
-        def price(one: Asked, memory: ClientMemory) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
-            if method.measures_first and memory.waiting is not None:
-                method.recall(memory.waiting)
-            return method.due(method.load_state(memory.state), one.request)
-
-        one, memory = members[0]
-        if memory.state is not None and not method.priced_alike:
-            return [price(one, memory) for one, memory in members]
-        if not self.alike:
-            return [price(one, memory)] * len(members)
-        asked = (*self._asked(one), memory.state is None)
-        if asked != self._priced[0]:
-            self._priced = asked, price(one, memory)
+        one, first = members[0]
+        if method.traits.measures_first and not method.measuring and first.waiting is not None:
+            method.recall(first.waiting)
+        asked = (*self._asked(one), first.state is None)
+        if not self.alike or asked != self._priced[0]:
+            if first.state is not None and any(charge.adaptive for charge in method.all_charges(LATER)):
+                return [method.due(method.load_state(memory.state)) for _, memory in members]
+            price = method.due(method.load_state(first.state))
+            if not self.alike:
+                return [price] * len(members)
+            self._priced = asked, price
         return [self._priced[1]] * len(members)
 
     # --- the work --------------------------------------------------------------------------------------------
@@ -256,15 +263,15 @@ class Participation:
 
     def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
         """(updates [rows, d], losses [rows]) of every group; those that train in the same form are one batch."""
-        drifts = [group.method.drift(group.state) for group in groups]
-        forms = [(group.method.proximal_mu, drift is None) for group, drift in zip(groups, drifts, strict=True)]
+        rules = [group.method.local(group.state) for group in groups]
+        forms = [(rule.proximal_mu, rule.drift is None) for rule in rules]
         found: dict[int, tuple[Tensor, Tensor]] = {}
         for form in dict.fromkeys(forms):
             chosen = [number for number, own in enumerate(forms) if own == form]
             some = [groups[number] for number in chosen]
             asked = [(group, one) for group in some for one in group.members]
             rngs = [group.method.batches(one.request, one.client) for group, one in asked]
-            pulls = [_each(group, drifts[number]) for number, group in zip(chosen, some, strict=True) if not form[1]]
+            pulls = [] if form[1] else [_each(groups[number], rules[number].drift) for number in chosen]
             updates, losses = self.train(
                 [one.client for _, one in asked], rngs, _starts(some), form[0], torch.cat(pulls) if pulls else None
             )
@@ -278,15 +285,15 @@ class Participation:
         method, updates = group.method, finite_or_zero(updates)
         if not group.rows:
             updates, losses = updates[0], losses[0]
-        exchange = method.travelling(group.request)
-        sent = updates if exchange is None else method.outgoing(group.theta, updates, exchange)
-        norms = l2_norm(updates if exchange is None else updates[exchange.up])
-        local = group.theta + updates if exchange is not None or method.tests_models else None
+        layers = method.travelling(group.request)
+        sent = updates if layers is None else layers.sent(group.theta, updates)
+        norms = l2_norm(updates if layers is None else updates[layers.up])
+        local = group.theta + updates if layers is not None or method.tests_models else None
         trained = Trained(sent, local, {"train_loss": losses, "update_norm": norms})
         sources = [method.noise(one.request, method.purpose, one.client) for one in group.members]
         noise = CohortNoise(sources) if group.rows else sources[0]
         release = method.releasing(group.theta, trained, group.state, noise)
-        return rows_of(release, len(group.members), method.statistic_names) if group.rows else [_alone(release)]
+        return rows_of(release, len(group.members), method.statistics.names) if group.rows else [_alone(release)]
 
     @staticmethod
     def _after_statistics(group: _Group) -> Release:
@@ -325,25 +332,25 @@ class Participation:
         method, one, memory, release = group.method, group.members[number], group.memories[number], row.release
         request, trains = one.request, one.request.exchange == method.traits.trains_in
         measures = request.exchange == STATISTICS
-        names = method.statistic_names if measures or not method.measures_first else ()
+        names = method.statistics.names if measures or not method.traits.measures_first else ()
         told = [release.statistics[name].double() for name in names]
         statistics = torch.stack(told) if told else torch.zeros(0, dtype=torch.float64) if measures else None
         figures = {name: float(value) for name, value in release.figures.items()}
         kept = memory.kept
         if trains:
             figures |= method.tested(release.local, one.client)
-            exchange = method.travelling(request)
-            assert exchange is None or release.local is not None, "`releasing` keeps the local model"
-            kept = None if exchange is None else release.local[exchange.kept].clone()  # type: ignore[index]
-        answer, waiting = memory.answer, method.still_waiting()
+            layers = method.travelling(request)
+            assert layers is None or release.local is not None, "`releasing` keeps the local model"
+            kept = None if layers is None else release.local[layers.kept].clone()  # type: ignore[index]
+        answer, waiting, charges = memory.answer, release.waiting, group.charges[number]
         if measures:
             left = {"update": release.value, "statistics": statistics}
             waiting = Waiting(request.round, request.attempt, left, figures)  # type: ignore[arg-type]
         else:  # a release without noise has no noise key to protect: nothing is kept of it
-            keeps = method.measures_first or method.keeps_answer()
+            keeps = method.keeps_answer(charges) or waiting is not None
             value = release.value.clone() if group.rows else release.value
             answer = Answer(request.round, request.attempt, value, statistics) if keeps else None
-        entries = method.entries(memory, request, group.charges[number], one.client)
+        entries = method.entries(memory, request, charges, one.client)
         one.store.keep(memory.after(row.state, entries, answer, kept, waiting))
         if measures:
             return self._told(method, one, None, statistics)
@@ -358,7 +365,7 @@ class Participation:
         figures: Mapping[str, float] | None = None,
     ) -> Outgoing:
         beside = [] if statistics is None else statistics.tolist()
-        named = dict(zip(method.statistic_names, beside, strict=True)) if beside else {}
+        named = dict(zip(method.statistics.names, beside, strict=True)) if beside else {}
         value = None if release is None else release.numpy()
         return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
 

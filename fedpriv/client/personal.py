@@ -7,28 +7,27 @@ rest starts at the common initial model, is trained with every participation, an
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 from fedpriv.client.base import Client
 from fedpriv.client.method import Traits
 from fedpriv.config.methods import PersonalOptions
-from fedpriv.training.flat_model import Exchange, Layout
+from fedpriv.training.flat_model import Layers, Layout
 
 
 class PersonalClient(Client):
     """Releases the update of the shared layers as it is (no privacy)."""
 
-    traits: ClassVar[Traits] = Traits(keeps_layers=True)
+    traits = Traits(keeps_layers=True)
 
     @abstractmethod
     def shared(self, layout: Layout) -> slice:
         """The blocks that travel: the first or the last ones. Raises `OptionError` where none would be left."""
 
-    def exchange(self, layout: Layout, server_round: int) -> Exchange:
+    def layers(self, layout: Layout, server_round: int) -> Layers:
         """The shared blocks down and up in every round; all others are kept."""
         shared, size = self.shared(layout), layout.num_parameters
         kept = slice(shared.stop, size) if shared.start == 0 else slice(0, shared.start)
-        return Exchange(shared, shared, kept)
+        return Layers(shared, shared, kept, shared)
 
 
 class LastBlocksStay(PersonalClient):

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from fedpriv.client.contract import Charge
 from fedpriv.config.sum_methods import WeighedSumOptions
-from fedpriv.privacy.events import SECURE_SUM, Gaussian
+from fedpriv.privacy.events import Gaussian
 
 ONE_NOISE = (
     "the observer of a sum with a single unknown noise is told as much as the server; strategy.server.min_replies says "
@@ -18,7 +18,7 @@ ONE_NOISE = (
 class SummedGaussians:
     """Of a client that is also accounted for against whoever sees only a round's sum (`Gaussian.in_sum`): the sum of
     ``min_replies`` releases at least (the server throws smaller sums away), of which ``colluders`` clients' noise is
-    known to the observer.
+    known to the observer. Its class has the trait ``why_no_sum``, for sums with a single unknown noise.
     """
 
     options: WeighedSumOptions
@@ -30,9 +30,6 @@ class SummedGaussians:
         """
         options = self.options
         return max(1, options.min_replies - options.colluders) if options.weighting == "uniform" else 1
-
-    def why_no_account(self, observer: str) -> str:
-        return ONE_NOISE if observer == SECURE_SUM.observer and self.noises == 1 else ""
 
     def summed(self, *own: Gaussian) -> tuple[Charge, ...]:
         """What releases cost against an observer of sums; nothing where it would see one noise only, as the server."""

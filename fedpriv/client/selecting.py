@@ -50,15 +50,24 @@ class SelectingClient(GradientClient):
     def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         """Published: bool [..., d]."""
 
-    @property
-    def single_row(self) -> str | None:
-        return (
-            "how many coordinates are perturbed differs from client to client" if self.variant == "published" else None
-        )
+    def leak(self) -> str | None:
+        """What is sent without noise, in words."""
+        return "noise_multiplier=0: the clipped gradient is sent as it is" if self.noise_multiplier == 0 else None
 
     # --- the release ---------------------------------------------------------------------------------------
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        if self.variant == "published" and noise.each is not None:  # how many are perturbed differs between clients
+            alone = [self.release_gradient(row, own) for row, own in zip(update, noise.each, strict=True)]
+            numbers = torch.tensor(
+                [[float(told) for told in one.figures.values()] for one in alone], dtype=torch.float64
+            )
+            figures = dict(zip(alone[0].figures, numbers.unbind(1), strict=True))
+            return Release(torch.stack([one.value for one in alone]), None, figures)
+        return self.release_gradient(update, noise)
+
+    def release_gradient(self, update: Tensor, noise: NoiseSource) -> Release:
+        """Of one client, or of equally many coordinates of each."""
         clipped = self.clipped(update)
         if self.variant == "published":
             chosen = self.significant(clipped, noise)
@@ -130,7 +139,7 @@ class SelectingClient(GradientClient):
             return math.inf
         return 2 / self.noise_multiplier**2 * self.shares()[part] / (1 - sum(self.shares().values()))
 
-    def round_costs(self) -> tuple[float, float]:
+    def round_rho(self) -> tuple[float, float]:
         values, shares = 2.0, self.shares()
         whole = values / (1 - sum(shares.values()))
         selection = shares.get("selection", 0.0) * whole
@@ -144,20 +153,13 @@ class SelectingClient(GradientClient):
         return GumbelTopK(threat=self.threat, k=count, epsilon=self.pick_epsilon(count))
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
-        return self._charges(self.round)
-
-    def planned_events(self, participations: int) -> list[Event]:
-        events = [charge.event for charge in self._charges(self.emptiest_round())]
-        return [replace(event, count=participations) for event in events] if participations else []
-
-    def _charges(self, server_round: int) -> tuple[Charge, ...]:
         """The values, and a private selection where there is one. The guarantee counts on as many picks as there are
         coordinates, at the same rho: that is the same in every round, and no cheaper than fewer.
         """
-        if self.exact_leak() is not None:
-            return (Charge(NoBound(threat=self.threat, reason=str(self.exact_leak()))),)
+        if (leak := self.leak()) is not None:
+            return (Charge(NoBound(threat=self.threat, reason=leak), exact=True),)
         dimension = max(1, self.facts.num_parameters)
-        count = self.count(dimension, server_round)
+        count = self.count(dimension, self.round)
         if self.options.selection == "random" or count == dimension:
             return (Charge(self.gaussian()),)
         return Charge(self.gaussian()), Charge(self.pick(dimension), self.pick(count))
@@ -187,8 +189,8 @@ class SelectingClient(GradientClient):
 
     def fullest_round(self) -> int:
         """The round that selects most."""
-        return 1
+        return self.facts.num_rounds if self.traits.costliest == "first" else 1
 
     def emptiest_round(self) -> int:
-        """The round that selects least."""
-        return self.facts.num_rounds
+        """The round that selects least: picks cost most there."""
+        return 1 if self.traits.costliest == "first" else self.facts.num_rounds

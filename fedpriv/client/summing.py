@@ -12,6 +12,7 @@ The two last give the same model, bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Release, Trained
-from fedpriv.client.memory import Waiting
+from fedpriv.client.contract import Release, RunFacts, Statistics, Trained
 from fedpriv.common.messages import SUM_EXCHANGES, Outgoing, Request
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.noise import NoiseSource
@@ -35,6 +35,11 @@ class SummingClient(Client):
     """Of a client whose `release` is whole numbers (int64 [..., numbers]), for a sum of all clients' modulo 2^bits."""
 
     options: ModularOptions
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        if self.options.secure_sum == "protocol":
+            self.traits = replace(self.traits, exchanges=SUM_EXCHANGES)
 
     # --- what a method says --------------------------------------------------------------------------------
 
@@ -50,18 +55,6 @@ class SummingClient(Client):
 
     # --- the exchanges -------------------------------------------------------------------------------------
 
-    @property
-    def exchanges(self) -> tuple[str, ...]:
-        return SUM_EXCHANGES if self.options.secure_sum == "protocol" else super().exchanges
-
-    @property
-    def needs_identity(self) -> bool:
-        return self.options.secure_sum == "protocol" or super().needs_identity
-
-    def keeps_answer(self) -> bool:
-        """Under masks always: a second vector under the same ones would show a difference."""
-        return self.options.secure_sum == "protocol" or super().keeps_answer()
-
     @cached_property
     def sum(self) -> MaskedSum:
         """This client's part in a sum that runs."""
@@ -73,24 +66,17 @@ class SummingClient(Client):
         """KEYS and SHARES before TRAIN, CONFIRM and UNMASK after it. Raises `SumRefused`."""
         return self.sum.answer(request, self.bits, self.numbers(self._length(request)))
 
-    def prepare(self, request: Request) -> None:
-        super().prepare(request)
-        self.request = request
-
-    def opened(self, received: Tensor) -> Tensor:
-        """In a sum that runs, the model that was signed. Raises `SumRefused` for another one."""
-        if self.options.secure_sum == "protocol":
-            self.sum.expect(self.request, received.numpy())
-        return super().opened(received)
-
-    def still_waiting(self) -> Waiting | None:
-        return self.sum.waiting if self.options.secure_sum == "protocol" else None
+    def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
+        """In a sum that runs, raises `SumRefused` for another model than the one that was signed."""
+        super().prepare(request, down)
+        if self.options.secure_sum == "protocol" and down:
+            self.sum.expect(request, torch.cat(list(down)).numpy())
 
     def _length(self, request: Request) -> int:
         """Coordinates of this round's update."""
         layout = self._site().layout
         assert layout is not None, "a client in a sum needs the model's layout"
-        part = self.exchange(layout, request.round).up
+        part = self.layers(layout, request.round).up
         return part.stop - part.start
 
     @property
@@ -106,16 +92,18 @@ class SummingClient(Client):
         return max(1, self.options.min_replies - self.options.colluders)
 
     @property
-    def statistic_names(self) -> tuple[str, ...]:
+    def statistics(self) -> Statistics:
         """None: what else is to be known of a round is a number in the sum."""
-        return ()
+        return Statistics()
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         release = super().releasing(theta, trained, state, noise)
         if not self.in_sum:
             return release
-        residues = self.masked(to_residues(release.value.numpy(), self.bits))
-        return replace(release, value=torch.from_numpy(pack_residues(residues, self.bits)))
+        residues, waiting = self.masked(to_residues(release.value.numpy(), self.bits)), None
+        if self.options.secure_sum == "protocol":  # a second vector under the same masks would show a difference
+            waiting = self.sum.waiting
+        return replace(release, value=torch.from_numpy(pack_residues(residues, self.bits)), waiting=waiting)
 
     def masked(self, residues: Residues) -> Residues:
         """What leaves of a release's residues [n] (uint32 up to 32 bits, uint64 above)."""

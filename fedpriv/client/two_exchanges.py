@@ -6,18 +6,15 @@ so a client that drops out before its release is charged for its statistics alon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release, Trained
+from fedpriv.client.contract import Release, Trained
 from fedpriv.client.gaussian import GaussianClient, joined_state, split_state
-from fedpriv.client.memory import Waiting
 from fedpriv.client.method import Traits
-from fedpriv.common.messages import STATISTICS, TRAIN, Request
+from fedpriv.common.messages import STATISTICS, TRAIN
 from fedpriv.mechanisms.noise import NoiseSource
 
 
@@ -26,31 +23,7 @@ class TwoExchangeClient(GaussianClient):
     was reported (``reported``, by name; [] or [...] for trials).
     """
 
-    traits: ClassVar[Traits] = Traits(exchanges=(STATISTICS, TRAIN))
-    #: What this client reported in the first exchange.
-    reported: Mapping[str, Tensor] = MappingProxyType({})
-
-    #: Whether this exchange is the first one.
-    measuring: bool = False
-
-    @property
-    def purpose(self) -> str:  # type: ignore[override]
-        return STATISTICS if self.measuring else "release"
-
-    def prepare(self, request: Request) -> None:
-        super().prepare(request)
-        self.measuring = request.exchange == STATISTICS
-
-    def recall(self, waiting: Waiting) -> Trained:
-        self.reported = dict(zip(self.statistic_names, waiting.tensors["statistics"], strict=True))
-        return Trained(waiting.tensors["update"], None, waiting.figures)
-
-    def due(self, state: Any, request: Request) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
-        """Statistics whose release could not follow would be spent for nothing."""
-        method, _ = split_state(state)
-        if request.exchange == STATISTICS:
-            return self.statistic_charges(), self.charges(method)
-        return self.release_charges(method), ()
+    traits = Traits(exchanges=(STATISTICS, TRAIN))
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         """First the statistics, and the update as it is, which stays with the client; then the release."""
@@ -62,14 +35,10 @@ class TwoExchangeClient(GaussianClient):
         release = self.perturb(trained.sent, method, noise)
         return self.released(trained, replace(release, state=joined_state(release.state, norms)))
 
-    def release_charges(self, state: Any) -> tuple[Charge, ...]:
-        """What the release costs, now that it is known what was reported."""
-        return self.charges(state)
-
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         """Both exchanges at once, at a C that does not move in between: what the auditor attacks."""
         method, norms = split_state(state)
         measured = self.measure(update, norms, noise)
         self.reported = measured.statistics
-        release = self.perturb(update, method, noise)
+        release, self.reported = self.perturb(update, method, noise), {}
         return Release(release.value, joined_state(release.state, measured.norms), release.figures, measured.statistics)

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Release, RunFacts
 from fedpriv.client.method import Method, Traits, on_all_axes
-from fedpriv.client.secure_sum import SummedGaussians
+from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Request
 from fedpriv.config.unit_methods import UnitOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.privunit import direction
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON
 from fedpriv.mechanisms.unit_vectors import GaussianUnit, UnitMechanism, unit_mechanism
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, UnitCap
+from fedpriv.privacy.events import Event, Gaussian, UnitCap
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
 #: Largest epsilon against the server that is looked for where only a sum has to meet a target.
 MOST_OF_GAUSSIAN = 1e4
+NOT_GAUSSIAN = "a sum hides no more of what is not Gaussian; allowed: strategy.client.mechanism=gaussian"
 _AUDIT = ("audit",)  # addresses the auditor's public projection
 
 
@@ -42,13 +43,13 @@ class UnitVectorClient(SummedGaussians, Client):
     """
 
     options: UnitOptions
-    traits: ClassVar[Traits] = Traits(needs_facts=True)
-    #: Of this participation.
-    round: int = 1
+    #: PrivUnit computes otherwise in few dimensions, and projections need more of them than they keep.
+    traits = Traits(needs_facts=True, alike_at_any_dimension=False, why_no_sum=ONE_NOISE)
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
-        _ = self.mechanism  # an epsilon that it cannot have is refused here, before the run
+        if not isinstance(self.mechanism, GaussianUnit):  # an epsilon that it cannot have is refused before the run
+            self.traits = replace(self.traits, why_no_sum=NOT_GAUSSIAN)
 
     @cached_property
     def mechanism(self) -> UnitMechanism:
@@ -64,9 +65,6 @@ class UnitVectorClient(SummedGaussians, Client):
             raise OptionError(f"strategy.client.{error.option}", error.value, error.allowed) from None
 
     # --- the release ---------------------------------------------------------------------------------------
-
-    def prepare(self, request: Request) -> None:
-        self.round = request.round
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         """What is sent for an update [d]: numbers, or a sketch's bytes."""
@@ -93,19 +91,11 @@ class UnitVectorClient(SummedGaussians, Client):
         own = self.event()
         return Charge(own), *(self.summed(own) if isinstance(own, Gaussian) else ())
 
-    def why_no_account(self, observer: str) -> str:
-        if observer == SECURE_SUM.observer and not isinstance(self.mechanism, GaussianUnit):
-            return "a sum hides no more of what is not Gaussian; allowed: strategy.client.mechanism=gaussian"
-        return super().why_no_account(observer)
-
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         law = self.mechanism.law
         return claimed.unit_vector(
             self.options.epsilon, self.options.claimed_delta if law is None else law.delta, law is not None
         )
-
-    def exact_leak(self) -> str | None:
-        return None
 
     @classmethod
     def chosen_for(
@@ -127,8 +117,7 @@ class UnitVectorClient(SummedGaussians, Client):
             return min(1 / noise, most)
 
         def events(noise: float) -> list[Event]:
-            client = make(epsilon=epsilon(noise))
-            return client.planned_against(threat or client.threat, participations)
+            return make(epsilon=epsilon(noise)).planned_events(participations, threat)
 
         found = epsilon(calibrate(events, target, delta, 1e-3).noise_multiplier)
         plain = min(target / max(1, participations), most)
@@ -136,9 +125,6 @@ class UnitVectorClient(SummedGaussians, Client):
         return {"epsilon": plain if keeps else found}
 
     # --- what the auditor tries ------------------------------------------------------------------------------
-
-    #: PrivUnit computes otherwise in few dimensions, and projections need more of them than they keep.
-    alike_at_any_dimension: ClassVar[bool] = False
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
         """What is sent [trials, numbers], and <estimate, u> [trials] for the direction u: the worst event is that u's

@@ -17,7 +17,6 @@ from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.method import Traits
 from fedpriv.client.summing import SummingClient
-from fedpriv.common.messages import Request
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import WholeGaussianOptions
 from fedpriv.mechanisms.clipping import clip, l2_norm
@@ -34,12 +33,10 @@ class WholeGaussianClient(SummingClient, GaussianClient):
     """
 
     options: WholeGaussianOptions  # type: ignore[assignment]
-    traits: ClassVar[Traits] = Traits(needs_facts=True)
-    threat: ClassVar[Threat] = SECURE_SUM
+    traits = Traits(needs_facts=True)
+    threat = SECURE_SUM
     #: Of the noise.
     law: ClassVar[Law] = "gaussian"
-    #: Of this participation.
-    round: int = 1
 
     @cached_property
     def statistic(self) -> ClipStatistic:
@@ -60,10 +57,6 @@ class WholeGaussianClient(SummingClient, GaussianClient):
     def numbers(self, size: int) -> int:
         return self.grid.numbers
 
-    def prepare(self, request: Request) -> None:
-        super().prepare(request)
-        self.round = max(1, request.round)
-
     # --- the release ---------------------------------------------------------------------------------------
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
@@ -82,20 +75,14 @@ class WholeGaussianClient(SummingClient, GaussianClient):
         """The part of delta that the bound of one release may use up."""
         return 0.5
 
-    def costs(self, threat: Threat) -> list[Event]:
-        """Of one participation, against an observer."""
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        return tuple(Charge(event) for threat in (SECURE_SUM, CLIENT_TO_SERVER) for event in self._events(threat))
+
+    def _events(self, threat: Threat) -> list[Event]:
+        """Of one participation's numbers, against an observer."""
         grid, noises = self.grid, self.noises
         own = [grid.event(threat, noises, self.share)]
         return [*own, *(grid.statistic_event(threat, level, noises, self.share) for level in grid.statistics)]
-
-    def price(self, state: Any, request: Request) -> tuple[Charge, ...]:
-        return tuple(Charge(event) for threat in (SECURE_SUM, CLIENT_TO_SERVER) for event in self.costs(threat))
-
-    def charges(self, state: Any) -> tuple[Charge, ...]:
-        return self.price(state, Request(1, 0))
-
-    def exact_leak(self) -> str | None:
-        return "noise_multiplier=0: sums of clipped updates have no noise" if self.noise_multiplier == 0 else None
 
     def remarks(self) -> tuple[str, ...]:
         grid = self.grid

@@ -135,7 +135,7 @@ class Gate:
         """Checks the method against the policy; from now on this client is the one that releases. Raises
         `PolicyRefused`.
         """
-        if client.needs_identity and (client.site is None or client.site.identity is None):
+        if client.traits.needs_identity and (client.site is None or client.site.identity is None):
             words = "clients share secrets, and without identity-key and peer-keys a server in the middle knows them"
             raise PolicyRefused(f"strategy={self.config.strategy.name}: {words}")
         if wrong := too_dear(self.policy, client):
@@ -146,7 +146,7 @@ class Gate:
 
     def check(self, charges: Sequence[Charge]) -> None:
         """Raises `BudgetSpent` unless these charges may leave. `write` checks again what is actually booked."""
-        entries = [Entry(0, 0, 0, 0, charge.event, charge.realised, charge.adaptive) for charge in charges]
+        entries = [Entry(0, 0, 0, 0, charge.event, charge.realised, bool(charge.adaptive)) for charge in charges]
         self._refuse_beyond_policy(entries)
 
     def _refuse_beyond_policy(self, entries: Sequence[Entry]) -> Booked:
@@ -193,7 +193,7 @@ class Gate:
         """Raises `PolicyRefused` for a reply that is neither booked nor a repetition of a booked one."""
         assert self._client is not None, "admit comes first"
         exchange = request.exchange
-        releases = exchange == TRAIN or (exchange == STATISTICS and self._client.statistic_names)
+        releases = exchange == TRAIN or (exchange == STATISTICS and self._client.statistics.names)
         if self._booked or not releases:  # neither keys nor empty statistics are a release
             return
         kept = self._before.answer if exchange == TRAIN else self._before.waiting

@@ -348,7 +348,7 @@ def too_dear(policy: Policy, client: Client) -> list[str]:
     if not client.books_itself:
         return ["clients send what only a trusted server protects, and do not book it"]
     found = []
-    planned = [event for threat in client.accounts() for event in client.planned_against(threat, 1)]
+    planned = [event for threat in client.accounts() for event in client.planned_events(1, threat)]
     own = Booked(tuple(Entry(1, 0, 0, 0, event) for event in planned), client.threat)
     for budget in policy.budgets:
         if client.traits.shares_secrets and budget.observer == "server+members":

@@ -176,7 +176,7 @@ def _answer(config: Config, message: Message, client: Client, request: Request, 
 def parameters_of(worker: Worker, message: Message, request: Request) -> FloatVector | None:
     """What came down (float32 [d_down]); None in an exchange that brings no parameters. Raises `MalformedMessage`."""
     method = worker.method
-    if request.exchange not in method.exchanges:
+    if request.exchange not in method.traits.exchanges:
         raise MalformedMessage(f"{worker.config.strategy.name} has no exchange {shown(request.exchange)}")
     if request.exchange != method.traits.trains_in:
         return None

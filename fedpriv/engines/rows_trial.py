@@ -68,7 +68,7 @@ def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
     drawn = torch.randn(len(clients), size, generator=torch.Generator().manual_seed(0)) / size**0.5
     updates = drawn * torch.tensor(LENGTHS)[: len(clients), None] * float(getattr(plain, "clip_norm", 1.0))
     initial = worker.initial_parameters()
-    received = np.zeros(plain.numbers_down(initial.size), np.float32)
+    received = np.zeros(plain.traits.vectors_down * initial.size, np.float32)
     received[: initial.size] = initial
     examples = worker.data.num_examples(0)
     nothing = LocalData(torch.zeros(0), torch.zeros(0, dtype=torch.int64))

@@ -151,14 +151,14 @@ class Worker:
     def numbers_down(self, server_round: int) -> int:
         """How many numbers come down in a round."""
         if self._down[0] != server_round:
-            down = self.method.exchange(self.model.layout, server_round).down
-            self._down = server_round, self.method.numbers_down(down.stop - down.start)
+            down = self.method.layers(self.model.layout, server_round).down
+            self._down = server_round, self.method.traits.vectors_down * (down.stop - down.start)
         return self._down[1]
 
     @cached_property
     def shared(self) -> slice:
         """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
-        return self.method.shared(self.model.layout)
+        return self.method.layers(self.model.layout, 1).held
 
     @cached_property
     def participations(self) -> int | None:
@@ -284,7 +284,7 @@ class Worker:
         apart = self.config.engine.trainer != "vectorised" or self.why_apart is not None  # then nobody is beside others
         name, method = self.config.strategy.name, self.method
         ours = name in METHODS and type(method).__module__ == f"clients.{name}"  # what a user's rests on is not known
-        alike = ours and not method.traits.shares_secrets and not method.measures_first
+        alike = ours and not method.traits.shares_secrets and not method.traits.measures_first
         return Participation(method, self.half, self.num_examples, self.train, self.trainer.clipped_sums, apart, alike)
 
     def half(self, asked: Sequence[Asked]) -> Client:

@@ -86,7 +86,7 @@ class Accounts:
         privacy = self.config.privacy
         if privacy.max_epsilon is None:
             return True
-        budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).budget_plan()))
+        budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).fixed_events()))
         return budget.admits(self._of_all, [event])
 
     def epsilon_so_far(self) -> float:

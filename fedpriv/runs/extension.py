@@ -2,7 +2,7 @@
 
 The ledger goes on: every release stays in it at its own price, and what is verified at the end is the whole of it. The
 rounds to come are planned as if the run had had the larger number from the beginning, so the plan's epsilon is that of
-all rounds. This needs a method whose releases do not depend on num_rounds (`Method.bound_to_rounds`); the others are
+all rounds. This needs a method whose releases do not depend on num_rounds (`Traits.bound_to_rounds`); the others are
 refused by name. tests/contract/test_every_method.py holds every method to it: extended, a run has the model and the
 ledger of one that was that long from the start.
 
@@ -79,10 +79,10 @@ def extended(before: Config, overrides: Sequence[str]) -> Config:
 def _check_method(before: Config, after: Config) -> None:
     """Refuses a method whose past releases were made for a run of another length."""
     client, name = make_client(before), before.strategy.name
-    reason = client.bound_to_rounds()
-    if reason is None:  # a method of the user's own may not have thought of it
+    reason = client.traits.bound_to_rounds
+    if reason is None:  # or what a release costs follows from num_rounds, by options or in a method of one's own
         times, longer = most_participations(before), make_client(after)  # in as many rounds, whatever is told in others
-        if client.planned_events(times) != longer.planned_events(times):
+        if any(client.planned_events(times, one) != longer.planned_events(times, one) for one in client.accounts()):
             reason = "the price of its releases depends on num_rounds"
     if reason is not None:
         words = f"{name} cannot be extended: {reason}; rerun=RUN_FOLDER num_rounds={after.num_rounds} begins anew"

@@ -26,7 +26,7 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose, compose_clients
-from fedpriv.privacy.events import Event, Threat
+from fedpriv.privacy.events import SECURE_SUM, Event, Threat
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.runs.accounts import opacus_totals
 
@@ -104,9 +104,9 @@ def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
     """Bytes (down, up) of all parameters and releases of the run."""
     down = up = 0
     for server_round, size in enumerate(cohort_sizes(config), 1):
-        exchange = client.exchange(worker.model.layout, server_round)
-        down += 4 * size * (exchange.down.stop - exchange.down.start)
-        up += size * client.release_bytes(exchange.up.stop - exchange.up.start, server_round)
+        layers = client.layers(worker.model.layout, server_round)
+        down += 4 * size * (layers.down.stop - layers.down.start)
+        up += size * client.release_bytes(layers.up.stop - layers.up.start, server_round)
     return down, up
 
 
@@ -156,7 +156,7 @@ def plan_elsewhere(config: Config) -> list[Elsewhere]:
     for threat in client.accounts():
         if threat == client.threat:
             continue
-        histories = [make_client(config, examples=size).planned_against(threat, times) for times, size in kinds]
+        histories = [make_client(config, examples=size).planned_events(times, threat) for times, size in kinds]
         total = compose_clients(dict(enumerate(histories)), config.privacy.delta, times=dict(enumerate(clients)))
         found.append(Elsewhere(threat, total.maximum, total.median, total.accountant, tuple(total.reasons)))
     return found
@@ -224,7 +224,7 @@ def target_price(config: Config) -> float:
     """
     client, times = make_client(config), most_participations(config)
     threat = target_threat(config, client)
-    events = planned_events(client, times) if threat == client.threat else client.planned_against(threat, times)
+    events = planned_events(client, times) if threat == client.threat else client.planned_events(times, threat)
     return compose(events, config.privacy.delta).epsilon
 
 
@@ -237,5 +237,5 @@ def target_threat(config: Config, client: Client) -> Threat:
         if threat.observer == observer:
             return threat
     words = f"{config.strategy.name} has an account for {', '.join(threat.observer for threat in known)}"
-    why = client.why_no_account(observer)
+    why = client.traits.why_no_sum if observer == SECURE_SUM.observer else ""
     raise OptionError("privacy.target_observer", observer, f"{words}{f': {why}' if why else ''}")

@@ -9,7 +9,6 @@ from pathlib import Path
 from fedpriv.client.build import client_class, exchanges_of, make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Request
 from fedpriv.config.halves import locate, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
@@ -79,7 +78,7 @@ def make_strategy(
 ) -> FederatedStrategy:
     """The method's server half with its options, and what it needs of data."""
     client, layout = make_client(config), worker.model.layout
-    start = client.shared(layout).start
+    start = client.layers(layout, 1).held.start
     population = Population(
         config.seed,
         config.num_clients,
@@ -88,7 +87,7 @@ def make_strategy(
         config.engine.round_timeout,
         config.privacy.rng,
         attempt,
-        (lambda number: client.exchange(layout, number).seen_from(start)) if client.traits.keeps_layers else None,
+        (lambda number: client.layers(layout, number).seen_from(start)) if client.traits.keeps_layers else None,
         tuple(slice(block.start, block.stop) for block in layout.blocks),
         config.clients_asked,
         run,
@@ -137,8 +136,8 @@ def check_budget(config: Config) -> None:
     limit, client = config.privacy.max_epsilon, make_client(config)
     if limit is None:
         return
-    first = [charge.realised or charge.event for charge in client.price(None, Request(1, 0))]
-    own = [event for event in first if event.threat == client.threat] or client.planned_events(1)
+    first = [charge.realised or charge.event for charge in client.all_charges()]
+    own = [event for event in first if event.threat == client.threat]
     reasons = [why for event in own if (why := event.why_unbounded())]
     if reasons or not client.keeps_budget:
         words = f"no budget can be kept: {reasons[0] if reasons else 'no noise'}; allowed: null, or a method with noise"

@@ -15,7 +15,7 @@ from fedpriv.common.messages import FloatVector, Refused
 from fedpriv.common.replies import Reply
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.privacy.events import Entry, Event
-from fedpriv.training.flat_model import Exchange
+from fedpriv.training.flat_model import Layers
 
 #: In the place of a release that was used.
 FORGOTTEN: FloatVector = np.zeros(0, np.float32)
@@ -60,7 +60,7 @@ class Replies(Sequence[Reply]):
 class Population:
     """The public facts about clients and rounds that a strategy works with.
 
-    exchange: which slices of theta travel in a round; None: all of it, in every round.
+    travelling: which slices of theta travel in a round; None: all of it, in every round.
     """
 
     seed: int
@@ -70,7 +70,7 @@ class Population:
     round_timeout: float = 3600.0
     rng: str = "seeded"  # where a server that adds noise takes it from
     attempt: int = 0  # above 0 when a resumed run redoes rounds that it cannot repeat bit for bit
-    exchange: Callable[[int], Exchange] | None = None
+    travelling: Callable[[int], Layers] | None = None
     layers: tuple[slice, ...] = ()  # of theta, one for each named block
     clients_asked: int = 0  # above clients_per_round: the round closes at that many usable replies; 0: as many
     run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation

@@ -247,14 +247,14 @@ class FederatedStrategy(Strategy):
 
     def coming_down(self, arrays: ArrayRecord) -> ArrayRecord:
         """The part of theta that the clients of this round receive."""
-        if self.population.exchange is None:
+        if self.population.travelling is None:
             return arrays
-        return pack_vector(self.current.theta[self.population.exchange(self.current.number).down])
+        return pack_vector(self.current.theta[self.population.travelling(self.current.number).down])
 
     def _goes_up(self) -> slice:
         """The part of theta that the replies of this round are about."""
-        exchange = self.population.exchange
-        return slice(0, self.current.theta.size) if exchange is None else exchange(self.current.number).up
+        travelling = self.population.travelling
+        return slice(0, self.current.theta.size) if travelling is None else travelling(self.current.number).up
 
     def configure_evaluate(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid

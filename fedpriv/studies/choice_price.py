@@ -78,5 +78,5 @@ def run_events(config: Config) -> list[list[Event]]:
     client = make_client(config)
     threat = target_threat(config, client)
     if threat != client.threat:
-        return [client.planned_against(threat, most_participations(config))]
+        return [client.planned_events(most_participations(config), threat)]
     return list(planned_histories(config, schedule(config))[0].values())

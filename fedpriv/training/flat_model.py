@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedpriv.common.errors import OptionError
 
 Shape = tuple[int, int, int]  # channels, height, width
+NOTHING = slice(0, 0)
 
 
 @dataclass(frozen=True)
@@ -23,23 +24,33 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """Slices of a flat vector: what a client receives in a round, what it sends, and what it keeps between
-    participations. What it keeps and does not receive is known only to the client.
+class Layers:
+    """Which layers travel in a round, as slices of the model's flat vector.
+
+    down: what a client receives; up: what it sends; kept: what it keeps between participations (what it keeps and does
+    not receive is known only to the client). held: what the server holds, its theta, the same in every round. absolute:
+    of what is sent, where the values themselves are, not how far they moved.
     """
 
     down: slice
     up: slice
     kept: slice
+    held: slice
+    absolute: slice = field(default_factory=lambda: NOTHING)
 
-    def seen_from(self, start: int) -> Exchange:
+    def seen_from(self, start: int) -> Layers:
         """The same slices relative to a vector that starts at ``start`` of this one; anything before that is cut
         off.
         """
-        down, up, kept = (
-            slice(max(0, part.start - start), max(0, part.stop - start)) for part in (self.down, self.up, self.kept)
-        )
-        return Exchange(down, up, kept)
+        parts = (self.down, self.up, self.kept, self.held, self.absolute)
+        return Layers(*(slice(max(0, part.start - start), max(0, part.stop - start)) for part in parts))
+
+    def sent(self, start: Tensor, update: Tensor) -> Tensor:
+        """What of a training from ``start`` [d] is up for release, by its update [d]."""
+        if self.absolute != NOTHING:
+            update = update.clone()
+            update[self.absolute] += start[self.absolute]
+        return update[self.up]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fedpriv.privacy.events.event import Event, check_number, check_share_of_delta, check_whole
+from fedpriv.privacy.events.event import NO_NOISE, Event, check_number, check_share_of_delta, check_whole
 
 if TYPE_CHECKING:
     from fedpriv.mechanisms.laws import Vector
@@ -46,6 +46,8 @@ class Binomial(Event):
         return self.delta
 
     def why_unbounded(self) -> str | None:
+        if self.trials == 0:
+            return NO_NOISE
         return None if _holds(self) else "the binomial mechanism's bound does not hold for so few trials"
 
     def pure_epsilon(self) -> float:
