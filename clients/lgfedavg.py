@@ -21,5 +21,5 @@ class LGFedAvgClient(PersonalClient):
 
     options: HeadOptions
 
-    def shared(self, layout: Layout) -> slice:
+    def shared_blocks(self, layout: Layout) -> slice:
         return layout.last_blocks(self.options.head_layers, "strategy.client.head_layers")

@@ -37,12 +37,26 @@ def client_class(config: Config) -> type[Client]:
     return found
 
 
-#: Steps of a participation that no method changes, and what it may say instead.
+def _is_final(value: object) -> bool:
+    return getattr(value.fget if isinstance(value, property) else value, "__final__", False)
+
+
+#: What no method changes, names of earlier versions among it: nobody would ask for them. And what it may say instead.
 FIXED = {
+    **dict.fromkeys(
+        (name for kind in Client.__mro__ for name, value in vars(kind).items() if _is_final(value)),
+        "`charges`, `traits`",
+    ),
     **dict.fromkeys(("answer", "fit"), "`further`, for exchanges without a release"),
     **dict.fromkeys(("work", "train_locally"), "`releasing`, or `steps` where training has noise in every step"),
-    **dict.fromkeys(("check_budget", "entries"), "`charges`"),
+    **dict.fromkeys(("price", "due", "budget_plan", "planned_against"), "`charges`"),
     **dict.fromkeys(("noise", "batches"), "the noise that `release` is given"),
+    **dict.fromkeys(("drift", "proximal_mu"), "`local`"),
+    **dict.fromkeys(("exchange", "shared", "outgoing"), "`layers`"),
+    **dict.fromkeys(("State", "exchanges", "numbers_down", "priced_alike", "bound_to_rounds"), "`traits`"),
+    "opened": "`prepare`",
+    "statistic_names": "`statistics`",
+    "still_waiting": "`Release.waiting`",
 }
 
 

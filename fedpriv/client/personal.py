@@ -20,12 +20,12 @@ class PersonalClient(Client):
     traits = Traits(keeps_layers=True)
 
     @abstractmethod
-    def shared(self, layout: Layout) -> slice:
+    def shared_blocks(self, layout: Layout) -> slice:
         """The blocks that travel: the first or the last ones. Raises `OptionError` where none would be left."""
 
     def layers(self, layout: Layout, server_round: int) -> Layers:
         """The shared blocks down and up in every round; all others are kept."""
-        shared, size = self.shared(layout), layout.num_parameters
+        shared, size = self.shared_blocks(layout), layout.num_parameters
         kept = slice(shared.stop, size) if shared.start == 0 else slice(0, shared.start)
         return Layers(shared, shared, kept, shared)
 
@@ -35,5 +35,5 @@ class LastBlocksStay(PersonalClient):
 
     options: PersonalOptions
 
-    def shared(self, layout: Layout) -> slice:
+    def shared_blocks(self, layout: Layout) -> slice:
         return slice(0, layout.last_blocks(self.options.personal_layers, "strategy.client.personal_layers").start)

@@ -13,6 +13,7 @@ from test_rows import ROWS, Told, config_of
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Release
+from fedpriv.client.method import Traits
 from fedpriv.client.memory import WithNorms
 from fedpriv.engines import cohort
 from fedpriv.engines.rows_trial import unlike
@@ -47,7 +48,7 @@ class OnceMore(FedLDPClient):
     """Right at first: what it keeps is everybody's."""
 
     in_rows = True
-    State = WithNorms
+    traits = Traits(State=WithNorms)
 
     def release(self, update: Any, state: Any, noise: Any) -> Release:
         kept = l2_norm(update).unsqueeze(-1) if state is None else state.norms

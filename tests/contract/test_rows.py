@@ -4,7 +4,7 @@ memories.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from test_every_method import CASES, METHODS
 
 from clients.fedldp import FedLDPClient
 from fedpriv.client.build import FIXED
+from fedpriv.client.contract import LocalRule
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.client.one_path import Participation
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Refusal, pack_vector
+from fedpriv.common.messages import Refusal, Request, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.engines import cohort
@@ -44,13 +45,12 @@ COHORT = (
     "operations.report=false",
     "evaluate.every=0",
 )
-#: Methods whose clients take part at once; published ones that perturb as many coordinates as they like do not.
+#: Methods whose clients take part at once.
 AT_ONCE = (
     *("dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl"),
     "scaffold",
 )
-ONE_BY_ONE = [("strategy=fedags", "privacy.variant=published"), ("strategy=dpfedsnlc", "privacy.variant=published")]
-ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE and case not in ONE_BY_ONE]
+ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
 MODELS = {"fedonce": "softmax"}  # of those that cannot train the small network
 UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
@@ -181,9 +181,6 @@ def compose_epsilon(times: int) -> float:
 def test_who_takes_part_at_once_is_who_says_so() -> None:
     found = {name for name in METHODS if Worker(config_of(f"strategy={name}")).maker.make().why_single is None}
     assert found == set(AT_ONCE)
-    for case in ONE_BY_ONE:
-        reason = Worker(config_of(*case)).maker.make().why_single
-        assert reason is not None and "differs from client to client" in reason
 
 
 def test_a_method_derived_from_one_says_so_for_itself() -> None:
@@ -383,17 +380,13 @@ class OwnTraining(FedLDPClient):
 
     in_rows = False
 
-    @property
-    def proximal_mu(self) -> float:
-        return 0.1 * (self._site().client % 4)
-
-    def drift(self, state: Any) -> torch.Tensor | None:
+    def local(self, state: Any) -> LocalRule:
         client = self._site().client
-        return None if client % 2 else torch.full((650,), float(client))
+        return LocalRule(0.1 * (client % 4), None if client % 2 else torch.full((650,), float(client)))
 
-    def opened(self, received: torch.Tensor) -> torch.Tensor:
-        received[-1] += self._site().client  # the last class's bias, and in place
-        return received
+    def prepare(self, request: Request, down: Sequence[torch.Tensor] = ()) -> None:
+        super().prepare(request, down)
+        down[0][-1] += self._site().client  # the last class's bias, and in place
 
 
 def test_what_training_takes_is_each_clients_own(one_by_one: Callable[[], None]) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config
@@ -86,7 +85,7 @@ def test_the_row_says_what_the_code_does(options: str, variant: str, row: tuple[
     if client.books_itself:
         assert finite == client.keeps_budget
 
-    charges = client.price(None, Request(1, 0)) if client.books_itself else ()
+    charges = client.all_charges() if client.books_itself else ()
     others = {charge.event.threat.observer for charge in charges} - {threat.observer}
     assert {word.strip() for word in row[4].split(",") if word.strip()} == others
     assert client.traits.shares_secrets == (row[0] in ("`strategy=coqfl`", "`strategy=corrquant`"))
@@ -122,7 +121,7 @@ def test_nothing_is_booked_under_another_threat_alone(options: str, variant: str
     if not client.books_itself:
         return
     seen: dict[Threat, int] = {}
-    for charge in client.price(None, Request(1, 0)):
+    for charge in client.all_charges():
         seen[charge.event.threat] = seen.get(charge.event.threat, 0) + 1
     assert all(count <= seen[client.threat] for count in seen.values())
 

@@ -314,7 +314,7 @@ def test_no_announcement_makes_a_repaired_release_cheaper_than_it_is_booked(
     client.clip_norm, client.least_norm = clip_norm, least
     client.reported = {CLIP_REPORTED_NORM: torch.tensor(reported)}
     assert 0.8 * 3 <= float(client.round_epsilon()) <= 3.0
-    charge = client.release_charges(None)[0]
+    charge = client.charges(None)[0]
     assert isinstance(charge.event, Gaussian) and isinstance(charge.realised, Gaussian)
     assert charge.realised.multiplier >= charge.event.multiplier
 
@@ -428,7 +428,7 @@ def test_published_with_nothing_exact_has_the_gaussian_price() -> None:
 def test_rivals_report_the_norm_that_the_allocation_needs(clipping: str) -> None:
     with_norm, without = a_client(clipping=clipping), a_client(clipping=clipping, allocation="fixed")
     bit = clipping == "quantile"
-    assert len(with_norm.statistic_names) == 1 + bit and len(without.statistic_names) == bit
+    assert len(with_norm.statistics.names) == 1 + bit and len(without.statistics.names) == bit
     assert len(with_norm.planned_events(1)) == 2 + bit and len(without.planned_events(1)) == 1 + bit
     assert a_client(clipping=clipping, variant="published").exact_leak() == EXACT_NORM
     assert report(without).shape == (int(bit),)

@@ -290,6 +290,6 @@ def test_rounding_that_does_not_fit_is_charged_everywhere(sigma: float, examples
     client = making.client(
         DPSGDClient, noise_multiplier=sigma, clip_norm=1.0, facts=replace(FACTS, num_examples=examples)
     )
-    planned, budgeted, priced = client.planned_events(1)[0], client.budget_plan()[0], client.price_of(sigma)
-    assert planned == budgeted == priced and isinstance(priced, PoissonGaussian)
+    planned, budgeted, priced = client.planned_events(1)[0], client.fixed_events()[0], client.event(sigma)
+    assert planned == replace(budgeted, count=1) == priced and isinstance(priced, PoissonGaussian)
     assert 0.9 * sigma < priced.multiplier < sigma

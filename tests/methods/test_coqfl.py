@@ -452,10 +452,10 @@ def test_checkpoints_hold_no_private_key(run: Run, monkeypatch: pytest.MonkeyPat
     """Not even of a client that never got to its release, so that its key still waits."""
     real = CoQFLClient.prepare
 
-    def prepare(client: CoQFLClient, request: Any) -> None:
+    def prepare(client: CoQFLClient, request: Any, down: Any = ()) -> None:
         if (client._site().client, request.round) == (0, 2):
             raise RuntimeError("in the middle of a round")
-        real(client, request)
+        real(client, request, down)
 
     monkeypatch.setattr(CoQFLClient, "prepare", prepare)
     folder = run("strategy=coqfl", "privacy.rng=secure", "checkpoint.every=1")

@@ -34,7 +34,7 @@ from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import resolve
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run
-from fedpriv.training.flat_model import Exchange, layout_of
+from fedpriv.training.flat_model import Layers, layout_of
 from fedpriv.training.models import build_model
 
 METHODS = ("fedper", "lgfedavg", "fedvf")
@@ -45,24 +45,24 @@ SKEWED = ("partition=pathological", "local.momentum=0.5")
 
 
 def reference(
-    config: Config, worker: Worker, exchange_of: Callable[[int], Exchange]
+    config: Config, worker: Worker, layers_of: Callable[[int], Layers]
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """Whole models everywhere; what goes up is averaged at the end of a round: (the server's model, the clients').
 
-    A slow twin of all three methods: ``exchange_of`` says which slices of the whole model are exchanged in a round.
+    A slow twin of all three methods: ``layers_of`` says which slices of the whole model are exchanged in a round.
     """
     initial = worker.initial_model.numpy().astype(np.float64)
     server, models = initial.copy(), {client: initial.copy() for client in range(config.num_clients)}
     weights = np.array([worker.data.num_examples(client) for client in models], dtype=float)
     for number in range(1, config.num_rounds + 1):
-        exchange = exchange_of(number)
+        layers = layers_of(number)
         for client, model in models.items():
-            model[exchange.down] = server[exchange.down]
+            model[layers.down] = server[layers.down]
             rng = generator(config.seed, client, number, 0, "batches")
             start = torch.from_numpy(model.astype(np.float32))
             models[client] = model + worker.trainer.train(start, worker.local_data(client), rng).update.numpy()
         mean = np.average([models[client] for client in models], axis=0, weights=weights)
-        server[exchange.up] = mean[exchange.up]
+        server[layers.up] = mean[layers.up]
     return server, models
 
 
@@ -99,9 +99,8 @@ def test_a_model_with_too_few_blocks_is_refused_in_numbers(name: str, count: int
 
 
 def test_slices_seen_from_a_later_start() -> None:
-    assert Exchange(slice(4, 9), slice(6, 9), slice(0, 4)).seen_from(4) == Exchange(
-        slice(0, 5), slice(2, 5), slice(0, 0)
-    )
+    whole = Layers(slice(4, 9), slice(6, 9), slice(0, 4), slice(4, 9), slice(6, 8))
+    assert whole.seen_from(4) == Layers(slice(0, 5), slice(2, 5), slice(0, 0), slice(0, 5), slice(2, 4))
 
 
 @pytest.mark.parametrize(
@@ -159,15 +158,15 @@ def test_only_the_shared_part_is_in_any_message(
 def test_the_run_is_the_one_of_the_slow_twin(talks: dict[str, Conversation], strategy: str) -> None:
     """Local layers survive rounds, the shared ones are averaged, in the rounds in which they are and in no others."""
     talk = talks[strategy]
-    exchanges = {
-        "fedper": lambda number: Exchange(BASE, BASE, HEAD),
-        "lgfedavg": lambda number: Exchange(HEAD, HEAD, BASE),
+    layers = {
+        "fedper": lambda number: Layers(BASE, BASE, HEAD, BASE),
+        "lgfedavg": lambda number: Layers(HEAD, HEAD, BASE, HEAD),
         # P = 2: heads up in rounds 2 and 4, their mean down in rounds 3 and 5.
-        "fedvf": lambda number: Exchange(
-            WHOLE if number in (3, 5) else BASE, WHOLE if number in (2, 4) else BASE, HEAD
+        "fedvf": lambda number: Layers(
+            WHOLE if number in (3, 5) else BASE, WHOLE if number in (2, 4) else BASE, HEAD, WHOLE
         ),
     }
-    server, models = reference(talk.config, talk.worker, exchanges[strategy])
+    server, models = reference(talk.config, talk.worker, layers[strategy])
     shared = {"fedper": BASE, "lgfedavg": HEAD, "fedvf": WHOLE}[strategy]
     np.testing.assert_allclose(talk.thetas[-1], server[shared], atol=2e-6)
     assert np.abs(server[shared] - talk.thetas[0]).max() > 0.01

@@ -217,7 +217,7 @@ def test_the_guarantee_does_not_hang_on_that_refusal(value: float) -> None:
     client, theta = federation.clients[0], federation.theta
     for state in (None, torch.full((theta.size,), value)):
         client.control = torch.full((theta.size,), value)
-        drift = client.drift(None if state is None else ControlState(state))
+        drift = client.local(None if state is None else ControlState(state)).drift
         assert client.site is not None and drift is not None
         update = federation.trainer.train(torch.from_numpy(theta), unequal(0), np.random.default_rng(), 0.0, drift)
         trained = Trained(update.update, None, {"train_loss": 0.0})

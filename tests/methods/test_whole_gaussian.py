@@ -104,7 +104,7 @@ def test_the_statistic_costs_a_tenth_of_the_vector_in_the_sum_as_alone() -> None
     assert (bit.dimension, bit.noises) == (1, 6) and bit.multiplier == pytest.approx(1.6 * math.sqrt(6), rel=1e-3)
     assert (vector.multiplier / bit.multiplier) ** 2 == pytest.approx(0.1, rel=0.05)
     gaussian = making.client(FedLDPClient, clipping="quantile", min_replies=6)
-    (_, summed) = gaussian.planned_against(SECURE_SUM, 1)
+    (_, summed) = gaussian.planned_events(1, SECURE_SUM)
     assert summed.multiplier == pytest.approx(1.6 * gaussian.noise_multiplier * math.sqrt(6))  # type: ignore[attr-defined]
 
 
@@ -115,7 +115,7 @@ def test_the_statistic_costs_a_tenth_of_the_vector_in_the_sum_as_alone() -> None
 def test_the_account_is_that_of_the_floor_less_the_colluders(method: str) -> None:
     options = {"noise_multiplier": 1.0, "min_replies": 5, "colluders": 2}
     client = making.client(HALVES[method][0], facts=FACTS, **options)
-    in_sum, alone = (charge.event for charge in client.price(None, Request(1, 0)))
+    in_sum, alone = (charge.event for charge in client.all_charges())
     kind = DiscreteGaussianSum if method == "ddgauss" else SkellamSum
     assert isinstance(in_sum, kind) and isinstance(alone, kind)
     assert (in_sum.threat, in_sum.noises, alone.threat, alone.noises) == (SECURE_SUM, 3, CLIENT_TO_SERVER, 1)
@@ -124,7 +124,7 @@ def test_the_account_is_that_of_the_floor_less_the_colluders(method: str) -> Non
     gaussian = Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(3) / 2)
     found, exact = (compose_events([event], DELTA).epsilon for event in (in_sum, gaussian))
     assert exact < found < 1.12 * exact
-    assert client.planned_against(SECURE_SUM, 4) == [replace(in_sum, count=4)]
+    assert client.planned_events(4, SECURE_SUM) == [replace(in_sum, count=4)]
     assert making.client(HALVES[method][0], facts=FACTS, noise_multiplier=0.0).exact_leak() is not None
 
 
@@ -133,7 +133,7 @@ def test_all_that_a_run_sums_shares_one_part_of_delta(rule: str) -> None:
     """Vectors and what is told beside them, in every round: together a hundredth."""
     options = {"noise_multiplier": 1.0, "clipping": rule, "claimed_delta": DELTA, "min_replies": 5}
     client = making.client(SkellamClient, facts=FACTS, **options)
-    events = client.planned_against(SECURE_SUM, FACTS.num_rounds)
+    events = client.planned_events(FACTS.num_rounds, SECURE_SUM)
     assert len(events) == (1 if rule == "fixed" else 2)
     assert sum(event.count * event.delta for event in events) == pytest.approx(0.01 * DELTA)  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import CLIP_BIT, Request
+from fedpriv.common.messages import CLIP_BIT
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import audit
@@ -44,13 +44,13 @@ def client_of(*options: str) -> Client:
 def test_the_noises_that_nobody_knows_add_up(form: str, replies: int, colluders: int, noises: int) -> None:
     client = client_of(*FORMS[form], f"strategy.server.min_replies={replies}", f"strategy.client.colluders={colluders}")
     assert client.accounts() == (CLIENT_TO_SERVER, SECURE_SUM)
-    own, in_sum = (charge.event for charge in client.price(None, Request(1, 0)))
+    own, in_sum = (charge.event for charge in client.all_charges())
     assert own == Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.5)
     assert in_sum == Gaussian(threat=SECURE_SUM, multiplier=math.sqrt(noises) * 1.5)
     # T rounds of a vector that moves by 2C under N(0, noises sigma^2 C^2): mu = 2 sqrt(T) / (sqrt(noises) sigma).
-    planned = compose_events(client.planned_against(SECURE_SUM, 7), DELTA).epsilon
+    planned = compose_events(client.planned_events(7, SECURE_SUM), DELTA).epsilon
     assert planned == approx(gaussian_epsilon(2 * math.sqrt(7) / (math.sqrt(noises) * 3.0), DELTA), rel=1e-6)
-    assert client.planned_against(SECURE_SUM, 0) == []
+    assert client.planned_events(0, SECURE_SUM) == []
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -67,7 +67,7 @@ def test_a_client_with_its_own_noise_alone_has_the_servers_account(form: str, op
     """By examples: a release of weight w among others of weight 0 has nobody else's noise."""
     client = client_of(*FORMS[form], *options)
     assert client.accounts() == (CLIENT_TO_SERVER,)
-    (own,) = (charge.event for charge in client.price(None, Request(1, 0)))
+    (own,) = (charge.event for charge in client.all_charges())
     assert own == Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.5)
     chosen = ("privacy.target_epsilon=30", "privacy.target_observer=secure-sum")
     with pytest.raises(OptionError, match=r"a single unknown noise .* strategy\.server\.min_replies"):
@@ -78,15 +78,15 @@ def test_a_rule_on_sums_is_priced_in_the_sum_and_one_on_single_clients_one_by_on
     four = "strategy.server.min_replies=4"
     bits = client_of(*FORMS["fedldp"], "strategy.server.clipping=quantile", "strategy.client.count_noise=2.0", four)
     update = Gaussian(threat=SECURE_SUM, multiplier=3.0, count=2)
-    assert bits.planned_against(SECURE_SUM, 2) == [update, Gaussian(threat=SECURE_SUM, multiplier=4.0, count=2)]
+    assert bits.planned_events(2, SECURE_SUM) == [update, Gaussian(threat=SECURE_SUM, multiplier=4.0, count=2)]
     norms = client_of(*FORMS["fedldp"], "strategy.server.clipping=adp", "strategy.client.norm_noise=2.0", four)
-    assert norms.planned_against(SECURE_SUM, 2) == [update, Gaussian(threat=SECURE_SUM, multiplier=2.0, count=2)]
+    assert norms.planned_events(2, SECURE_SUM) == [update, Gaussian(threat=SECURE_SUM, multiplier=2.0, count=2)]
 
 
 def test_with_its_own_noise_the_bit_takes_a_tenth_of_the_budget_in_the_sum_as_alone() -> None:
     client = client_of(*FORMS["fedldp"], "strategy.server.clipping=quantile", "strategy.server.min_replies=4")
     for threat in (CLIENT_TO_SERVER, SECURE_SUM):
-        update, bit = (event.multiplier**-2 for event in client.planned_against(threat, 1))  # type: ignore[attr-defined]
+        update, bit = (event.multiplier**-2 for event in client.planned_events(1, threat))  # type: ignore[attr-defined]
         assert 0.08 < bit / (update + bit) <= 0.1
 
 
@@ -129,8 +129,8 @@ def test_the_sum_of_real_releases_keeps_to_its_account(form: str) -> None:
     first, second = sums(0, 100_000, 7), sums(1, 100_000, 7)
     assert (first - second).mean(axis=0) == approx([2 / math.sqrt(2)] * 2, abs=0.1)  # 2 C on all axes alike, C = 1
     assert first.std(axis=0) == approx([6.0, 6.0], rel=0.02)  # sqrt(4) sigma
-    verified = compose_events(client.planned_against(SECURE_SUM, 1), DELTA).epsilon
-    alone = compose_events(client.planned_against(CLIENT_TO_SERVER, 1), DELTA).epsilon
+    verified = compose_events(client.planned_events(1, SECURE_SUM), DELTA).epsilon
+    alone = compose_events(client.planned_events(1, CLIENT_TO_SERVER), DELTA).epsilon
     found = audit(sums, delta=DELTA, trials=200_000, confidence=0.999, seed=1).epsilon_lower
     assert 0.3 * verified < found <= verified < alone
 

@@ -273,7 +273,7 @@ def test_fixed_is_the_same_run_as_without_any_of_this(method: str, run: Run, mon
     folder = run(*options)
     for name in ("train_options", "aggregate", "state_dict", "load_state_dict"):
         monkeypatch.setattr(ClippingServer, name, getattr(FederatedStrategy, name))
-    for name in ("prepare", "price", "keeps_answer"):
+    for name in ("prepare", "statistics"):
         monkeypatch.setattr(GaussianClient, name, getattr(Client, name))
     monkeypatch.setattr(GaussianClient, "release", lambda self, *given: self.perturb(*given))
     assert result_of(run(*options)) == result_of(folder)
@@ -391,5 +391,5 @@ def test_the_command_line_refuses_with_two(cli: Callable[..., Outcome]) -> None:
 def test_rules_can_be_chosen_from_outside() -> None:
     config = compose_remote(["strategy=fedldp", "strategy.server.clipping=quantile", "strategy.client.count_noise=2"])
     client = make_client(config)
-    assert isinstance(client, GaussianClient) and client.statistic_names == (CLIP_BIT,)
+    assert isinstance(client, GaussianClient) and client.statistics.names == (CLIP_BIT,)
     assert config.strategy.options.clipping == "quantile"
