@@ -37,16 +37,19 @@ def client_class(config: Config) -> type[Client]:
     return found
 
 
-def _is_final(value: object) -> bool:
-    return getattr(value.fget if isinstance(value, property) else value, "__final__", False)
+def final_names() -> list[str]:
+    """What `Client` and its bases mark as final."""
+    named = [item for kind in Client.__mro__ for item in vars(kind).items()]
+    return [
+        name
+        for name, value in named
+        if getattr(getattr(value, "fget", getattr(value, "__func__", value)), "__final__", False)
+    ]
 
 
 #: What no method changes, names of earlier versions among it: nobody would ask for them. And what it may say instead.
 FIXED = {
-    **dict.fromkeys(
-        (name for kind in Client.__mro__ for name, value in vars(kind).items() if _is_final(value)),
-        "`charges`, `traits`",
-    ),
+    **dict.fromkeys(final_names(), "`charges` and `traits`, from which it follows"),
     **dict.fromkeys(("answer", "fit"), "`further`, for exchanges without a release"),
     **dict.fromkeys(("work", "train_locally"), "`releasing`, or `steps` where training has noise in every step"),
     **dict.fromkeys(("price", "due", "budget_plan", "planned_against"), "`charges`"),

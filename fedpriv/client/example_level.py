@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -258,6 +258,7 @@ class DecayingNoise(ExampleLevelClient):
     """
 
     options: DecayingOptions
+    traits = replace(ExampleLevelClient.traits, costliest="last")
 
     def smallest_sigma(self, server_round: int) -> float:
         if self.variant == "published":

@@ -43,7 +43,7 @@ class Traits:
     asks of a client, in order. vectors_down: how many vectors of the parameters' size come down, theta first.
     releases_gradient: a release is about the sum of the gradients of the local steps, not about the update.
     alike_at_any_dimension: a release of few coordinates is the same mechanism as one of many, so that an audit of it
-    counts. costliest: the rounds that cost most, where rounds differ, so that a plan counts on those. bound_to_rounds:
+    counts. costliest: the rounds that cost most, which a plan counts on; any: all cost alike. bound_to_rounds:
     why a run cannot be extended: what of its releases or noise was fixed by num_rounds. why_no_sum: why there is no
     account against whoever sees only a round's sum, where a reader may expect one.
     """
@@ -59,7 +59,7 @@ class Traits:
     vectors_down: int = 1
     releases_gradient: bool = False
     alike_at_any_dimension: bool = True
-    costliest: Literal["first", "last"] = "last"
+    costliest: Literal["any", "first", "last"] = "any"
     bound_to_rounds: str | None = None
     why_no_sum: str = ""
 
@@ -227,23 +227,26 @@ class Method:
         one of the `accounts` (None: its own).
         """
         counts: dict[Event, int] = {}
-        for charges in self._planned_charges(participations):
-            own = [charge for charge in charges if charge.event.threat == (threat or self.threat)]
-            for charge in own:
-                event = replace(charge.event, count=1)
-                if charge.adaptive:
-                    event = NoBound(threat=charge.event.threat, reason=charge.adaptive)
-                counts[event] = counts.get(event, 0) + charge.event.count
+        for charge, times in self._planned_charges(participations):
+            if charge.event.threat != (threat or self.threat):
+                continue
+            event = replace(charge.event, count=1)
+            if charge.adaptive:
+                event = NoBound(threat=charge.event.threat, reason=charge.adaptive)
+            counts[event] = counts.get(event, 0) + times * charge.event.count
         return [replace(event, count=count) for event, count in counts.items()]
 
-    def _planned_charges(self, participations: int) -> Iterator[tuple[Charge, ...]]:
-        """Of each participation."""
-        before, last = self.round, self.run.facts.num_rounds if self.run.facts is not None else 0
-        first = 1 if self.traits.costliest == "first" else max(1, last - participations + 1)
+    def _planned_charges(self, participations: int) -> Iterator[tuple[Charge, int]]:
+        """(a charge, how often)."""
+        before, alike, first = self.round, self.traits.costliest == "any", 1
+        if self.traits.costliest == "last":
+            first = max(1, self.facts.num_rounds - participations + 1)
         try:
-            for number in range(participations):
+            for number in range(min(2, participations) if alike else participations):
                 self.round = first + number
-                yield self.all_charges(None if number == 0 or self.traits.State is None else LATER)
+                times = participations - 1 if alike and number == 1 else 1
+                later = LATER if number and self.traits.State is not None else None
+                yield from ((charge, times) for charge in self.all_charges(later))
         finally:
             self.round = before
 

@@ -41,6 +41,7 @@ class SelectingClient(GradientClient):
     """
 
     options: SelectingOptions
+    traits = replace(GradientClient.traits, costliest="last")
 
     @abstractmethod
     def count(self, dimension: int, server_round: int) -> int:

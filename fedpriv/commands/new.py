@@ -74,7 +74,7 @@ class @Class@Client(GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
     options: @Class@Options
-    # To remember: `State = Kept`, a frozen dataclass of tensors; `perturb` gets the last (or None), returns the next.
+    # To remember: `traits = Traits(State=Kept)`, a frozen dataclass of tensors; `perturb` gets the last (or None).
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         idea = update  # YOUR IDEA: any function of the update [..., d] (the auditor calls it with many trials at once)

@@ -71,6 +71,7 @@ class FederatedStrategy(Strategy):
         self.optimizer = Optimizer(self.options)
         self.current = Round(0, np.zeros(0, np.float32))
 
+    @final
     def let_go(self) -> None:
         """After the last round. What it reports to and asks leads back to it: while both hold each other, pictures and
         all clients' memories stay until a collector comes, which counts objects, not gigabytes, and a study has many
@@ -175,6 +176,7 @@ class FederatedStrategy(Strategy):
         cohort = self.begin(server_round, arrays)
         return self.messages(grid, cohort, self.coming_down(arrays), self.train_options(server_round))
 
+    @final
     def begin(self, server_round: int, arrays: ArrayRecord) -> list[int]:
         """A new round from theta; returns its cohort."""
         secret = self.secret_cohorts and self.population.rng == "secure"
@@ -189,6 +191,7 @@ class FederatedStrategy(Strategy):
         self.current = Round(server_round, unpack_vector(arrays), cohort)
         return cohort
 
+    @final
     def messages(
         self,
         grid: ClientGrid,
@@ -201,6 +204,7 @@ class FederatedStrategy(Strategy):
         return self.exchange.messages(self.current, grid, clients, arrays, options, own)
 
     @classmethod
+    @final
     def why_single_messages(cls) -> str | None:
         """Why a message is for one client alone, in words; None where it may be for many."""
         for name in ("configure_train", "messages", "aggregate_train"):
@@ -209,12 +213,14 @@ class FederatedStrategy(Strategy):
                 return f"{writer.__name__}.{name} may look at the messages of single clients (in_rows)"
         return None
 
+    @final
     def ask(
         self, grid: ClientGrid, messages: Sequence[Message], read: Callable[[Message, int], Answer]
     ) -> list[Answer]:
         """A further exchange within `configure_train`: the usable answers, sorted by client."""
         return list(self.exchange.usable(self.current, grid.receive(messages, self.population.round_timeout), read))
 
+    @final
     def require(self, usable: int) -> None:
         """Ends the run where fewer than ``min_replies`` clients can still take part in the round."""
         current = self.current
@@ -222,6 +228,7 @@ class FederatedStrategy(Strategy):
             current.lost = sorted(set(current.cohort) - set(current.stopped))
             self.exchange.give_up(current, usable, self.options.min_replies)
 
+    @final
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -256,17 +263,21 @@ class FederatedStrategy(Strategy):
         travelling = self.population.travelling
         return slice(0, self.current.theta.size) if travelling is None else travelling(self.current.number).up
 
+    @final
     def configure_evaluate(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         return []
 
+    @final
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         return None
 
+    @final
     def summary(self) -> None:
         """Nothing: the run's own table says more."""
 
+    @final
     def start(  # type: ignore[override]
         self,
         grid: ClientGrid,
