@@ -429,7 +429,7 @@ def test_rivals_report_the_norm_that_the_allocation_needs(clipping: str) -> None
     with_norm, without = a_client(clipping=clipping), a_client(clipping=clipping, allocation="fixed")
     bit = clipping == "quantile"
     assert len(with_norm.statistics.names) == 1 + bit and len(without.statistics.names) == bit
-    assert len(with_norm.planned_events(1)) == 2 + bit and len(without.planned_events(1)) == 1 + bit
+    assert len(with_norm.all_charges()) == 4 + 2 * bit and len(without.all_charges()) == 2 + 2 * bit
     assert a_client(clipping=clipping, variant="published").exact_leak() == EXACT_NORM
     assert report(without).shape == (int(bit),)
 

@@ -24,7 +24,6 @@ from fedpriv.client.build import example_counts
 from fedpriv.client.contract import BudgetSpent, PublicFacts
 from fedpriv.client.example_level import ExampleLevelClient, TrainingState
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import compose as compose_events
@@ -272,7 +271,7 @@ def test_state_is_small_and_typed() -> None:
     state = at_work(DPSGDClient).fresh_state(torch.zeros(7))
     assert isinstance(state, TrainingState) and state.m.numel() == 0 and float(state.clip_norm) == 1.0
     assert issubclass(ANRClient, ExampleLevelClient)
-    assert at_work(DPSGDClient).sigma(Request(1, 0)) == 1.0
+    assert at_work(DPSGDClient).sigma == 1.0
 
 
 @pytest.mark.parametrize(("sigma", "examples", "charged"), [(1.0, 600, 1.0), (200.0, 2**16, 200.0)])
