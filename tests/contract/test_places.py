@@ -13,7 +13,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import FIXED, final_names
 from fedpriv.server.strategy import FederatedStrategy
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+TABLE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
 def places(kind: type[Any]) -> set[str]:
@@ -49,11 +49,11 @@ def test_a_method_has_at_most_twenty_places_to_override() -> None:
 def test_every_place_is_overridden_and_taught() -> None:
     for module in pkgutil.iter_modules(clients.__path__):
         import_module(f"clients.{module.name}")
-    kinds, text = set(derived(Client)), TUTORIAL.read_text()
+    kinds, text = set(derived(Client)), TABLE.read_text()
     for place in places(Client):
         used = any(place in vars(kind) or place in vars(kind).get("__annotations__", {}) for kind in kinds)
         assert used, f"no method overrides {place}"
-        assert f"| `{place}` |" in text, f"the tutorial does not say when a method needs {place}"
+        assert f"| `{place}` |" in text, f"docs/architecture.md does not say when a method needs {place}"
 
 
 def test_what_is_final_or_gone_is_refused_in_a_class_of_ones_own() -> None:

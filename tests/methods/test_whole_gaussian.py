@@ -99,7 +99,7 @@ def test_what_moves_the_clip_norm_is_a_number_of_the_sum(method: str, rule: str,
 def test_the_statistic_costs_a_tenth_of_the_vector_in_the_sum_as_alone() -> None:
     """Charged one by one it cost more than everything else (91 % of the board's budget)."""
     client = making.client(DDGaussClient, facts=FACTS, clipping="quantile", min_replies=6, noise_multiplier=1.0)
-    vector, bit = client.costs(SECURE_SUM)
+    vector, bit = (charge.event for charge in client.charges(None) if charge.event.threat == SECURE_SUM)
     assert isinstance(vector, DiscreteGaussianSum) and isinstance(bit, DiscreteGaussianSum)
     assert (bit.dimension, bit.noises) == (1, 6) and bit.multiplier == pytest.approx(1.6 * math.sqrt(6), rel=1e-3)
     assert (vector.multiplier / bit.multiplier) ** 2 == pytest.approx(0.1, rel=0.05)

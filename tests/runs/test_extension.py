@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import Outcome, Run, ledger_of, result_of, rows_of
 
-from clients.fedcad import FedCADClient
+from fedpriv.client.method import Method
 from fedpriv.common.errors import FedprivError, OptionError, RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.own_options import CONF, group_choices
@@ -237,8 +237,8 @@ def test_a_method_of_ones_own_whose_price_depends_on_the_rounds_is_found(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it does not say so."""
-    real, asked = FedCADClient.planned_events, iter(range(9))
-    monkeypatch.setattr(FedCADClient, "planned_events", lambda *args: [*real(*args), next(asked)])
+    real, asked = Method.planned_events, iter(range(9))
+    monkeypatch.setattr(Method, "planned_events", lambda *args: [*real(*args), next(asked)])
     with pytest.raises(OptionError, match="fedcad cannot be extended: the price of its releases depends on num_rounds"):
         extend_run(finished, ["num_rounds=4"])
 
