@@ -144,11 +144,16 @@ def test_low_bits_of_floats_are_the_last_eight() -> None:
 
 def test_less_noise_in_later_rounds_is_found(monkeypatch: Patch) -> None:
     """Also behind Adam. Noise that decays as it is booked is no finding."""
-    real = example_level.ExampleLevelClient.sigma
+    real = example_level.ExampleLevelClient.prepare
+
+    def less(self: Any, asked: Any, down: Any = ()) -> None:
+        real(self, asked, down)
+        self.sigma /= asked.round
+
     for name in ("fedldp", "anr", "dpfl_agn"):
         assert less_later(config_of(f"strategy={name}"), 2) == []
     with monkeypatch.context() as patch:
-        patch.setattr(example_level.ExampleLevelClient, "sigma", lambda self, asked: real(self, asked) / asked.round)
+        patch.setattr(example_level.ExampleLevelClient, "prepare", less)
         assert "are booked" in less_later(config_of("strategy=dpfl_agn"), 2)[0]
     before = fedldp.add_normal
     rounds = iter([1] * 8 + [4] * 8)
