@@ -13,8 +13,8 @@ from test_rows import ROWS, Told, config_of
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Release
-from fedpriv.client.method import Traits
 from fedpriv.client.memory import WithNorms
+from fedpriv.client.method import Traits
 from fedpriv.engines import cohort
 from fedpriv.engines.rows_trial import unlike
 from fedpriv.engines.worker import Worker
