@@ -30,6 +30,7 @@ from torch import Tensor
 
 from fedpriv.client.contract import LATER, Charge, Neighbours, Release
 from fedpriv.client.gaussian import GaussianClient
+from fedpriv.client.method import Traits
 from fedpriv.config.methods import FedCADOptions
 from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
@@ -67,7 +68,7 @@ class FedCADClient(GaussianClient):
     """Fed-CAD's client. ``sigma_diff=None`` takes the variant's default."""
 
     options: FedCADOptions
-    State = CorrelatedState
+    traits = Traits(CorrelatedState, why_no_sum=CORRELATED_IN_SECRET)
     in_rows = True
 
     @property
