@@ -20,17 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import (
-    LATER,
-    BudgetSpent,
-    Charge,
-    Release,
-    Row,
-    Trained,
-    form_of_state,
-    rows_of,
-    stacked,
-)
+from fedpriv.client.contract import LATER, BudgetSpent, Charge, Release, Row, Trained, form_of_state, rows_of, stacked
 from fedpriv.client.half import Half
 from fedpriv.client.memory import (
     Answer,
@@ -120,8 +110,9 @@ class Participation:
         alike: bool = False,
     ) -> None:
         self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
-        self.apart, self.alike = apart or kind.why_single is not None, alike
+        self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
         self._priced: tuple[Any, Any] = (None, None)  # the newest (what was asked, its prices)
+        self._keeps: tuple[Any, bool] = (None, True)  # the newest (charges, whether an answer at this price is kept)
 
     def answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
         """received: the parameters that came down (float32 [d_down]), None where none did.
@@ -163,7 +154,7 @@ class Participation:
             try:
                 memory = read_memory(one.store)
                 if (known := answered_before(memory, one.request, self.kind.traits.measures_first)) is not None:
-                    found.replies[one.client] = self._told(self.kind, one, *known)
+                    found.replies[one.client] = self._told(one, *known)
                     continue
             except StaleRequest as stale:
                 found.refused[one.client] = stale
@@ -279,8 +270,7 @@ class Participation:
             found |= zip(chosen, zip(updates.split(sizes), losses.split(sizes), strict=True), strict=True)
         return [found[number] for number in range(len(groups))]
 
-    @staticmethod
-    def _released(group: _Group, updates: Tensor, losses: Tensor) -> list[Row]:
+    def _released(self, group: _Group, updates: Tensor, losses: Tensor) -> list[Row]:
         """The releases that come of a group's updates [rows, d]."""
         method, updates = group.method, finite_or_zero(updates)
         if not group.rows:
@@ -293,7 +283,7 @@ class Participation:
         sources = [method.noise(one.request, method.purpose, one.client) for one in group.members]
         noise = CohortNoise(sources) if group.rows else sources[0]
         release = method.releasing(group.theta, trained, group.state, noise)
-        return rows_of(release, len(group.members), method.statistics.names) if group.rows else [_alone(release)]
+        return rows_of(release, len(group.members), self.names) if group.rows else [_alone(release)]
 
     @staticmethod
     def _after_statistics(group: _Group) -> Release:
@@ -332,7 +322,7 @@ class Participation:
         method, one, memory, release = group.method, group.members[number], group.memories[number], row.release
         request, trains = one.request, one.request.exchange == method.traits.trains_in
         measures = request.exchange == STATISTICS
-        names = method.statistics.names if measures or not method.traits.measures_first else ()
+        names = self.names if measures or not method.traits.measures_first else ()
         told = [release.statistics[name].double() for name in names]
         statistics = torch.stack(told) if told else torch.zeros(0, dtype=torch.float64) if measures else None
         figures = {name: float(value) for name, value in release.figures.items()}
@@ -347,25 +337,22 @@ class Participation:
             left = {"update": release.value, "statistics": statistics}
             waiting = Waiting(request.round, request.attempt, left, figures)  # type: ignore[arg-type]
         else:  # a release without noise has no noise key to protect: nothing is kept of it
-            keeps = method.keeps_answer(charges) or waiting is not None
+            if self._keeps[0] is not charges:
+                self._keeps = charges, method.keeps_answer(charges)
+            keeps = self._keeps[1] or waiting is not None
             value = release.value.clone() if group.rows else release.value
             answer = Answer(request.round, request.attempt, value, statistics) if keeps else None
         entries = method.entries(memory, request, charges, one.client)
         one.store.keep(memory.after(row.state, entries, answer, kept, waiting))
         if measures:
-            return self._told(method, one, None, statistics)
-        return self._told(method, one, release.value, statistics, figures)
+            return self._told(one, None, statistics)
+        return self._told(one, release.value, statistics, figures)
 
     def _told(
-        self,
-        method: Half,
-        one: Asked,
-        release: Tensor | None,
-        statistics: Tensor | None,
-        figures: Mapping[str, float] | None = None,
+        self, one: Asked, release: Tensor | None, statistics: Tensor | None, figures: Mapping[str, float] | None = None
     ) -> Outgoing:
         beside = [] if statistics is None else statistics.tolist()
-        named = dict(zip(method.statistics.names, beside, strict=True)) if beside else {}
+        named = dict(zip(self.names, beside, strict=True)) if beside else {}
         value = None if release is None else release.numpy()
         return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
 

@@ -102,7 +102,9 @@ class SelectingClient(GradientClient):
             if self.site is None:  # the auditor takes the mask that shows it most
                 return (torch.arange(dimension) < count).expand(clipped.shape)
             site, number = self.site, self.round
-            masks = [public_mask(site.seed, client, number, dimension, count) for client in site.clients]
+            masks = [
+                public_mask(site.seed, client, number, dimension, count) for client in site.clients or (site.client,)
+            ]
             return torch.from_numpy(np.stack(masks)).view(clipped.shape)
         tau = self.clip_norm / math.sqrt(count) if self.options.score_bound is None else self.options.score_bound
         # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.

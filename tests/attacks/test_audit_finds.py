@@ -123,7 +123,7 @@ def answers_only_with_an_update(patch: Patch) -> None:
     real = FedLDPClient.release
 
     def release(self: FedLDPClient, update: torch.Tensor, state: Any, noise: NoiseSource) -> Any:
-        if self.run.site is not None and not bool(update.any()):
+        if self.site is not None and not bool(update.any()):
             raise BudgetSpent("nothing to say")
         return real(self, update, state, noise)
 

@@ -167,4 +167,4 @@ def test_a_contradiction_is_printed_stored_and_fails(
     assert "verified epsilon <= 1: contradicts the verified epsilon" in said
     assert "verified epsilon <= 90: cannot tell" in said  # 1,000 trials could not have shown so much
     page = (folder / "report.html").read_text()
-    assert "Verdict: contradicts the verified epsilon" in page and "shown 5.1 at most" in page
+    assert "Verdict: contradicts the verified epsilon" in page and "shown at most 5.1" in page

@@ -198,15 +198,13 @@ def test_a_budget_without_noise_is_refused_at_the_start(case: Case) -> None:
 class SaysItKeepsTo(FedLDPClient):
     """A method of one's own that is wrong about its own price."""
 
-    keeps_budget = True
+    keeps_budget = True  # type: ignore[misc, assignment]
 
 
 def test_a_method_of_ones_own_is_not_taken_at_its_word() -> None:
     own = ("strategy=fedldp", "strategy.client._target_=test_every_method.SaysItKeepsTo")
-    resolve(compose([*SIZE, *own, "privacy.max_epsilon=8"]), None)
-    for little in (0, 1e-200):
-        with pytest.raises(OptionError, match=r"privacy\.max_epsilon=8"):
-            resolve(compose([*SIZE, *own, f"strategy.client.noise_multiplier={little}", "privacy.max_epsilon=8"]), None)
+    with pytest.raises(OptionError, match="SaysItKeepsTo has its own `keeps_budget`"):
+        resolve(compose([*SIZE, *own, "privacy.max_epsilon=8"]), None)
 
 
 def test_a_run_without_noise_is_not_extended_under_a_budget(run: Run) -> None:

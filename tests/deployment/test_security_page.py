@@ -131,4 +131,4 @@ def test_security_names_what_exists() -> None:
     for path in re.findall(r"\]\(((?!http)[^)#]+)[^)]*\)", page):
         assert (ROOT / path).exists(), path
     for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", page):
-        assert (ROOT / (module.replace(".", "/") + ".py")).exists(), module
+        assert (ROOT / "fedpriv" / "commands" / f"{module.removeprefix('fedpriv.')}.py").exists(), module

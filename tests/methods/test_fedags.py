@@ -232,7 +232,7 @@ def test_a_repaired_round_costs_what_it_says(epsilon: float):
 def test_the_parts_of_a_round_are_what_its_noise_says():
     """From the events and the code's own noise: values 2C over the standard deviation, loss L_max over its."""
     client = fedags("repaired", selection="gumbel", loss_weights=True, loss_bound=4.0)
-    values, picks, loss = (charge.event for charge in client.charges(None))
+    values, picks, loss = (charge.event for charge in client.all_charges(None))
     assert isinstance(values, Gaussian) and isinstance(loss, Gaussian) and isinstance(picks, GumbelTopK)
     rho = {"values": 1 / (2 * values.multiplier**2), "picks": picks.k * picks.epsilon**2 / 8}
     rho["loss"] = 1 / (2 * loss.multiplier**2)

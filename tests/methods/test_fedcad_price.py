@@ -87,7 +87,7 @@ def test_the_ledgers_multiplier_is_reached(variant: str, share: float) -> None:
         client, state = risen_state(variant, world, None, 0)
         price = client.charges(state)[0]
         release = client.release(-state.x * 5, state, SeededNoise(1))  # D*C towards zero, from the ball's edge
-        reuse = release.figures["reuse"]
+        reuse = float(release.figures["reuse"])
         results.append(float(release.state.x - reuse * state.x))
     fresh = 1 - reuse + reuse * 0.5
     multiplier = price.event.multiplier  # type: ignore[attr-defined]

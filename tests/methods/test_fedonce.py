@@ -248,8 +248,6 @@ def test_one_coordinate_is_randomised_response() -> None:
         (["strategy.server.effective_dims=0"], r"strategy\.server\.effective_dims=0: must be auto, null"),
         (["strategy.server.effective_dims=most"], r"strategy\.server\.effective_dims=most: must be auto, null"),
         (["strategy.client.colluders=3"], r"strategy\.client\.colluders=3"),
-        (["strategy.server.epsilon=1"], r"strategy\.server\.epsilon=1"),
-        (["strategy.server.claimed_delta=0.1"], r"strategy\.server\.claimed_delta=0\.1"),
         (["strategy.server.weighting=examples"], r"strategy\.server\.weighting=examples"),
         (["model=mlp"], r"model=mlp: .* allowed: softmax, linear"),
         (["strategy.server.participation=once", "num_rounds=2"], r"strategy\.server\.participation=once"),

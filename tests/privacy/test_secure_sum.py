@@ -216,7 +216,7 @@ def test_the_folder_says_who_added_up(run: Run) -> None:
     folder: Path = run("strategy=fedldp", "strategy.server.min_replies=2", "num_rounds=1")
     assert "Secure summation is assumed: nothing in this run" in page_of(folder)
     folder = run("strategy=ddgauss", "strategy.server.min_replies=2", "num_rounds=1")
-    assert "The secure sum is ideal: the server added whole numbers in the open" in page_of(folder)
+    assert "The secure sum is ideal: the server added whole numbers in plaintext" in page_of(folder)
     assert json.loads((folder / "summary.json").read_text())["privacy"]["secure_sum"] == "ideal"
 
 

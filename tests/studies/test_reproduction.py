@@ -186,7 +186,7 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(
         (["paper=fedcad", "scale=big"], "scale=big: allowed: small, literal"),
         (["paper=fedcad", "workers=-1"], "workers=-1: must be a whole number from 0 to 1024"),
         (["paper=fedcad", "seeds=0"], "seeds=0: must be a whole number from 1 to 100"),
-        (["paper=fedcad", "download=yes"], "download=yes: allowed: true, false"),
+        (["paper=fedcad", "download=yes"], "download=yes: allowed: false, true"),
         (["paper=fedcad", "size=1"], "size=1: no such option; allowed: paper, scale, data"),
         (["scale=small"], "paper: is missing"),
     ],
