@@ -4,20 +4,10 @@ Nobody adds noise; the server sees every update of the base, and every ``head_pe
 When the head travels is the clients' rule (clients/fedvf.py, where our reading of the paper is).
 """
 
-from collections.abc import Sequence
-
-from fedpriv.common.messages import FloatVector
-from fedpriv.common.replies import Reply
 from fedpriv.server.strategy import FederatedStrategy
 
 
 class FedVF(FederatedStrategy):
     """Base: theta <- theta + sum n_k/n Delta_k in every round. Head: theta <- sum n_k/n theta_k in the rounds in which
-    the clients send their heads.
+    the clients send their heads (`Layers.absolute`).
     """
-
-    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        travelling = self.population.travelling
-        assert travelling is not None, "preparation.py gives it to every method whose clients keep layers"
-        heads = travelling(self.current.number).absolute  # empty in the rounds without heads
-        return self.move(theta, self.mean(theta.size, replies), whole=heads)

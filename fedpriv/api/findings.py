@@ -65,7 +65,7 @@ class Plan:
             *(("reason", reason) for reason in self.reasons),
         ]
         of = self.config
-        return table((), rows, f"plan: {of.strategy.name} on {of.dataset.name}, delta {of.privacy.delta:g}")
+        return table((), rows, f"plan: {of.method} on {of.dataset.name}, delta {of.privacy.delta:g}")
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
 from fedpriv.config.checks import check_colluders, check_example_level
-from fedpriv.config.halves import locate, method_options
+from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import participation_of
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
-from fedpriv.training.flat_model import layout_of
+from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.models import build_model, resolve_model
 
 
 def client_class(config: Config) -> type[Client]:
     """The client half of the configured method."""
-    found = locate(config.strategy.client, "strategy.client._target_")
+    found = half_class(config, "client", _of_a_pair)
     if not issubclass(found, Client):
         raise OptionError(
             "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"
@@ -35,6 +35,16 @@ def client_class(config: Config) -> type[Client]:
             words = f"{found.__name__} has its own `{name}`, which all methods share; allowed: {instead}"
             raise OptionError("strategy.client._target_", found.__name__, words)
     return found
+
+
+def _of_a_pair(algorithm: type[Client], mechanism: type[Client]) -> dict[str, Any]:
+    """What a pair's class says for itself. No paper claims anything of a pair."""
+    traits = replace(mechanism.traits, keeps_layers=algorithm.traits.keeps_layers)
+    return {"traits": traits, "claim": _claims_nothing}
+
+
+def _claims_nothing(method: Client, participations: int, delta: float) -> None:
+    return None
 
 
 def final_names() -> list[str]:
@@ -88,6 +98,9 @@ class ClientMaker:
             words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
             raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
         self.facts = _facts_of_the_smallest(config) if self.kind.traits.needs_facts else None
+        if self.facts is not None and self.kind.traits.keeps_layers:  # a mechanism's dimension is that of its release
+            up = self.kind(self.options, RunFacts(self.variant, self.facts)).layers(layout_for(config), 1).up
+            self.facts = replace(self.facts, num_parameters=up.stop - up.start)
 
     def make(self, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
         """As `make_client`."""
@@ -120,21 +133,24 @@ def _facts_of_the_smallest(config: Config) -> PublicFacts:
     )
 
 
-_sizes: dict[str, int] = {}
+_layouts: dict[str, Layout] = {}
 
 
 def num_parameters(config: Config) -> int:
-    """How many parameters the configured model has: public, and the same in every process. The data are
-    loaded for it once.
-    """
+    """How many parameters the configured model has."""
+    return layout_for(config).num_parameters
+
+
+def layout_for(config: Config) -> Layout:
+    """The configured model's named blocks: public, and the same in every process. The data are loaded for it once."""
     keeps_layers = client_class(config).traits.keeps_layers
     parts = (config.dataset, config.features, config.model)
     key = repr((*(part.model_dump_json() for part in parts), keeps_layers))
-    if key not in _sizes:
+    if key not in _layouts:
         dataset = load_federated(config).dataset
         model = resolve_model(config.model, dataset.shape, keeps_layers)
-        _sizes[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0)).num_parameters
-    return _sizes[key]
+        _layouts[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0))
+    return _layouts[key]
 
 
 def partition_remarks(config: Config) -> tuple[str, ...]:

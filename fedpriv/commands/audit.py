@@ -101,9 +101,7 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
 
 
 def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
-    print(
-        f"{config.strategy.name} ({config.privacy.variant}), {threat_in_words(config)}, delta {config.privacy.delta:g}"
-    )
+    print(f"{config.method} ({config.privacy.variant}), {threat_in_words(config)}, delta {config.privacy.delta:g}")
     header = ("scope", "audited >=", "claimed", "verified <=", "verdict")
     rows = [
         (scope.name, _shown(scope.audit.epsilon_lower), _shown(scope.claimed), _shown(scope.verified), scope.verdict)

@@ -111,7 +111,10 @@ def _dispatch(arguments: list[str]) -> int:
     if flags.cfg or flags.info:  # Hydra shows what it would compose
         from fedpriv.config.compose import model_by_name, parse
 
-        check(overrides, multirun)
+        shown_by = check(overrides, multirun)
+        if shown_by is not None and shown_by.privacy.mechanism is not None:
+            words = "its options are put in after Hydra has composed, so that --cfg and --info would not show them"
+            raise OptionError("privacy.mechanism", shown_by.privacy.mechanism, f"{words}; allowed: plan=true")
         last = arguments.index(overrides[-1]) + 1 if overrides else 0  # options stand together
         arguments = [*arguments[:last], *model_by_name(parse(overrides)), *arguments[last:]]
         return _run_hydra(_at_home(arguments, overrides), multirun)

@@ -17,6 +17,7 @@ from fedpriv.config.gradient_methods import (
     check_central,
     check_steps,
 )
+from fedpriv.config.method_pairs import check_pair, schema_for
 from fedpriv.config.methods import (
     METHODS,
     ClippingOptions,
@@ -84,7 +85,8 @@ def _with_method(config: Config, raw: dict[str, Any]) -> Config:
     file = rest.partition(".")[0]
     if package == "strategies" and file in METHODS and name != file:
         raise OptionError("strategy.name", name, f"this is the method {file}: choose it by strategy={file}")
-    options = read_options(METHODS.get(name), raw, config)
+    check_pair(name, config.privacy.mechanism)
+    options = read_options(schema_for(name, config.privacy.mechanism), raw, config)
     config = config.model_copy(update={"strategy": config.strategy.model_copy(update={"options": options})})
     if name in METHODS:
         _check_options(config)

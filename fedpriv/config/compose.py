@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
-from fedpriv.config.methods import METHODS
+from fedpriv.config.method_pairs import schema_for, with_mechanism
 from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
@@ -37,7 +37,7 @@ from fedpriv.config.strategy_options import (
     contradiction,
     field_of,
     followed,
-    follows_another,
+    in_no_file,
     spelled,
     spelling,
 )
@@ -48,6 +48,7 @@ COMMANDS = ("resume", "rerun", "extend", "plan")
 
 #: Groups of which a remote caller (`flwr run`) may choose.
 REMOTE_GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")
+MECHANISM = "privacy.mechanism"
 METHOD_OPTION = re.compile(r"strategy\.(server|client)\.([a-z]\w*)")
 
 
@@ -79,32 +80,35 @@ def at_home(overrides: Sequence[str]) -> list[str]:
     if not any(METHOD_OPTION.fullmatch(override.key_or_group) for override in parsed):
         return list(overrides)
     try:
-        strategy = _compose_raw([line for override in parsed if (line := _choice(override))])["strategy"]
+        chosen = _compose_raw([line for override in parsed if (line := _choice(override))])
     except OptionError:  # said where all of it is composed
         return list(overrides)
+    strategy, mechanism = chosen["strategy"], chosen["privacy"]["mechanism"]
     found: list[str] = []
     seen: dict[str, tuple[str, str]] = {}
     for override in parsed:
         line, named = override.input_line or "", METHOD_OPTION.fullmatch(override.key_or_group)
         if named is not None and override.type == OverrideType.CHANGE:
             option, value = _split(line)
-            home = spelling(strategy, *named.groups())
+            half, name = named.groups()
+            home = spelling(strategy, half, name, mechanism)
             other, before = seen.setdefault(home, (option, value))
             if other != option and value != before:
                 raise contradiction(option, value, other, before)
-            line = f"{'++' * follows_another(strategy, home)}{home}={value}"
+            line = f"{'++' * in_no_file(strategy, home, mechanism)}{home}={value}"
         found.append(line)
     return found
 
 
 def _choice(override: Override) -> str:
-    """``group=choice``, of a sweep the first one; "" for everything else."""
-    if override.package is not None or not (CONF / override.key_or_group).is_dir() or _is_none(override):
+    """``group=choice``, ``privacy.mechanism=name``, of a sweep the first one; "" for everything else."""
+    chooses = override.key_or_group == MECHANISM or (CONF / override.key_or_group).is_dir()
+    if override.package is not None or not chooses or _is_none(override):
         return ""
     value = override.value()
     if override.is_sweep_override():
         value = next(iter(override.sweep_string_iterator()))
-    return f"{override.key_or_group}={value}"
+    return f"{override.key_or_group}={'null' if value is None else value}"
 
 
 def _is_none(override: Override) -> bool:
@@ -148,7 +152,7 @@ def _compose_raw(overrides: list[str]) -> dict[str, Any]:
     """
     parsed = parse(overrides)
     if any("${" in override for override in overrides):  # may ask for anything, also for the time
-        return _resolved(_hydra_tree(overrides), overrides)
+        return _resolved(_paired(_hydra_tree(overrides), _files()), overrides)
     values = [override for override in parsed if _is_plain_value(override)]
     chosen = _chosen(tuple(o.input_line or "" for o in parsed if o not in values), _files(), _host())
     found = with_scalars(chosen.known, values)
@@ -167,7 +171,8 @@ def _is_plain_value(override: Override) -> bool:
     """``option=value``: no choice of a file, no option of Hydra, nothing added or removed."""
     key = override.key_or_group
     plain = override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
-    return plain and "/" not in key and key.partition(".")[0] != "hydra" and not (CONF / key).is_dir()
+    chooses = "/" in key or key == MECHANISM or key.partition(".")[0] == "hydra" or (CONF / key).is_dir()
+    return plain and not chooses
 
 
 def _files() -> tuple[tuple[str, int, int], ...]:
@@ -218,7 +223,8 @@ def _with_options_once(tree: DictConfig, files: tuple[tuple[str, int, int], ...]
     """An option of the method that a file names under its other half, as an experiment may: moved to where the method's
     own file has it. Raises `OptionError` where both were set, to different values.
     """
-    if (schema := METHODS.get(str(tree.strategy.get("name")))) is None:
+    tree, mechanism = _paired(tree, files), tree.privacy.get("mechanism")
+    if (schema := schema_for(str(tree.strategy.get("name")), mechanism)) is None:
         return tree
     found, usual = tree, None
     for half, name in [(place, str(name)) for place in HALVES for name in tree.strategy[place]]:
@@ -228,7 +234,8 @@ def _with_options_once(tree: DictConfig, files: tuple[tuple[str, int, int], ...]
         if option == home or followed(schema, str(field)):
             continue
         if usual is None:
-            usual, found = _composed((f"strategy={tree.strategy.name}",), files), copy.deepcopy(tree)
+            chosen = (f"strategy={tree.strategy.name}", f"{MECHANISM}={mechanism or 'null'}")
+            usual, found = _paired(_composed(chosen, files), files), copy.deepcopy(tree)
         given, own = (OmegaConf.select(tree, place) for place in (option, home))
         if own not in (given, OmegaConf.select(usual, home)):
             raise contradiction(option, given, home, own)
@@ -236,6 +243,11 @@ def _with_options_once(tree: DictConfig, files: tuple[tuple[str, int, int], ...]
             OmegaConf.update(found, home, given)
             del found.strategy[half][name]
     return found
+
+
+def _paired(tree: DictConfig, files: tuple[tuple[str, int, int], ...]) -> DictConfig:
+    """With the values of `privacy.mechanism`'s file."""
+    return with_mechanism(tree, lambda name: _composed((f"strategy={name}",), files))
 
 
 @lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ type.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -15,9 +16,10 @@ from pydantic import Field, create_model
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
+from fedpriv.config.method_pairs import joined, target
 from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.schema import Config
-from fedpriv.config.strategy_options import HALVES, OwnOptions, checked, field_of, following
+from fedpriv.config.strategy_options import HALVES, Half, OwnOptions, checked, field_of, following
 
 
 def method_options(config: Config) -> MethodOptions:
@@ -69,6 +71,23 @@ def _named(kind: type[Any]) -> type[Options] | None:
             raise OptionError("strategy", f"{owner.__module__}.{owner.__qualname__}", words)
         return hint
     return None
+
+
+def half_class(
+    config: Config, half: Half, own: Callable[[type[Any], type[Any]], dict[str, Any]] = lambda *_: {}
+) -> type[Any]:
+    """The class of a half of the configured method; of a pair both classes in one. own: what it says for itself of the
+    algorithm's and the mechanism's. Raises `OptionError`.
+    """
+    algorithm, mechanism = getattr(config.strategy, half), config.privacy.mechanism
+    option = f"strategy.{half}._target_"
+    found = locate(algorithm, option)
+    if mechanism is None:
+        return found
+    if algorithm != target(config.strategy.name, half):
+        raise OptionError(option, algorithm, f"beside privacy.mechanism={mechanism} it must be the method's own class")
+    other = locate(target(mechanism, half), option)
+    return joined(found, other, **own(found, other))  # type: ignore[arg-type]  # classes are hashable
 
 
 def locate(target: str, option: str) -> type[Any]:

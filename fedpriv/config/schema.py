@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
+from fedpriv.config.method_pairs import NO_MECHANISM, Mechanism, check_pair, in_words
 from fedpriv.config.options import AttackConfig, Library, OperationsConfig, Options, TrackingConfig
 from fedpriv.config.strategy_options import StrategyConfig, without_what_is_younger
 
@@ -263,6 +264,16 @@ class PrivacyConfig(Options):
     )
     rng: Literal["seeded", "secure"] = Field(description="noise: repeatable, or from the operating system's keys")
     accountant: Library = Field(default="fedpriv", description="opacus: one more figure beside ours, for comparison")
+    mechanism: Mechanism | None = Field(
+        default=None, description="of which method the releases are; null: the strategy's own"
+    )
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _says_why_it_is_none(cls, mechanism: Any) -> Any:
+        if mechanism in NO_MECHANISM:
+            check_pair("fedavg", mechanism)
+        return mechanism
 
 
 class EvaluateConfig(Options):
@@ -321,6 +332,11 @@ class Config(Options):
         return dataset
 
     @property
+    def method(self) -> str:
+        """Of records and reports: ``fedprox``, ``fedprox with fedldp's mechanism``."""
+        return in_words(self.strategy.name, self.privacy.mechanism)
+
+    @property
     def clients_asked(self) -> int:
         """Clients asked in a round: clients_per_round, and as many more as `over_selection` says."""
         return min(self.num_clients, math.ceil(round(self.over_selection * self.clients_per_round, 9)))
@@ -348,9 +364,9 @@ class Config(Options):
         are found by a digest of this.
         """
         content = self.to_dict()
-        for group, name in (("local", "clipping"), ("privacy", "accountant")):
-            if content[group][name] == "fedpriv":
-                content[group].pop(name)
+        younger = (("clipping", "fedpriv"), ("accountant", "fedpriv"), ("mechanism", None))
+        for group in ("local", "privacy"):
+            content[group] = {name: value for name, value in content[group].items() if (name, value) not in younger}
         without_what_is_younger(content["strategy"])
         return content
 

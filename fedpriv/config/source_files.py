@@ -18,7 +18,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from fedpriv.common.places import METHOD_PACKAGES, method_folders, own_methods
+from fedpriv.config.method_pairs import target
 from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import HALVES
 
 PROJECT = "fedpriv"
 
@@ -44,6 +46,8 @@ def source_files(config: Config) -> dict[str, str]:
     As this process first saw them: what it has imported does not change with a file.
     """
     named = [config.strategy.server, config.strategy.client]
+    if config.privacy.mechanism is not None:
+        named += [target(config.privacy.mechanism, half) for half in HALVES]
     named += [group.path for group in (config.dataset, config.model) if group.path is not None]
     return dict(_digests(tuple(sorted(path.rpartition(".")[0] for path in named)), own_methods()))
 

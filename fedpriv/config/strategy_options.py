@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
-from fedpriv.config.methods import METHODS
+from fedpriv.config.method_pairs import schema_for
 from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.sum_methods import SecureSum
 
@@ -52,11 +52,11 @@ def field_of(schema: type[Options], half: str, name: str) -> str | None:
     return fields.get(f"strategy.{half}.{name}") or fields.get(f"strategy.{other}.{name}")
 
 
-def spelling(strategy: Mapping[str, Any], half: str, name: str) -> str:
+def spelling(strategy: Mapping[str, Any], half: str, name: str, mechanism: str | None = None) -> str:
     """How a YAML file spells ``strategy.HALF.NAME``, which may be named under either half. strategy: composed, each
     option once.
     """
-    schema = METHODS.get(strategy["name"])
+    schema = schema_for(strategy["name"], mechanism)
     if schema is not None and (field := field_of(schema, half, name)):
         return spelled(schema, field)
     other = "client" if half == "server" else "server"
@@ -64,10 +64,15 @@ def spelling(strategy: Mapping[str, Any], half: str, name: str) -> str:
     return f"strategy.{other if there else half}.{name}"
 
 
-def follows_another(strategy: Mapping[str, Any], home: str) -> bool:
-    """An option that no file has: it must be what another one says, or is refused where its value is known."""
-    schema, (_, half, name) = METHODS.get(strategy["name"]), home.split(".")
-    return schema is not None and bool((field := field_of(schema, half, name)) and followed(schema, field))
+def in_no_file(strategy: Mapping[str, Any], home: str, mechanism: str | None = None) -> bool:
+    """An option that the strategy's file does not have: its mechanism's, or one that must be what another one says, or
+    is refused where its value is known.
+    """
+    schema, (_, half, name) = schema_for(strategy["name"], mechanism), home.split(".")
+    if schema is None or (field := field_of(schema, half, name)) is None:
+        return False
+    alone = schema_for(strategy["name"])
+    return bool(followed(schema, field)) or (alone is not None and field_of(alone, half, name) is None)
 
 
 # --- read ------------------------------------------------------------------------------------------------

@@ -302,8 +302,9 @@ class Spent:
 def objections(policy: Policy, config: Config, declared: int) -> list[str]:
     """The run's options that the policy does not allow, in words for the local log. declared: number of pictures."""
     local, limits, found = config.local, policy.limits, list[str]()
-    if config.strategy.name not in policy.strategies:
-        found.append(f"strategy={config.strategy.name}: allowed: {', '.join(policy.strategies)}")
+    for option, name in (("strategy", config.strategy.name), ("privacy.mechanism", config.privacy.mechanism)):
+        if name is not None and name not in policy.strategies:
+            found.append(f"{option}={name}: allowed: {', '.join(policy.strategies)}")
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
     found += _about_sums(policy, config)

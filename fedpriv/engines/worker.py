@@ -20,7 +20,7 @@ from fedpriv.client.memory import MemoryStore
 from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
-from fedpriv.config.halves import locate
+from fedpriv.config.halves import half_class
 from fedpriv.config.methods import METHODS
 from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
@@ -56,7 +56,7 @@ def auxiliary_pictures(config: Config) -> int:
     """Public pictures that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
     them for a public loss, otherwise none. Raises `OptionError` where it needs some and there are none.
     """
-    kind, wanted = locate(config.strategy.server, "strategy.server._target_"), 0
+    kind, wanted = half_class(config, "server"), 0
     purpose = None
     if getattr(kind, "needs_public_loss", False):
         purpose, wanted = "follows a loss on public pictures", min(MOST_FOR_LOSS, config.dataset.auxiliary)
@@ -264,8 +264,7 @@ class Worker:
             return "engine.faults are of single clients"
         if self.config.dataset.name == "on_nodes" or self.config.strategy.secure_sum == "protocol":
             return "its messages are of single clients"
-        half = locate(self.config.strategy.server, "strategy.server._target_")
-        return self.why_apart or half.why_single_messages()
+        return self.why_apart or half_class(self.config, "server").why_single_messages()
 
     @cached_property
     def why_apart(self) -> str | None:

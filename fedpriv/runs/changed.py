@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import CONF, compose, from_dict, parse, read_config
+from fedpriv.config.compose import CONF, MECHANISM, compose, from_dict, parse, read_config
 from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import once, spelling
@@ -38,13 +38,17 @@ def with_options(config: Config, overrides: Sequence[str]) -> Config:
             raise OptionError(override.key_or_group, override.get_value_string(), words)
     groups = {name for name in raw if (CONF / name).is_dir() and group_choices(CONF / name)}
     chosen = [override for override in parsed if override.key_or_group in groups]
-    if chosen:
-        fresh = compose([_line(override) for override in chosen])
+    paired = [override for override in parsed if override.key_or_group == MECHANISM]
+    if chosen or paired:
+        pair = (f"strategy={config.strategy.name}", f"{MECHANISM}={config.privacy.mechanism or 'null'}")
+        fresh = compose([*pair, *map(_line, (*chosen, *paired))])
         new = fresh.to_dict() | {"strategy": fresh.strategy.to_dict(once)}
-        for override in chosen:
-            raw[override.key_or_group] = new[override.key_or_group]
+        for group in dict.fromkeys([override.key_or_group for override in chosen] + ["strategy"] * bool(paired)):
+            raw[group] = new[group]
     for override in parsed:
-        if override not in chosen:
+        if override in paired:
+            raw["privacy"]["mechanism"] = new["privacy"]["mechanism"]
+        elif override not in chosen:
             _put(raw, override)
     return from_dict(raw)
 
@@ -57,7 +61,7 @@ def _put(raw: dict[str, Any], override: Override) -> None:
     """Sets one value. An option that is not there is left to the schema to accept (a default that files leave out)."""
     *sections, name = override.key_or_group.split(".")
     if sections[:1] == ["strategy"] and len(sections) == 2:
-        *sections, name = spelling(raw["strategy"], sections[1], name).split(".")
+        *sections, name = spelling(raw["strategy"], sections[1], name, raw["privacy"].get("mechanism")).split(".")
     place: Any = raw
     for section in sections:
         place = place.setdefault(section, {}) if isinstance(place, dict) else None

@@ -29,7 +29,7 @@ def plan_rows(config: Config) -> dict[str, str]:
     claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
     threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
-        "method": f"{config.strategy.name} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
+        "method": f"{config.method} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
         **_public_features(config),
         "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
         f"a client takes part {plan.participations[0]} to {plan.participations[1]} times",

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedpriv.client.build import client_class, exchanges_of, make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
-from fedpriv.config.halves import locate, method_options
+from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData
@@ -66,7 +66,7 @@ def _together(worker: Worker) -> str:
 
 def server_class(config: Config) -> type[FederatedStrategy]:
     """The server half of the configured method. Raises `OptionError`, also for options that it does not take."""
-    found = locate(config.strategy.server, "strategy.server._target_")
+    found = half_class(config, "server")
     if not issubclass(found, FederatedStrategy):
         raise OptionError("strategy.server._target_", found.__name__, "must be a subclass of FederatedStrategy")
     method_options(config)

@@ -145,7 +145,7 @@ class Session:
         self.setup_seconds = time.perf_counter() - self.began
         stop.check()
         self.monitor.running(self.config, first - 1, self.accounts.epsilon_so_far())
-        progress = RunProgress(self.config.strategy.name, self.config.num_rounds, first - 1)
+        progress = RunProgress(self.config.method, self.config.num_rounds, first - 1)
         with self.live, progress as self.progress:
             try:
                 self.strategy.start(
@@ -290,7 +290,7 @@ class Session:
         stages = self.folder.stages()
         seconds = [row["seconds"] for row in rows]
         return {
-            "strategy": config.strategy.name,
+            "strategy": config.method,
             "dataset": config.dataset.name,
             "model": config.model.name,
             "public_knowledge": public_knowledge(config.features),

@@ -88,12 +88,14 @@ class FederatedStrategy(Strategy):
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         """theta + weighted mean of the releases (float32 [d]); replies are sorted by client. Where only a part of theta
-        goes up in this round, theta is that part.
+        goes up in this round, theta is that part; where values go up (`Layers.absolute`), their mean is theta's.
 
         One pass over the replies takes them as they come; a method that needs more at once begins with
         ``list(replies)``. Too few replies end the run from within that pass.
         """
-        return self.move(theta, self.mean(theta.size, replies))
+        travelling = self.population.travelling
+        whole = NOTHING if travelling is None else travelling(self.current.number).absolute
+        return self.move(theta, self.mean(theta.size, replies), whole)
 
     @final
     def move(self, theta: FloatVector, update: NDArray[np.float64], whole: slice = NOTHING) -> FloatVector:

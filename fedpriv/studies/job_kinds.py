@@ -91,7 +91,7 @@ def _plan(job: Job, path: Path) -> dict[str, Any]:
         ],
     }
     summary = {
-        "strategy": config.strategy.name,
+        "strategy": config.method,
         "dataset": config.dataset.name,
         "model": config.model.name,
         "rounds": config.num_rounds,
@@ -136,7 +136,7 @@ def _audit(job: Job, path: Path) -> dict[str, Any]:
         "audited_trials": largest.audit.trials,
         "reasons": words,
     }
-    summary = {"strategy": config.strategy.name, "dataset": config.dataset.name, "privacy": privacy}
+    summary = {"strategy": config.method, "dataset": config.dataset.name, "privacy": privacy}
     refuted = any(scope.verdict.startswith("refutes") for scope in scopes)
     return {"summary": summary, "refuted": float(refuted), **figures}
 
