@@ -35,7 +35,18 @@ KNOWN_SETS = {
 
 class DatasetConfig(Options):
     name: Literal[
-        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder", "huggingface", "on_nodes", "custom"
+        "digits",
+        "mnist",
+        "fashion_mnist",
+        "cifar10",
+        "cifar100",
+        "image_folder",
+        "huggingface",
+        "on_nodes",
+        "custom",
+        "table",
+        "breast_cancer",
+        "diabetes",
     ]
     root: str | None = Field(
         description="folder that holds the pictures (torchvision's layout, class folders, or the hub's parquet files)"
@@ -57,6 +68,12 @@ class DatasetConfig(Options):
     test_split: str | None = Field(
         default=None, description="huggingface: split to test on (null: test or validation; as train_split: divided)"
     )
+    schema_file: str | None = Field(default=None, description="table: YAML file that says what each column means")
+    separator: Literal["auto", "comma", "semicolon", "tab", "pipe"] = Field(
+        default="auto", description="table, CSV: sign between cells (auto: the one under which the header fits)"
+    )
+    decimal: Literal["point", "comma"] = Field(default="point", description="table, CSV: sign before a fraction")
+    encoding: str = Field(default="utf-8", description="table, CSV: encoding of its text")
     path: str | None = Field(default=None, description="custom: dotted path of the user's own function")
     train_examples: int | None = Field(
         default=None, ge=1, description="train on so many of the training pictures, drawn by seed (null: all)"
@@ -157,8 +174,13 @@ class ResampledPartition(PartitionBase):
     )
 
 
+class ColumnPartition(PartitionBase):
+    name: Literal["column"]
+    column: str = Field(description="table: column whose values are the clients")
+
+
 PartitionConfig = Annotated[
-    IidPartition | DirichletPartition | PathologicalPartition | ShardsPartition | ResampledPartition,
+    IidPartition | DirichletPartition | PathologicalPartition | ShardsPartition | ResampledPartition | ColumnPartition,
     Field(discriminator="name"),
 ]
 
@@ -171,6 +193,12 @@ class ModelConfig(Options):
     hidden: int = Field(default=64, ge=1, description="mlp: width of the hidden layer")
     second_hidden: int = Field(default=0, ge=0, description="cnn_agn: width of a second fully connected layer, 0 none")
     groups: int = Field(default=8, ge=1, description="resnet: groups of GroupNorm (divides 64)")
+    schema_file: str | None = Field(default=None, description="table: YAML file that says what each column means")
+    separator: Literal["auto", "comma", "semicolon", "tab", "pipe"] = Field(
+        default="auto", description="table, CSV: sign between cells (auto: the one under which the header fits)"
+    )
+    decimal: Literal["point", "comma"] = Field(default="point", description="table, CSV: sign before a fraction")
+    encoding: str = Field(default="utf-8", description="table, CSV: encoding of its text")
     path: str | None = Field(default=None, description="custom: dotted path of a function (shape, classes) -> module")
 
 

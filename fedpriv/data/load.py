@@ -14,13 +14,15 @@ from dataclasses import replace
 import numpy as np
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import Config, DatasetConfig, FeaturesConfig
+from fedpriv.config.schema import ColumnPartition, Config, DatasetConfig, FeaturesConfig
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.feature_rows import feature_arrays
-from fedpriv.data.partition import partition_clients, split_test_set
+from fedpriv.data.partition import by_column, labels_of, partition_clients, split_test_set
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
-from fedpriv.data.types import Dataset, FederatedData, Pictures
+from fedpriv.data.table_source import TABLES, load_table
+from fedpriv.data.types import Dataset, Division, FederatedData, Pictures
+from fedpriv.mechanisms.tasks import of_classes
 
 #: name -> (mean, standard deviation) per channel, as commonly used: public constants of public data sets.
 NORMALISATION = {
@@ -31,13 +33,17 @@ NORMALISATION = {
 }
 
 
-def load_dataset(config: DatasetConfig, seed: int, features: FeaturesConfig | None = None) -> Dataset:
+def load_dataset(
+    config: DatasetConfig, seed: int, features: FeaturesConfig | None = None, site_column: str | None = None
+) -> Dataset:
     """The data set of the configuration, from the cache where it has been decoded before; with ``features`` that a
     model reads in place of the pictures.
 
     `seed` determines the split into training and test pictures of the user's own pictures and hub sets without one.
     Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
     """
+    if config.name in TABLES:
+        return load_table(config, seed, site_column)
     source = find_source(config, seed)
     arrays = load_arrays(source, cache_folder(config))
     channels, total = arrays.images.shape[1], len(arrays.labels)
@@ -54,7 +60,7 @@ def load_dataset(config: DatasetConfig, seed: int, features: FeaturesConfig | No
         name=config.hub_name or config.name,
         train=part(0, arrays.num_train),
         test=part(arrays.num_train, total),
-        classes=arrays.classes,
+        task=of_classes(arrays.classes),
         mean=mean,
         std=std,
         input_shape=None if found is None else found.input_shape,
@@ -72,7 +78,8 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
 
         return load_on_nodes(config, auxiliary)
     if options.split is None:
-        dataset = load_dataset(options, config.seed, config.features)
+        column = config.partition.column if isinstance(config.partition, ColumnPartition) else None
+        dataset = load_dataset(options, config.seed, config.features, column)
         rows = chosen_examples(len(dataset.train), options.train_examples, config.seed)
         tested = np.arange(len(dataset.test))
     else:
@@ -81,9 +88,14 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
         check_split(options.split, split, len(dataset.train))
         rows, tested = split.train, split.test
     public, reported = split_test_set(len(tested), auxiliary, config.seed)
-    partition = partition_clients(
-        dataset.train.labels[rows], config.partition, config.num_clients, config.seed, cache_folder(options)
-    )
+    chosen = dataset.train.chosen(rows)
+    if isinstance(config.partition, ColumnPartition):
+        partition: Division = by_column(chosen, config.partition, dataset.sites, config.num_clients, config.seed)
+    else:
+        labels = labels_of(chosen, dataset.task, config.partition)
+        partition = partition_clients(
+            labels, config.partition, config.num_clients, config.seed, cache_folder(options), chosen.unit
+        )
     return FederatedData(dataset, partition.among(rows), auxiliary=tested[public], test=tested[reported])
 
 
@@ -96,6 +108,10 @@ def check_declared(config: Config, client: int, data: FederatedData) -> None:
 
 def load_pool(config: DatasetConfig, seed: int, features: FeaturesConfig | None = None) -> Dataset:
     """All pictures, training pictures first, as both training and test pictures: for the caller's own split."""
+    if config.name in TABLES:
+        own = load_table(config, seed)
+        both = own.train.and_then(own.test)
+        return replace(own, train=both, test=both)
     source = find_source(config, seed)
     arrays = load_arrays(source, cache_folder(config))
     own = load_dataset(config, seed, features)

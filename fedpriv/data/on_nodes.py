@@ -21,6 +21,7 @@ from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.features import model_input
 from fedpriv.data.folders import chosen_classes, class_folders
 from fedpriv.data.types import Dataset, FederatedData, Pictures
+from fedpriv.mechanisms.tasks import of_classes
 
 
 class DeclaredPartition:
@@ -57,7 +58,7 @@ def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
     test = _pictures(config, "dataset.test_root", options.test_root if options.root is None else None)
     shape = (options.channels, train.images.shape[2], train.images.shape[3])
     read = None if train.features is None else model_input(config.features, shape)
-    dataset = Dataset(options.name, train, test, options.classes, constants, constants, read)
+    dataset = Dataset(options.name, train, test, of_classes(options.classes), constants, constants, read)
     rows = generator(config.seed, "auxiliary").permutation(len(test))
     if options.test_root is not None and options.root is None and auxiliary >= len(test):
         words = f"dataset.test_root holds {len(test)} pictures, and some are to be tested on"

@@ -15,6 +15,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.versions import installed
 from fedpriv.config.checks import check_resampled
 from fedpriv.config.schema import (
+    ColumnPartition,
     DirichletPartition,
     IidPartition,
     PartitionBase,
@@ -24,14 +25,21 @@ from fedpriv.config.schema import (
 )
 from fedpriv.data.cache import damaged, entry
 from fedpriv.data.draws import generator
-from fedpriv.data.types import Partition
+from fedpriv.data.types import Partition, Pictures
 from fedpriv.data.types import ResampledPartition as Resampled
+from fedpriv.mechanisms.tasks import Classification, Task
 
 
 def partition_clients(
-    labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int, cache: Path
+    labels: np.ndarray,
+    config: PartitionBase,
+    num_clients: int,
+    seed: int,
+    cache: Path,
+    unit: np.ndarray | None = None,
 ) -> Partition | Resampled:
-    """Partitions the training pictures with these `labels` (int64 [n]) among the clients.
+    """Partitions the training examples with these `labels` (int64 [n]) among the clients; all rows of a ``unit`` (int64
+    [n]) go to one client, and to one of its two parts. A unit's label is that of its first row.
 
     Deterministic in its arguments. With `iid` and `dirichlet` every picture belongs to exactly one client. With
     `shards` those left over by the division into equal shards are unused, with `pathological` those of classes
@@ -39,6 +47,13 @@ def partition_clients(
 
     Raises `OptionError` with the numbers where the request is impossible.
     """
+    if unit is not None:
+        _, first, member = np.unique(unit, return_index=True, return_inverse=True)
+        found = partition_clients(labels[first], config, num_clients, seed, cache)
+        if isinstance(found, Resampled):
+            words = "clients would share persons, of whom the table has several rows; allowed: another partition"
+            raise OptionError("partition", "resampled", words)
+        return found.of_units(member)
     if isinstance(config, ResampledPartition):
         check_resampled(config, len(labels))
         examples = config.examples_per_client
@@ -63,6 +78,39 @@ def partition_clients(
         return _read(found / "partition.npz", state.st_mtime_ns, state.st_size)
     except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise damaged(found, error) from error
+
+
+def labels_of(examples: Pictures, task: Task, config: PartitionBase) -> np.ndarray:
+    """What a partition divides by (int64 [n]): classes; of other targets nothing, so that only some partitions can."""
+    if isinstance(task, Classification):
+        return examples.labels
+    if not isinstance(config, IidPartition | ResampledPartition):
+        words = f"task={task.name} has no classes to divide by; allowed: iid, resampled, column"
+        raise OptionError("partition", config.name, words)  # type: ignore[attr-defined]
+    return np.zeros(len(examples), np.int64)
+
+
+def by_column(
+    examples: Pictures, config: ColumnPartition, sites: tuple[str, ...], num_clients: int, seed: int
+) -> Partition:
+    """Every value of the column `partition.column` is a client, in the order of their names. Raises `OptionError`."""
+    if examples.site is None:
+        raise OptionError("partition", "column", "only a table has columns; allowed with dataset=table")
+    if len(sites) != num_clients:
+        shown = ", ".join(sites[:8]) + (", ..." if len(sites) > 8 else "")
+        words = f"the column {config.column} has {len(sites)} values ({shown}): one client each"
+        raise OptionError("num_clients", num_clients, words)
+    unit = np.arange(len(examples)) if examples.unit is None else examples.unit
+    _, first, member = np.unique(unit, return_index=True, return_inverse=True)
+    if (examples.site[first][member] != examples.site).any():
+        moved = int(np.argmax(examples.site[first][member] != examples.site))
+        words = f"the person of row {moved + 1} has rows at two clients; a person at two sites counts as two units"
+        raise OptionError("partition.column", config.column, words)
+    clients = [np.flatnonzero(examples.site[first] == site) for site in range(num_clients)]
+    empty = [sites[site] for site, rows in enumerate(clients) if not len(rows)]
+    if empty:
+        raise OptionError("partition.column", config.column, f"no training row has {empty[0]}")
+    return _split_each(clients, config.test_fraction, seed).of_units(member)
 
 
 @lru_cache(maxsize=4)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedpriv.data.draws import generator
+from fedpriv.mechanisms.tasks import Classification, Task
 
 
 class Rows(Protocol):
@@ -27,42 +28,68 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Pictures:
-    """images: uint8 [n, c, h, w], possibly a memory map (read-only); labels: int64 [n]; features: [n, d], where a model
-    reads these in place of the pictures.
+    """images: uint8 [n, c, h, w], possibly a memory map (read-only), or a table's float32 [n, d]; labels: targets,
+    int64 [n] of classes, else as `Task` has them; features: [n, d], where a model reads these in place of the pictures;
+    unit: int64 [n], rows of one person have one number; None: a row is a unit; site: int64 [n], of a column that
+    divides the rows among clients.
     """
 
     images: np.ndarray
     labels: np.ndarray
     features: Rows | None = None
+    unit: np.ndarray | None = None
+    site: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def chosen(self, rows: np.ndarray) -> Pictures:
+        """Targets, units and sites of these rows (int64 [b]); of inputs nothing is read."""
+        parts = (None if part is None else part[rows] for part in (self.unit, self.site))
+        return Pictures(self.images, self.labels[rows], None, *parts)
+
+    def and_then(self, others: Pictures) -> Pictures:
+        """These rows and others of the same form. (Features: `load_pool` reads them itself.)"""
+        pairs = ((self.images, others.images), (self.labels, others.labels))
+        images, labels = (np.concatenate(pair) for pair in pairs)
+        unit, site = (
+            None if first is None or second is None else np.concatenate([first, second])
+            for first, second in ((self.unit, others.unit), (self.site, others.site))
+        )
+        return Pictures(images, labels, None, unit, site)
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set with its public normalisation constants, one per channel (of pixels scaled to 0..1).
+    """A data set with its task and, of pictures, public normalisation constants, one per channel (of pixels scaled to
+    0..1).
 
-    input_shape: what a model reads, where that is not the pictures: [d, 1, 1].
+    input_shape: what a model reads, where that is not the pictures: [d, 1, 1]. sites: names of the values of `site`.
     """
 
     name: str
     train: Pictures
     test: Pictures
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    input_shape: tuple[int, int, int] | None = None
+    task: Task
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    input_shape: tuple[int, ...] | None = None
+    sites: tuple[str, ...] = ()
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """What a model reads of one picture: itself, or its features."""
+    def classes(self) -> tuple[str, ...]:
+        """Names of the model's outputs."""
+        return self.task.labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What a model reads of one example: itself, or its features."""
         return self.picture_shape if self.input_shape is None else self.input_shape
 
     @property
-    def picture_shape(self) -> tuple[int, int, int]:
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+    def picture_shape(self) -> tuple[int, ...]:
+        """Of one example as it is stored."""
+        return self.train.images.shape[1:]
 
 
 @dataclass(frozen=True)
@@ -90,6 +117,23 @@ class Partition:
     def among(self, rows: np.ndarray) -> Partition:
         """The same partition, with these rows in place of 0, 1, ..."""
         return replace(self, indices=rows[self.indices])
+
+    def of_units(self, member: np.ndarray) -> Partition:
+        """A partition of units as one of their rows: ``member`` (int64 [n]) is the unit of each row."""
+        order = np.argsort(member, kind="stable")
+        starts = np.searchsorted(member[order], np.arange(int(member.max()) + 2))
+        indices, num_train = [], []
+        for client in range(self.num_clients):
+            parts = [
+                np.sort(np.concatenate([order[starts[unit] : starts[unit + 1]] for unit in units], dtype=np.int64))
+                if len(units)
+                else np.zeros(0, np.int64)
+                for units in (self.train(client), self.test(client))
+            ]
+            indices += parts
+            num_train.append(len(parts[0]))
+        lengths = [len(indices[2 * k]) + len(indices[2 * k + 1]) for k in range(self.num_clients)]
+        return Partition(np.concatenate(indices), np.cumsum([0, *lengths]), np.array(num_train))
 
     def train(self, client: int) -> np.ndarray:
         start, split, _ = self._bounds(client)
@@ -191,6 +235,8 @@ class FederatedData:
 
     def untrained_classes(self) -> list[str]:
         """Classes of test pictures that no training picture has: none of these pictures can be recognised."""
+        if not isinstance(self.dataset.task, Classification):
+            return []
         trained, tested = self.dataset.train.labels[self.partition.used], self.dataset.test.labels[self.test]
         return [self.dataset.classes[label] for label in np.setdiff1d(tested, trained)]
 

@@ -91,7 +91,7 @@ class Worker:
         chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers)
         module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed)
         device = resolve_device(config.engine.device)
-        model = FlatModel(module, device, prefers_channels_last(chosen.name, device))
+        model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task)
         self._initial = model.theta.detach().cpu().clone()
         return model
 
@@ -207,7 +207,7 @@ class Worker:
             return self.resident.chosen(rows)
         dataset = self.data.dataset
         images = inputs(dataset, dataset.train, rows)
-        return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows], dtype=np.int64)))
+        return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows])))
 
     def client(
         self,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: Bound on the rounding error of a ghost-clipped example's part of the sum, in units of the clip bound.
 DRIFT = 2.0**-28
@@ -60,8 +61,8 @@ class Trace:
     steps: the model's, if they are known already. Raises `NotRowwise`.
     """
 
-    def __init__(self, module: nn.Module, most: int, steps: Rowwise | None = None) -> None:
-        self.steps, self.most = steps or Rowwise(module), most
+    def __init__(self, module: nn.Module, most: int, steps: Rowwise | None = None, task: Task = CLASSES) -> None:
+        self.steps, self.most, self.task = steps or Rowwise(module), most, task
         self.layers = self.steps.layers
         self.seen: list[_Seen] = []
 
@@ -72,7 +73,7 @@ class Trace:
         def note(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
             found[id(layer)] = _Seen(layer, inputs.detach(), outputs, self.most)
 
-        losses = functional.cross_entropy(self.steps.run(images, note), labels, reduction="none")
+        losses = self.task.losses(self.steps.run(images, note), labels)
         self.seen = [found[id(layer)] for layer in self.layers]
         outputs = [seen.outputs for seen in self.seen]
         gradients = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)

@@ -31,7 +31,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional
+
+from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: What a tensor that nobody has filled may be used for: to be overwritten.
 FILLS = ("fill", "bernoulli", "zero", "uniform", "normal", "copy", "full", "exponential", "random")
@@ -92,7 +93,7 @@ class FrozenGradient:
         return trained, others | self.buffers
 
     @classmethod
-    def of(cls, module: nn.Module, image: Tensor, label: Tensor) -> FrozenGradient:
+    def of(cls, module: nn.Module, image: Tensor, label: Tensor, task: Task = CLASSES) -> FrozenGradient:
         """Raises `Unfit`."""
         from torch.fx.experimental.proxy_tensor import make_fx  # a second that only such models need
 
@@ -101,7 +102,7 @@ class FrozenGradient:
         ) -> tuple[Tensor, Tensor]:
             values = {place: (others | trained)[name] for place, name in places.items()}
             logits = torch.func.functional_call(module, values, (image.unsqueeze(0),), tie_weights=False)
-            loss = functional.cross_entropy(logits, label.unsqueeze(0))
+            loss = task.mean_loss(logits, label.unsqueeze(0))
             return loss, loss.detach()
 
         for name, value in (*module.named_parameters(), *module.named_buffers()):

@@ -55,12 +55,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import DRIFT, KINDS, Trace, add_rows, squared_lengths, without
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: Share of the bound reserved for rounding: of norms, of the sum, and of moving the sum onto the noise's grid.
 KEPT_BACK = 2.0**-10
@@ -113,7 +113,7 @@ class ClippedSum:
 
 
 class PerExampleGradients:
-    """Clipped sums of the per-example gradients of cross-entropy for one model.
+    """Clipped sums of the per-example gradients of a task's loss for one model.
 
     mode: ``bookkeeping``, ``vmap``, ``singly``, or None: the first of these that the model admits; or ``opacus``
     (`fedpriv.mechanisms.opacus_gradients`), for models that admit book-keeping. That it gives the
@@ -124,9 +124,14 @@ class PerExampleGradients:
     """
 
     def __init__(
-        self, module: nn.Module, mode: str | None = None, physical: int | None = None, block: int = BLOCK
+        self,
+        module: nn.Module,
+        mode: str | None = None,
+        physical: int | None = None,
+        block: int = BLOCK,
+        task: Task = CLASSES,
     ) -> None:
-        self.module, self.mode, self.physical, self.block = module, mode, physical, block
+        self.module, self.mode, self.physical, self.block, self.task = module, mode, physical, block, task
         self._settled = False
         self._parameters = list(module.parameters())
         self._size = sum(parameter.numel() for parameter in self._parameters)
@@ -143,8 +148,10 @@ class PerExampleGradients:
             self._settle(shape, device)
             self._settled = True
 
-    def clipped_sum(self, images: Tensor, labels: Tensor, bound: float, chosen: str = "given") -> ClippedSum:
-        """The clipped sum for pictures [b, c, h, w] and labels [b]; an empty batch gives zeros.
+    def clipped_sum(
+        self, images: Tensor, labels: Tensor, bound: float, chosen: str = "given", unit: Tensor | None = None
+    ) -> ClippedSum:
+        """The clipped sum for pictures [b, c, h, w] and labels [b]; an empty batch gives zeros. unit: `_sum_of_units`.
 
         chosen="median": the bound is the median of this batch's own norms (and ``bound`` for an empty batch), which
         has no useful sensitivity: for the published method only.
@@ -152,6 +159,8 @@ class PerExampleGradients:
         if not len(labels):
             return ClippedSum(self._zeros(labels.device), torch.zeros(0, dtype=torch.float64), 0.0)
         self.settle(images.shape[1:], labels.device)
+        if unit is not None:
+            return self._sum_of_units(images, labels, bound, unit)
         if chosen == "median":
             bound = self._median_norm(images, labels)
         total, norms, loss = self._zeros(labels.device), [], 0.0
@@ -161,6 +170,33 @@ class PerExampleGradients:
             part_norms, part_loss = self._add(_filled(some, size), _filled(of, size), len(of), bound, total)
             norms.append(part_norms)
             loss += part_loss
+        return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
+
+    def _sum_of_units(self, images: Tensor, labels: Tensor, bound: float, unit: Tensor) -> ClippedSum:
+        """The sum over persons of the mean of their rows' gradients, clipped as one vector; rows with one number in
+        ``unit`` (int64 [b]) are of one person. norms: of the persons, in the order of their numbers.
+
+        A person's vector is a float64 tensor of its own rows alone (a row's bits depend on nothing else, as above), it
+        is measured and summed as it is: `per_example`'s case 1, whatever the rows are and however many.
+        """
+        assert self.mode != "bookkeeping", "a person's rows need gradients that are formed"
+        ids, member = torch.unique(unit, return_inverse=True)
+        order = torch.argsort(member, stable=True)
+        starts = torch.searchsorted(member[order].contiguous(), torch.arange(len(ids) + 1, device=unit.device))
+        together, total = max(1, PHYSICAL_NUMBERS // max(1, 4 * self._size)), self._zeros(labels.device)
+        norms, loss, size = [], 0.0, self.physical or 1
+        for first in range(0, len(ids), together):
+            last = min(first + together, len(ids))
+            sums = torch.zeros(last - first, self._size, dtype=torch.float64, device=labels.device)
+            for rows in order[int(starts[first]) : int(starts[last])].split(size):
+                found, losses = self._gradients(_filled(images[rows], size), _filled(labels[rows], size))
+                flat = torch.cat([part[: len(rows)].flatten(1) for part in found.values()], dim=1)
+                sums.index_add_(0, member[rows] - first, flat.double())
+                loss += float(losses[: len(rows)].nan_to_num(0.0, 0.0, 0.0).sum())
+            sums /= (starts[first + 1 : last + 1] - starts[first:last]).unsqueeze(1)
+            lengths = torch.linalg.vector_norm(sums, dim=1)
+            add_rows(total, clip_factors(lengths, bound), without(sums, ~torch.isfinite(lengths)))
+            norms.append(lengths)
         return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
 
     def _zeros(self, device: torch.device) -> Tensor:
@@ -185,7 +221,7 @@ class PerExampleGradients:
         if self.mode != "bookkeeping":
             gradients, losses = self._gradients(images, labels)
             return [(name, squared_lengths(gradient)) for name, gradient in gradients.items()], losses
-        trace = Trace(self.module, self.physical or 1, self._steps)
+        trace = Trace(self.module, self.physical or 1, self._steps, self.task)
         losses = trace.run(images, labels)
         names = trace.steps.names
         return [(name, KINDS[type(seen.layer)][0](seen)) for name, seen in zip(names, trace.seen, strict=True)], losses
@@ -205,7 +241,7 @@ class PerExampleGradients:
         """Chooses the mode and the physical batch once, from public facts and random pictures."""
         random = torch.Generator().manual_seed(0)
         images = torch.randn(3, *shape, generator=random).to(device)
-        labels = torch.zeros(3, dtype=torch.long, device=device)
+        labels = self.task.blank(3).to(device)
         if self.mode == "opacus":
             return self._settle_opacus(images, labels)
         if self.mode in (None, "bookkeeping"):
@@ -224,7 +260,7 @@ class PerExampleGradients:
     def _settle_bookkeeping(self, images: Tensor, labels: Tensor) -> None:
         """Raises `NotRowwise`, or `_Differs` where the steps are not the model's."""
         steps, before = Rowwise(self.module), self.physical
-        trace = Trace(self.module, len(labels), steps)
+        trace = Trace(self.module, len(labels), steps, self.task)
         trace.run(images, labels)
         trace.squared_norms()
         given, self._steps, self.mode = self.mode, steps, "bookkeeping"
@@ -240,7 +276,7 @@ class PerExampleGradients:
         """With a block's own number of rows, on which a model's numbers may depend. Raises `_Differs`."""
         rows = torch.arange(size, device=labels.device) % len(labels)
         with self._elsewhere():
-            trace = Trace(self.module, size, self._steps)
+            trace = Trace(self.module, size, self._steps, self.task)
             trace.run(images[rows], labels[rows])
             norms, total = torch.sqrt(trace.squared_norms()), self._zeros(labels.device)
             trace.add_weighted_sum(torch.ones_like(norms), total)
@@ -260,7 +296,7 @@ class PerExampleGradients:
 
     def _settle_frozen(self, images: Tensor, labels: Tensor) -> None:
         """Raises `Unfit`, or `_Differs` where the model gives other gradients than it gave when it was frozen."""
-        frozen = FrozenGradient.of(self.module, images[0], labels[0])
+        frozen = FrozenGradient.of(self.module, images[0], labels[0], self.task)
         self._many, alone = frozen.singly(), self.mode == "singly" or frozen.alone
         try:
             self._compare_formed(images, labels, frozen.random)
@@ -296,11 +332,11 @@ class PerExampleGradients:
     def _rows_are_alike(self, images: Tensor, labels: Tensor, size: int) -> bool:
         """Whether a block of ``size`` equal pictures gets equal inputs and gradients in every row, to the last bit."""
         for image, label in zip(images, labels, strict=True):
-            block = image.expand(size, *image.shape).contiguous(), label.expand(size).contiguous()
+            block = image.expand(size, *image.shape).contiguous(), label.expand(size, *label.shape).contiguous()
             if self.mode != "bookkeeping":
                 found = list(self._gradients(*block)[0].values())
             else:
-                trace = Trace(self.module, size, self._steps)
+                trace = Trace(self.module, size, self._steps, self.task)
                 trace.run(*block)
                 trace.squared_norms()
                 found = [part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept)]
@@ -329,7 +365,7 @@ class PerExampleGradients:
         """The model's own gradients [b, d] of single examples; zeros of what is not trained."""
         found = []
         for image, label in zip(images, labels, strict=True):
-            loss = functional.cross_entropy(self.module(image.clone().unsqueeze(0)), label.unsqueeze(0))
+            loss = self.task.mean_loss(self.module(image.clone().unsqueeze(0)), label.unsqueeze(0))
             trained = [parameter for parameter in self._parameters if parameter.requires_grad]
             own = dict(zip(map(id, trained), torch.autograd.grad(loss, trained, allow_unused=True), strict=True))
             parts = [(parameter, own.get(id(parameter))) for parameter in self._parameters]
@@ -341,7 +377,7 @@ class PerExampleGradients:
     def _add_by_bookkeeping(
         self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor
     ) -> tuple[Tensor, float]:
-        trace = Trace(self.module, self.physical or 1, self._steps)
+        trace = Trace(self.module, self.physical or 1, self._steps, self.task)
         losses = trace.run(images, labels)
         norms = torch.sqrt(trace.squared_norms())
         broken = ~torch.isfinite(norms)

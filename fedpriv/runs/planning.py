@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client, partition_remarks
@@ -181,10 +180,10 @@ def estimate_seconds(config: Config, worker: Worker) -> float:
     model, batch = worker.model, config.local.batch_size
     theta = model.theta.clone()
     images = torch.zeros(batch, *worker.data.dataset.shape, device=theta.device)
-    labels = torch.zeros(batch, dtype=torch.long, device=theta.device)
+    targets = model.task.blank(batch).to(theta.device)
 
     def step() -> None:
-        nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+        model.task.mean_loss(model(images), targets).backward()  # type: ignore[no-untyped-call]
 
     seconds = [timed(step, theta.device) for _ in range(3)]
     model.grad.zero_()

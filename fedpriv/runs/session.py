@@ -30,7 +30,7 @@ from fedpriv.runs.folder import Checkpoint, RunFolder
 from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
-from fedpriv.runs.summary import metrics_row, privacy_figures
+from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
@@ -204,14 +204,14 @@ class Session:
         score = self._evaluate(current.theta) if last or (every and current.number % every == 0) else None
         self.score = score  # None: what finish() reports belongs to the last round and to no earlier one
         if score:
-            self.best = max(score.accuracy, self.best or 0.0)
+            self.best = score.best_of(self.best)
         epsilon = self.accounts.verified().maximum if last else self.accounts.epsilon_so_far()
         row = metrics_row(current, score, epsilon, self.accounts.by_opacus(tight=False))
         self.folder.metrics.append(row)
         self.monitor.metrics.clients_stopped(len(self.stopped))
         ignored = sum(current.refused[kind] for kind in ("stale", "duplicate", "unasked"))
         self.monitor.round_ended(row, current.codes, ignored, epsilon)
-        self.progress.round(current.number, score.accuracy if score else None, epsilon, current.seconds)
+        self.progress.round(current.number, score.shown if score else {}, epsilon, current.seconds)
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
             self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
         due = config.checkpoint.every and current.number % config.checkpoint.every == 0
@@ -231,6 +231,8 @@ class Session:
         if not self.config.operations.report or path.exists():
             return
         if self.config.dataset.name == "on_nodes":  # whose labels no server knows
+            return
+        if self.worker.data.dataset.task.name != "classification":
             return
         from fedpriv.report.label_plot import draw_label_distribution
 
@@ -286,7 +288,7 @@ class Session:
         write_report(self.folder.path)
 
     def _summary(self, score: Score) -> dict[str, Any]:
-        config, rows = self.config, self.folder.metrics.read()
+        config, rows, best = self.config, self.folder.metrics.read(), score.best_of(self.best)
         stages = self.folder.stages()
         seconds = [row["seconds"] for row in rows]
         return {
@@ -302,10 +304,11 @@ class Session:
             "num_shared": int(self.theta.size),
             "accuracy": {
                 "final": score.accuracy,
-                "best_on_test": self.best or score.accuracy,
+                "best_on_test": best if score.leading == "accuracy" else score.accuracy,
                 **summary_figures(rows),
             },
             "loss": {"final": score.loss},
+            **metrics_figures(score, best),
             "privacy": privacy_figures(config, self.plan, self.accounts, len(self.stopped)),
             "timing": {
                 "total_s": time.perf_counter() - self.began,

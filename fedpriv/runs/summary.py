@@ -68,6 +68,14 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     }
 
 
+def metrics_figures(score: Score, best: float | None) -> dict[str, Any]:
+    """Entries of summary.json on metrics beside accuracy and loss; none where the task has no others."""
+    if not score.further:
+        return {}
+    better = {"more_is_better": score.more_is_better, "best_on_test": best}
+    return {"metrics": {"leading": score.leading, **better, "final": score.further}}
+
+
 def metrics_row(
     current: Round, score: Score | None, epsilon: float, by_opacus: OpacusFigure | None = None
 ) -> dict[str, Any]:
@@ -82,6 +90,7 @@ def metrics_row(
         "round": current.number,
         "accuracy": score.accuracy if score else None,
         "loss": score.loss if score else None,
+        **({"metrics": score.further} if score and score.further else {}),
         "train_loss": mean("train_loss"),
         PERSONAL: round_figures(
             {

@@ -1,4 +1,4 @@
-"""Accuracy and loss of a global model on the reported test pictures."""
+"""Metrics of a global model on the reported test examples."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
+from fedpriv.training.metrics import metrics
 from fedpriv.training.sequential import FlatModel, inputs
 
 
@@ -29,10 +29,42 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy (share of correct predictions) and mean cross-entropy (natural logarithm)."""
+    """Every metric of the task by name (`fedpriv.training.metrics`), and which of them leads."""
 
-    accuracy: float
-    loss: float
+    metrics: dict[str, float]
+    leading: str
+    more_is_better: bool
+
+    @property
+    def value(self) -> float | None:
+        """The leading metric; None where the test examples do not define it."""
+        return self.metrics.get(self.leading)
+
+    def best_of(self, before: float | None) -> float | None:
+        """The better of this leading metric and one of before."""
+        known = [value for value in (self.value, before) if value is not None]
+        return (max if self.more_is_better else min)(known, default=None)
+
+    @property
+    def shown(self) -> dict[str, float]:
+        """What a line of progress shows: the leading metric, and of two classes auc beside it."""
+        names = (self.leading, *(["auc"] if "auc" in self.metrics and self.leading != "auc" else []))
+        return {name: self.metrics[name] for name in names if name in self.metrics}
+
+    @property
+    def further(self) -> dict[str, float]:
+        """Metrics beside accuracy and loss."""
+        return {name: value for name, value in self.metrics.items() if name not in ("accuracy", "loss")}
+
+    @property
+    def loss(self) -> float:
+        """Mean loss (of classes: cross-entropy, natural logarithm)."""
+        return self.metrics["loss"]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct predictions; None where the task has none."""
+        return self.metrics.get("accuracy")
 
 
 class Evaluator:
@@ -45,19 +77,16 @@ class Evaluator:
         data = worker.data
         pictures, rows = data.dataset.test, np.sort(data.auxiliary if auxiliary else data.test)
         self.images = inputs(data.dataset, pictures, rows)
-        self.labels = torch.from_numpy(np.asarray(pictures.labels[rows], dtype=np.int64))
+        self.labels = torch.from_numpy(np.asarray(pictures.labels[rows]))
 
     def __call__(self, theta: FloatVector) -> Score:
         model = self.worker.model
         model.load(torch.from_numpy(theta).to(model.theta.device))
         model.module.eval()
-        correct, total_loss = 0, 0.0
+        found, total_loss, batch = [], 0.0, self.worker.config.evaluate.batch_size
         with torch.inference_mode():
-            batch = self.worker.config.evaluate.batch_size
             for images, labels in zip(self.images.split(batch), self.labels.split(batch), strict=True):
-                logits = model(images.to(model.theta.device)).cpu()
-                correct += int((logits.argmax(1) == labels).sum())
-                total_loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-        return Score(
-            correct / len(self.labels), min(total_loss / len(self.labels), 1e30) if total_loss == total_loss else 1e30
-        )
+                found.append(model(images.to(model.theta.device)).cpu())
+                total_loss += float(model.task.total_loss(found[-1], labels))
+        score = metrics(model.task, torch.cat(found), self.labels, total_loss / len(self.labels))
+        return Score(score, model.task.leading, model.task.more_is_better)

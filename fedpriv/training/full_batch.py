@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, Training
 from fedpriv.training.stacked_gradients import Chain
 
@@ -82,5 +83,7 @@ class FullBatchTrainer(SequentialTrainer):
         config = self.config
         plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
         if not plain or not 0 < len(data) <= config.batch_size:
+            return False
+        if type(self.model.task) is not Classification:
             return False
         return self._known is not None and self._known.holds

@@ -7,6 +7,7 @@ and no BatchNorm (its running statistics are neither clipped nor noised); ResNet
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import torch
@@ -28,7 +29,7 @@ def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False) -> M
     if config.name != "auto":
         return config
     small = "mlp" if divided else "linear"
-    name = "cnn" if min(shape[1:]) >= SMALLEST_CNN_SIDE else small
+    name = "cnn" if len(shape) == 3 and min(shape[1:]) >= SMALLEST_CNN_SIDE else small
     return config.model_copy(update={"name": name})
 
 
@@ -82,8 +83,8 @@ def _mlp(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
 def _cnn(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     """Two valid 5x5 convolutions, two linear layers: 80,202 parameters on 28x28 grey pictures, 10 classes."""
-    channels, height, width = shape
     _at_least(config, shape, SMALLEST_CNN_SIDE)
+    channels, height, width = shape
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
     return _blocks(
         conv1=[nn.Conv2d(channels, 16, 5), nn.ReLU(), nn.MaxPool2d(2)],
@@ -108,8 +109,8 @@ def _cnn_agn(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
     28x28: a valid, then a same-padded convolution; larger pictures are cropped to 24x24 and both are padded.
     """
-    channels = shape[0]
     _at_least(config, shape, 28)
+    channels = shape[0]
     first: list[nn.Module] = [nn.Conv2d(channels, 64, 5)]
     if min(shape[1:]) > 28 or shape[1] != shape[2]:
         first = [_CentreCrop(24), nn.Conv2d(channels, 64, 5, padding=2)]
@@ -212,10 +213,13 @@ def _blocks(**layers: list[nn.Module]) -> nn.Module:
 
 
 def _numel(shape: Shape) -> int:
-    return shape[0] * shape[1] * shape[2]
+    return math.prod(shape)
 
 
 def _at_least(config: ModelConfig, shape: Shape, side: int) -> None:
+    if len(shape) != 3:
+        words = f"reads pictures, and these examples are vectors of {math.prod(shape)} numbers"
+        raise OptionError("model", config.name, f"{words}; allowed: auto, linear, softmax, mlp, custom")
     if min(shape[1:]) < side:
         raise OptionError(
             "model", config.name, f"needs pictures of at least {side}x{side}, these are {shape[1]}x{shape[2]}"

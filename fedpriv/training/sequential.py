@@ -16,16 +16,20 @@ from torch.nn import functional
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Pictures
 from fedpriv.mechanisms.per_example import ClippedSum, PerExampleGradients, block_for
+from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.stacked_gradients import Chain
 
 
 @dataclass(frozen=True)
 class LocalData:
-    """One client's training pictures (normalised float32 [n, c, h, w]) and labels (int64 [n])."""
+    """One client's training examples (float32 [n, ...]) and targets [n, ...]; unit: int64 [n], where rows of one person
+    are to be clipped together.
+    """
 
     images: Tensor
     labels: Tensor  # on the pictures' device: usually the CPU, or the model's device
+    unit: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -33,8 +37,11 @@ class LocalData:
 
 def inputs(dataset: Dataset, pictures: Pictures, rows: np.ndarray) -> Tensor:
     """What a model reads of these rows (int64 [b]): normalised pictures float32 [b, c, h, w], or their public features
-    [b, d, 1, 1]. Features are used as they are: a mean or deviation of them over a data set would be a release.
+    [b, d, 1, 1], or a table's rows [b, d]. Features are used as they are: a mean or deviation of them over a data set
+    would be a release.
     """
+    if pictures.images.dtype != np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(pictures.images[rows]))
     if pictures.features is None:
         return normalise(pictures.images[rows], dataset.mean, dataset.std)
     return torch.from_numpy(pictures.features[rows])[:, :, None, None]
@@ -122,8 +129,14 @@ class FlatModel:
     it (`prefers_channels_last`).
     """
 
-    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False) -> None:
-        self.module, self.channels_last = model.to(device), channels_last
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+        task: Task = CLASSES,
+    ) -> None:
+        self.module, self.channels_last, self.task = model.to(device), channels_last, task
         self.layout = layout_of(self.module)
         size = self.layout.num_parameters
         self.theta = torch.empty(size, device=device)
@@ -186,6 +199,8 @@ class LinearGradient:
         if chain is None or len(chain.layers) != 1:
             return None
         (layer,) = (part for part in model.module.modules() if type(part) is nn.Linear)
+        if type(model.task) is not Classification:
+            return None
         return cls(layer, model.theta.device) if all(part.requires_grad for part in layer.parameters()) else None
 
     @property
@@ -228,10 +243,12 @@ class SequentialTrainer:
 
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
-        device, per_example = self.model.theta.device, self.per_example(data.images.shape[1:])
+        device, unit = self.model.theta.device, data.unit
+        per_example = self.per_example(data.images.shape[1:], units=unit is not None)
         self.model.load(theta.to(device))
         self.model.module.train()
-        found = per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen)
+        unit = None if unit is None else unit.to(device)
+        found = per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen, unit)
         return replace(found, total=found.total.cpu())
 
     def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
@@ -242,14 +259,17 @@ class SequentialTrainer:
         """Several clients' `train`; all with one mu, and all or none with a drift."""
         return [self.train(one.theta, one.data, one.rng, one.proximal_mu, one.drift) for one in requests]
 
-    def per_example(self, shape: Sequence[int]) -> PerExampleGradients:
-        """Of the model on pictures of this shape, settled once, before any data or parameters of a server are seen.
+    def per_example(self, shape: Sequence[int], units: bool = False) -> PerExampleGradients:
+        """Of the model on examples of this shape, settled once, before any data or parameters of a server are seen.
+        units: gradients of single rows are formed, since those of a person are added up before they are clipped.
 
         Raises `OptionError` for a model whose examples' gradients cannot be told apart for certain.
         """
         if self._per_example is None:
-            mode = "opacus" if self.config.clipping == "opacus" else None
-            found = PerExampleGradients(self.model.module, mode, block=block_for(self.config.batch_size))
+            # Opacus' formulas, or gradients that are formed: of a person's rows they are added before they are clipped.
+            mode = "opacus" if self.config.clipping == "opacus" else "vmap" if units else None
+            block = block_for(self.config.batch_size)
+            found = PerExampleGradients(self.model.module, mode, block=block, task=self.model.task)
             found.settle(shape, self.model.theta.device)
             self._per_example = found
         return self._per_example
@@ -315,7 +335,7 @@ class SequentialTrainer:
                 loss = linear.add(images[index], labels[index])
             else:
                 with self._mixed():
-                    loss = nn.functional.cross_entropy(model(images[index]), labels[index])
+                    loss = model.task.mean_loss(model(images[index]), labels[index])
                 loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 if proximal_mu:

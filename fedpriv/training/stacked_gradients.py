@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedpriv.mechanisms.per_example import clip_factors
 from fedpriv.mechanisms.rowwise import hooked
+from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
@@ -51,11 +51,11 @@ class _Product:
 class Chain:
     """Flatten, then Linear layers with ReLU between them: the models `linear` and `mlp`, and custom ones like them."""
 
-    def __init__(self, layers: Sequence[tuple[bool, bool]]) -> None:
-        self.layers = layers  # (has a bias, is followed by ReLU)
+    def __init__(self, layers: Sequence[tuple[bool, bool]], task: Task = CLASSES) -> None:
+        self.layers, self.task = layers, task  # a layer: (has a bias, is followed by ReLU)
 
     @classmethod
-    def of(cls, module: nn.Module) -> Chain | None:
+    def of(cls, module: nn.Module, task: Task = CLASSES) -> Chain | None:
         """None for any other model."""
         flat = list(_leaves(module))
         linear = [layer for layer in flat if isinstance(layer, nn.Linear)]
@@ -75,7 +75,7 @@ class Chain:
                 layers[-1] = (layers[-1][0], True)
             elif type(layer) is not nn.Identity:
                 return None
-        return cls(layers) if layers and not layers[-1][1] else None
+        return cls(layers, task) if layers and not layers[-1][1] else None
 
     def prepared(self, images: Tensor) -> Tensor:
         """Pictures in the form that `gradients` takes."""
@@ -86,7 +86,7 @@ class Chain:
     ) -> tuple[Tensor, list[_Product | Whole]]:
         """(weighted losses [c], each parameter's gradient) of pictures [c, b, i] with labels and weights [c, b]."""
         inputs, logits = self._forward(thetas, images)
-        losses, slope = _cross_entropy(logits, labels)
+        losses, slope = self.task.slope(logits, labels)
         slopes = self._backward(thetas, inputs, slope.mul_(weights.unsqueeze(-1)))
         found: list[_Product | Whole] = []
         for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
@@ -103,9 +103,9 @@ class Chain:
         nothing; norms and sums are float64, for the reasons given there (2).
         """
         inputs, logits = self._forward(thetas, images)
-        losses, slope = _cross_entropy(logits, labels)
+        losses, slope = self.task.slope(logits, labels)
         slopes = self._backward(thetas, inputs, slope)
-        norms = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
+        norms = torch.zeros(losses.shape, dtype=torch.float64, device=labels.device)
         for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
             norms += _squares(outputs) * (_squares(own) + bias)
         norms.sqrt_()
@@ -150,12 +150,12 @@ class Chain:
 class Mapped:
     """Any model that `torch.func.vmap` can handle."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, task: Task = CLASSES) -> None:
         names = [name for name, _ in module.named_parameters()]
 
         def loss(thetas: list[Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
             logits = torch.func.functional_call(module, dict(zip(names, thetas, strict=True)), (images,))
-            losses = functional.cross_entropy(logits, labels, reduction="none") * weights
+            losses = task.losses(logits, labels) * weights
             return losses.sum(), losses.detach()
 
         self._gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
@@ -178,15 +178,6 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
             yield from _leaves(child)
     else:
         yield module
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses [c, b] and their gradients with respect to the logits [c, b, classes]."""
-    log_shares = functional.log_softmax(logits, dim=-1)
-    place = labels.unsqueeze(-1)
-    losses = -log_shares.gather(-1, place).squeeze(-1)
-    slope = log_shares.exp_()
-    return losses, slope.scatter_add_(-1, place, torch.full_like(losses, -1.0).unsqueeze(-1))
 
 
 def _weighted(losses: Tensor, weights: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
 from fedpriv.config.schema import LocalConfig
@@ -48,7 +47,7 @@ def _agrees(model: FlatModel, shape: tuple[int, int, int]) -> bool:
     random = torch.Generator().manual_seed(0)
     images = torch.randn(2, 3, *shape, generator=random)
     images[1, 2] = 0.0  # padding
-    labels, weights = torch.zeros(2, 3, dtype=torch.int64), torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0.0]])
+    labels, weights = model.task.blank(2, 3), torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0.0]])
     thetas = torch.stack([before.cpu(), before.cpu() * 1.1])
     trainer = VectorisedTrainer(model, LocalConfig(epochs=1, batch_size=3, lr=1.0, momentum=0.0, sampler="shuffle"))
     model.module.train()
@@ -59,7 +58,7 @@ def _agrees(model: FlatModel, shape: tuple[int, int, int]) -> bool:
         for k, size in enumerate((3, 2)):
             model.load(thetas[k].to(device))
             model.grad.zero_()
-            functional.cross_entropy(model(images[k, :size].to(device)), labels[k, :size].to(device)).backward()  # type: ignore[no-untyped-call]
+            model.task.mean_loss(model(images[k, :size].to(device)), labels[k, :size].to(device)).backward()  # type: ignore[no-untyped-call]
             if not float((found[k] - model.grad).norm()) <= TOLERANCE * float(model.grad.norm() + 1e-6):
                 return False
     finally:

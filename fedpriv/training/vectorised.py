@@ -113,8 +113,9 @@ class VectorisedTrainer(SequentialTrainer):
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         super().__init__(model, config, precision)
-        by_hand = Chain.of(model.module) if precision == "float32" else None  # its in-place products support no other
-        self.batched: Chain | Mapped = by_hand or Mapped(model.module)
+        # The in-place products of a chain support float32 alone.
+        by_hand = Chain.of(model.module, model.task) if precision == "float32" else None
+        self.batched: Chain | Mapped = by_hand or Mapped(model.module, model.task)
 
     def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
         """As one computation where the model is a `Chain`, but for empty batches and bounds that follow from them."""
@@ -273,7 +274,8 @@ class VectorisedTrainer(SequentialTrainer):
         found = read(np.where(blank, 0, places).reshape(-1) if blank.any() else places.reshape(-1))
         images = self.batched.prepared(found.images).to(device)
         images = images.view(*places.shape, *images.shape[1:])
-        labels = found.labels.to(device).view(places.shape)
+        labels = found.labels.to(device)
+        labels = labels.view(*places.shape, *labels.shape[1:])
         if blank.any():
             images[torch.from_numpy(blank).to(device)] = 0.0
         return images, labels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -56,11 +56,11 @@ class RunProgress:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]}"),
+                TextColumn("{task.fields[score]}epsilon {task.fields[epsilon]}"),
                 TimeRemainingColumn(),
             )
             self.bar = Progress(*columns, console=self.console)
-            self.task = self.bar.add_task(name, total=num_rounds, completed=done, accuracy="-", epsilon="-")
+            self.task = self.bar.add_task(name, total=num_rounds, completed=done, score="", epsilon="-")
 
     def __enter__(self) -> RunProgress:
         if self.bar:
@@ -71,14 +71,15 @@ class RunProgress:
         if self.bar:
             self.bar.stop()
 
-    def round(self, number: int, accuracy: float | None, epsilon: float | None, seconds: float) -> None:
-        """A round has ended."""
+    def round(self, number: int, reached: Mapping[str, float], epsilon: float | None, seconds: float) -> None:
+        """A round has ended. reached: metrics by name, of a round that was evaluated."""
         if self._quiet:
             return
+        score = "".join(f"{name.replace('_', ' ')} {value:.4f}  " for name, value in reached.items())
         if self.bar:
             shown: dict[str, Any] = {"epsilon": figure(epsilon)}
-            if accuracy is not None:
-                shown["accuracy"] = f"{accuracy:.4f}"
+            if reached:
+                shown["score"] = score
             self.bar.update(self.task, completed=number, **shown)
             return
         now = time.monotonic()
@@ -87,7 +88,6 @@ class RunProgress:
         self._shown = now
         pace = (now - self._began) / max(1, number - self._first)
         left = pace * (self.num_rounds - number)
-        score = f"accuracy {accuracy:.4f}  " if accuracy is not None else ""
         words = (
             f"round {number}/{self.num_rounds}  {score}epsilon {figure(epsilon)}  {seconds:.2f} s  left {left:.0f} s"
         )

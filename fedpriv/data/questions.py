@@ -1,0 +1,414 @@
+"""Statistics of a table as bounded vectors: what each unit adds, and how an answer is read off a noisy sum of them.
+
+A question is a text: ``count``, ``count:sex:f``, ``sum:age``, ``mean:age``, ``variance:age``, ``histogram:sex``,
+``histogram:age:20``, ``quantiles:age:0.25:0.5:0.75``, ``covariance:age:weight``, ``table:sex:diagnosis``,
+``top:ward:5``. It gives a unit a vector of length at most 1 (`Question.vectors`); all vectors of a list of questions
+stand beside each other, scaled by w_q with sum of w_q^2 = 1, so a unit moves their sum by at most 1 whatever it holds.
+One noisy sum is one release that answers them all.
+
+**Why a unit's vector is no longer than 1.** Numbers are clipped to the schema's range and scaled to [-1, 1]; a category
+is one of a fixed list. So sum: |x / M| <= 1 with M the range's larger end. mean: |(x, 1)| <= sqrt(2). variance:
+|(x, 2 x^2 - 1, 1)| <= sqrt(3). covariance of k columns: 1 + k + k (k + 1) / 2 numbers of at most 1. histogram, table,
+top: one 1. quantiles: one 1 on each of the tree's b + 1 levels. Each is divided by that length. A row with a missing
+value adds 0. A unit of several rows adds the mean of its rows' vectors, or with a cap L on rows the sum of at most L of
+them divided by L: no longer than the longest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpriv.common.errors import OptionError
+from fedpriv.data.table_schema import TableSchema
+
+KINDS = ("count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top")
+#: Levels of a quantile's tree below its root: 2^8 bins of the range.
+LEVELS = 8
+#: Bins of a number's histogram where none are asked for.
+BINS = 10
+#: A list of questions has at most so many numbers.
+MOST_NUMBERS = 1 << 16
+#: Draws of the noise behind an interval.
+DRAWS = 2000
+
+Values = dict[str, np.ndarray]  # column -> scaled numbers in [-1, 1] (float64 [n], NaN: missing) or places (int64, -1)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question about a table.
+
+    vectors: from the needed columns (`columns`) to float64 [n, size], each row of length at most 1. decode: from a sum
+    of such vectors [..., size] to answers [..., k], ``names`` says of what.
+    """
+
+    text: str
+    columns: tuple[str, ...]
+    size: int
+    names: tuple[str, ...]
+    vectors: Callable[[Values], np.ndarray]
+    decode: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def kind(self) -> str:
+        return self.text.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """values, low, high: float64 [k]; low and high hold 95 % of what the noise may have made of the true values."""
+
+    question: str
+    names: tuple[str, ...]
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def parse(texts: Sequence[str], schema: TableSchema) -> tuple[Question, ...]:
+    """The questions of a list. Raises `OptionError` for `questions`, naming what is allowed."""
+    if not texts:
+        raise OptionError("questions", "[]", f"nothing is asked; kinds: {', '.join(KINDS)}")
+    found = tuple(_Builder(text, schema).question() for text in texts)
+    twice = [text for text in texts if list(texts).count(text) > 1]
+    if twice:
+        raise OptionError("questions", twice[0], "is asked twice; one answer costs less")
+    total = sum(question.size for question in found)
+    if total > MOST_NUMBERS:
+        raise OptionError("questions", f"{len(texts)} of them", f"{total} numbers in all; allowed: {MOST_NUMBERS}")
+    return found
+
+
+class _Builder:
+    """Makes one question of its text."""
+
+    def __init__(self, text: str, schema: TableSchema) -> None:
+        self.text, self.schema = text, schema
+        self.kind, *self.given = (part.strip() for part in str(text).split(":"))
+
+    def question(self) -> Question:
+        if self.kind not in KINDS:
+            raise self.wrong(f"there is no such question; kinds: {', '.join(KINDS)}")
+        made: Question = getattr(self, f"_{self.kind}")()
+        return made
+
+    def wrong(self, words: str) -> OptionError:
+        return OptionError("questions", self.text, words)
+
+    def numbers_of(self, name: str) -> tuple[float, float]:
+        """(low, high) of a column of numbers."""
+        column = self.column(name)
+        bounds = column.range
+        if not isinstance(bounds, tuple):
+            raise self.wrong(f"{name} is no column of numbers with a range; these are: {self.having('range')}")
+        return bounds
+
+    def values_of(self, name: str) -> tuple[str, ...]:
+        """The categories of a column, the last of them ``other``; the target's classes, where it is the target."""
+        target = self.schema.target
+        if name == target.column and isinstance(target.classes, tuple):
+            return target.classes
+        column = self.column(name)
+        if not isinstance(column.values, tuple):
+            raise self.wrong(f"{name} is no column of categories; these are: {self.having('values')}")
+        return (*column.values, "other")
+
+    def column(self, name: str) -> Any:
+        target = self.schema.target
+        if name == target.column and target.range is not None:
+            return target
+        if name not in self.schema.columns or self.schema.columns[name].ignore:
+            raise self.wrong(f"the schema has no column {name} that is read")
+        return self.schema.columns[name]
+
+    def having(self, kind: str) -> str:
+        names = [name for name, column in self.schema.inputs if column.kind == kind]
+        return ", ".join(names[:12]) or "none"
+
+    def only(self, number: int, form: str) -> list[str]:
+        if len(self.given) != number:
+            raise self.wrong(f"allowed: {form}")
+        return self.given
+
+    # --- kinds -------------------------------------------------------------------------------------------
+
+    def _count(self) -> Question:
+        if not self.given:
+            return Question(self.text, (), 1, ("units",), lambda values: np.ones((len(values[ROWS]), 1)), _same)
+        name, value = self.only(2, "count, or count:COLUMN:VALUE")
+        categories = self.values_of(name)
+        if value not in categories:
+            raise self.wrong(f"{name} has no value {value}; allowed: {', '.join(categories[:12])}")
+        place = categories.index(value)
+        return Question(
+            self.text, (name,), 1, (value,), lambda values: (values[name] == place).astype(float)[:, None], _same
+        )
+
+    def _sum(self) -> Question:
+        (name,) = self.only(1, "sum:COLUMN")
+        low, high = self.numbers_of(name)
+        most = max(abs(low), abs(high))
+
+        def vectors(values: Values) -> np.ndarray:
+            raw = low + (values[name] + 1) / 2 * (high - low)
+            return np.nan_to_num(np.clip(raw / most, -1, 1))[:, None]
+
+        return Question(self.text, (name,), 1, (name,), vectors, lambda total: total * most)
+
+    def _mean(self) -> Question:
+        (name,) = self.only(1, "mean:COLUMN")
+        low, high = self.numbers_of(name)
+        middle, half, length = (low + high) / 2, (high - low) / 2, math.sqrt(2)
+
+        def vectors(values: Values) -> np.ndarray:
+            return _present(np.stack([values[name], np.ones(len(values[name]))], axis=1)) / length
+
+        def decode(total: np.ndarray) -> np.ndarray:
+            mean = np.clip(total[..., 0] / _at_least_one(total[..., 1] * length) * length, -1, 1)
+            return (middle + half * mean)[..., None]
+
+        return Question(self.text, (name,), 2, (name,), vectors, decode)
+
+    def _variance(self) -> Question:
+        (name,) = self.only(1, "variance:COLUMN")
+        low, high = self.numbers_of(name)
+        half, length = (high - low) / 2, math.sqrt(3)
+
+        def vectors(values: Values) -> np.ndarray:
+            x = values[name]
+            return _present(np.stack([x, 2 * x**2 - 1, np.ones(len(x))], axis=1)) / length
+
+        def decode(total: np.ndarray) -> np.ndarray:
+            number = _at_least_one(total[..., 2] * length)
+            mean, square = total[..., 0] * length / number, (total[..., 1] * length / number + 1) / 2
+            return (np.clip(square - mean**2, 0, 1) * half**2)[..., None]
+
+        return Question(self.text, (name,), 3, (name,), vectors, decode)
+
+    def _covariance(self) -> Question:
+        names = tuple(self.given)
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise self.wrong("allowed: covariance:COLUMN:COLUMN..., different columns of numbers")
+        halves = np.array([(high - low) / 2 for low, high in map(self.numbers_of, names)])
+        k = len(names)
+        pairs = list(itertools.combinations_with_replacement(range(k), 2))
+        length = math.sqrt(1 + k + len(pairs))
+        first, second = (np.array(side) for side in zip(*pairs, strict=True))
+
+        def vectors(values: Values) -> np.ndarray:
+            x = np.stack([values[name] for name in names], axis=1)
+            return _present(np.concatenate([np.ones((len(x), 1)), x, x[:, first] * x[:, second]], axis=1)) / length
+
+        def decode(total: np.ndarray) -> np.ndarray:
+            number = _at_least_one(total[..., :1] * length)
+            mean, product = total[..., 1 : 1 + k] * length / number, total[..., 1 + k :] * length / number
+            return (product - mean[..., first] * mean[..., second]) * halves[first] * halves[second]
+
+        said = tuple(f"{names[i]} x {names[j]}" for i, j in pairs)
+        return Question(self.text, names, 1 + k + len(pairs), said, vectors, decode)
+
+    def _histogram(self) -> Question:
+        if len(self.given) not in (1, 2):
+            raise self.wrong("allowed: histogram:COLUMN of categories, histogram:COLUMN:BINS of numbers")
+        name = self.given[0]
+        if len(self.given) == 1 and self._has_values(name):
+            categories = self.values_of(name)
+            return Question(self.text, (name,), len(categories), categories, _one_hot(name, len(categories)), _same)
+        low, high = self.numbers_of(name)
+        bins = BINS if len(self.given) == 1 else self._whole(self.given[1], 1, MOST_NUMBERS)
+        edges = np.linspace(low, high, bins + 1)
+        said = tuple(f"{left:g} to {right:g}" for left, right in itertools.pairwise(edges))
+        return Question(
+            self.text, (name,), bins, said, lambda values: _one_hot_of(_binned(values[name], bins), bins), _same
+        )
+
+    def _top(self) -> Question:
+        if len(self.given) not in (1, 2):
+            raise self.wrong("allowed: top:COLUMN or top:COLUMN:HOW_MANY")
+        name = self.given[0]
+        categories = self.values_of(name)
+        most = 5 if len(self.given) == 1 else self._whole(self.given[1], 1, len(categories))
+        # All counts are answered; whoever shows them shows the most frequent (`Answer` of kind top).
+        return Question(
+            f"top:{name}:{most}", (name,), len(categories), categories, _one_hot(name, len(categories)), _same
+        )
+
+    def _table(self) -> Question:
+        names = tuple(self.given)
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise self.wrong("allowed: table:COLUMN:COLUMN..., different columns of categories")
+        shape = [len(self.values_of(name)) for name in names]
+        size = math.prod(shape)
+        if size > MOST_NUMBERS:
+            raise self.wrong(f"{size} cells; allowed: {MOST_NUMBERS}")
+        said = tuple(" and ".join(cell) for cell in itertools.product(*map(self.values_of, names)))
+
+        def vectors(values: Values) -> np.ndarray:
+            places = np.stack([values[name] for name in names])
+            known = (places >= 0).all(axis=0)
+            cell = np.where(known, np.ravel_multi_index(np.maximum(places, 0), shape), -1)
+            return _one_hot_of(cell, size)
+
+        return Question(self.text, names, size, said, vectors, _same)
+
+    def _quantiles(self) -> Question:
+        if not self.given:
+            raise self.wrong("allowed: quantiles:COLUMN:SHARE:..., with shares between 0 and 1")
+        name, *shares = self.given
+        low, high = self.numbers_of(name)
+        try:
+            wanted = np.array([float(share) for share in shares or ("0.25", "0.5", "0.75")])
+        except ValueError:
+            raise self.wrong("a share must be a number between 0 and 1") from None
+        if not ((wanted > 0) & (wanted < 1)).all():
+            raise self.wrong("a share must be a number between 0 and 1")
+        length = math.sqrt(LEVELS + 1)
+
+        def vectors(values: Values) -> np.ndarray:
+            bins = _binned(values[name], 1 << LEVELS)
+            parts = [
+                _one_hot_of(np.where(bins < 0, -1, bins >> (LEVELS - level)), 1 << level) for level in range(LEVELS + 1)
+            ]
+            return np.concatenate(parts, axis=1) / length
+
+        def decode(total: np.ndarray) -> np.ndarray:
+            below = np.cumsum(consistent(total * length, LEVELS), axis=-1)
+            number = _at_least_one(below[..., -1:])
+            # A rising curve: the middle of its running maximum from the left and its running minimum from the right.
+            rising = np.maximum.accumulate(below, axis=-1)
+            rising += np.minimum.accumulate(below[..., ::-1], axis=-1)[..., ::-1]
+            curve = np.concatenate([np.zeros_like(number), np.clip(rising / 2, 0, number)], axis=-1)
+            ranks = wanted * number
+            place = (curve[..., None, 1:] < ranks[..., None]).sum(axis=-1).clip(0, curve.shape[-1] - 2)
+            before, after = (np.take_along_axis(curve, place + step, axis=-1) for step in (0, 1))
+            part = np.where(after > before, (ranks - before) / np.where(after > before, after - before, 1), 0.5)
+            return low + (place + part.clip(0, 1)) / (1 << LEVELS) * (high - low)
+
+        said = tuple(f"{share:g}" for share in wanted)
+        return Question(self.text, (name,), (2 << LEVELS) - 1, said, vectors, decode)
+
+    def _has_values(self, name: str) -> bool:
+        target = self.schema.target
+        return (name == target.column and target.classes is not None) or (
+            name in self.schema.columns and self.schema.columns[name].values is not None
+        )
+
+    def _whole(self, text: str, least: int, most: int) -> int:
+        if not text.isdigit() or not least <= int(text) <= most:
+            raise self.wrong(f"{text} must be a whole number between {least} and {most}")
+        return int(text)
+
+
+#: In `Values`: of how many rows they are, float64 [n].
+ROWS = ""
+
+
+def _same(total: np.ndarray) -> np.ndarray:
+    return total
+
+
+def _at_least_one(number: np.ndarray) -> np.ndarray:
+    return np.maximum(number, 1.0)
+
+
+def _present(vectors: np.ndarray) -> np.ndarray:
+    """Rows with a missing number add nothing."""
+    return np.where(np.isnan(vectors).any(axis=1, keepdims=True), 0.0, vectors)
+
+
+def _one_hot(name: str, size: int) -> Callable[[Values], np.ndarray]:
+    return lambda values: _one_hot_of(values[name], size)
+
+
+def _one_hot_of(places: np.ndarray, size: int) -> np.ndarray:
+    """float64 [n, size] of places [n]; -1 is nowhere."""
+    vectors = np.zeros((len(places), size))
+    known = places >= 0
+    vectors[np.flatnonzero(known), places[known]] = 1.0
+    return vectors
+
+
+def _binned(scaled: np.ndarray, bins: int) -> np.ndarray:
+    """The bin int64 [n] of numbers in [-1, 1]; -1: missing."""
+    missing = np.isnan(scaled)
+    place = np.floor((np.where(missing, 0, scaled) + 1) / 2 * bins).astype(np.int64)
+    return np.where(missing, -1, place.clip(0, bins - 1))
+
+
+def consistent(total: np.ndarray, levels: int) -> np.ndarray:
+    """The leaves [..., 2^levels] of the tree of counts that is nearest to a noisy one [..., 2^(levels + 1) - 1], whose
+    levels stand one after the other from the root on: every count is the sum of its two halves.
+
+    M. Hay, V. Rastogi, G. Miklau, D. Suciu: Boosting the Accuracy of Differentially Private Histograms Through
+    Consistency. VLDB 2010, Theorem 3 with k = 2.
+    """
+    noisy = [total[..., (1 << level) - 1 : (2 << level) - 1] for level in range(levels + 1)]
+    upward = [noisy[-1]]
+    for height, level in enumerate(reversed(noisy[:-1]), 2):
+        below = upward[0][..., 0::2] + upward[0][..., 1::2]
+        own = 2.0 ** (height - 1) / (2.0**height - 1)
+        upward.insert(0, own * level + (1 - own) * below)
+    down = upward[0]
+    for level in upward[1:]:
+        excess = (down - level[..., 0::2] - level[..., 1::2]) / 2
+        down = level + np.repeat(excess, 2, axis=-1)
+    return down
+
+
+# --- a list of questions -----------------------------------------------------------------------------------
+
+
+def weights(questions: Sequence[Question]) -> np.ndarray:
+    """w_q [questions] with sum of squares 1: each question gets the same noise for a vector of length 1."""
+    return np.full(len(questions), 1 / math.sqrt(len(questions)))
+
+
+def contributions(
+    questions: Sequence[Question], values: Values, unit: np.ndarray | None, rows_per_unit: int | None = None
+) -> np.ndarray:
+    """What each unit adds to the sum: float64 [units, numbers], each of length at most 1.
+
+    unit: int64 [n], None: a row is a unit. rows_per_unit: of a unit's rows at most so many count, each as a row (the
+    first ones of the file); None: a unit counts once, with the mean of its rows.
+    """
+    parts = [question.vectors(values) * weight for question, weight in zip(questions, weights(questions), strict=True)]
+    vectors = np.concatenate(parts, axis=1)
+    if unit is None:
+        return vectors
+    _, ids = np.unique(unit, return_inverse=True)
+    share = 1.0 / np.bincount(ids)[ids]
+    if rows_per_unit is not None:
+        order = np.argsort(ids, kind="stable")
+        starts = np.searchsorted(ids[order], np.arange(ids.max() + 1))
+        rank = np.empty(len(ids), np.int64)
+        rank[order] = np.arange(len(ids)) - starts[ids[order]]
+        share = (rank < rows_per_unit) / rows_per_unit
+    total = np.zeros((ids.max() + 1, vectors.shape[1]))
+    np.add.at(total, ids, vectors * share[:, None])
+    return total
+
+
+def answers(
+    questions: Sequence[Question], total: np.ndarray, std: float, rows_per_unit: int | None = None, seed: int = 0
+) -> list[Answer]:
+    """The answers that a noisy sum [numbers] gives; ``std``: the noise's standard deviation on each of its numbers.
+
+    The interval holds what the noise did, not who happened to be asked: the middle 95 % of the answers that further
+    draws of the same noise give around the noisy sum (a parametric bootstrap; tests measure how often it holds).
+    """
+    rng, found, start = np.random.default_rng(seed), [], 0
+    for question, weight in zip(questions, weights(questions), strict=True):
+        scale = (rows_per_unit or 1) / weight
+        part = total[start : start + question.size] * scale
+        start += question.size
+        values = question.decode(part)
+        draws = question.decode(part + rng.normal(0, std * scale, (DRAWS, question.size))) if std else values[None]
+        low, high = np.quantile(draws, (0.025, 0.975), axis=0)
+        found.append(Answer(question.text, question.names, values, low, high))
+    return found

@@ -1,0 +1,175 @@
+"""Tables as data sets: the user's own file, and two small ones that ship with scikit-learn."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.versions import installed
+from fedpriv.config.own_options import CONF
+from fedpriv.config.schema import DatasetConfig
+from fedpriv.data.cache import cache_folder, damaged, entry
+from fedpriv.data.draws import generator
+from fedpriv.data.splits import divide_by_class
+from fedpriv.data.table_schema import TableSchema, read_schema
+from fedpriv.data.tables import SEPARATORS, Encoded, Form, encode, read_columns
+from fedpriv.data.types import Dataset, Pictures
+from fedpriv.mechanisms.tasks import Multilabel, Regression, Task, of_classes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Data sets that are tables.
+TABLES = ("table", "breast_cancer", "diabetes")
+
+
+def schema_of_dataset(config: DatasetConfig) -> TableSchema:
+    """The public schema of a table. Raises `OptionError`."""
+    if config.name == "table":
+        if config.schema_file is None:
+            raise OptionError(
+                "dataset.schema_file", "null", "dataset=table needs a schema; `fedpriv schema` drafts one"
+            )
+        return read_schema(config.schema_file)
+    return read_schema(config.schema_file or CONF / "schema" / f"{config.name}.yaml")
+
+
+def task_of(schema: TableSchema) -> Task:
+    """What a model of this table predicts."""
+    target = schema.target
+    if target.task == "classification":
+        assert isinstance(target.classes, tuple)
+        return of_classes(target.classes)
+    if target.task == "multilabel":
+        return Multilabel(target.columns)
+    assert target.column is not None and isinstance(target.range, tuple)
+    return Regression((target.column,), *target.range)
+
+
+def form_of(config: DatasetConfig) -> Form:
+    """How the user's CSV files are written."""
+    return Form(SEPARATORS.get(config.separator), {"point": ".", "comma": ","}[config.decimal], config.encoding)
+
+
+def load_table(config: DatasetConfig, seed: int, site_column: str | None = None) -> Dataset:
+    """The table of the configuration, from the cache where it was encoded before, divided into training and test rows
+    by `seed`: of every class the same share, and all rows of a person on one side.
+
+    site_column: a column whose values divide the rows among clients. Raises `DataError` and `OptionError`.
+    """
+    schema = schema_of_dataset(config)
+    found, sites = _encoded(config, config.root, schema, site_column)
+    if config.test_root is not None:
+        other, _ = _encoded(config, config.test_root, schema, None)
+        train, test = np.arange(len(found.labels)), found.and_then(other)
+        rows = np.arange(len(found.labels), len(test.labels))
+        return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites)
+    train, rows = _divided(found, task_of(schema), config.test_fraction, seed)
+    return Dataset(config.name, _rows(found, train), _rows(found, rows), task_of(schema), sites=sites)
+
+
+def _rows(found: Pictures, rows: np.ndarray) -> Pictures:
+    own = found.chosen(rows)
+    return Pictures(found.images[rows], own.labels, None, own.unit, own.site)
+
+
+def _divided(found: Pictures, task: Task, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(training rows, test rows), ascending."""
+    unit = np.arange(len(found)) if found.unit is None else found.unit
+    _, first, member = np.unique(unit, return_index=True, return_inverse=True)
+    if found.labels.dtype == np.int64:
+        train, test = divide_by_class(found.labels[first], fraction, seed)
+    else:
+        order = generator(seed, "train-test").permutation(len(first))
+        number = max(1, round(fraction * len(first)))
+        train, test = order[number:], order[:number]
+    if not len(train) or not len(test):
+        raise DataError(f"dataset.root: {len(first)} units are too few to train and to test on")
+    tested = np.isin(member, test)
+    return np.flatnonzero(~tested), np.flatnonzero(tested)
+
+
+def _encoded(
+    config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None
+) -> tuple[Pictures, tuple[str, ...]]:
+    """All rows, and the names of their sites."""
+    identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
+    if config.name == "table":
+        if root is None:
+            raise OptionError("dataset.root", "null", "dataset=table needs a CSV or Parquet file")
+        path = Path(root)
+        if not path.is_file():
+            raise DataError(f"dataset.root={root}: there is no such file")
+        state, form = path.stat(), form_of(config)
+        identity |= {"file": str(path.resolve()), "size": state.st_size, "changed": state.st_mtime_ns, **vars(form)}
+    else:
+        identity |= {"scikit-learn": installed("scikit-learn")}
+
+    def write(folder: Path) -> None:
+        table = _read(config, root, schema, site_column)
+        found = encode(table, schema, str(root or config.name), decimal=form_of(config).decimal)
+        _write(folder, found, table, site_column)
+
+    folder = entry(cache_folder(config) / "tables", identity, write)
+    try:
+        images = np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False)
+        with np.load(folder / "rest.npz", allow_pickle=False) as rest:
+            parts = dict(rest)
+    except (OSError, ValueError) as error:
+        raise damaged(folder, error) from error
+    sites = tuple(str(name) for name in parts.get("sites", ()))
+    return Pictures(images, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
+
+
+def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None) -> None:
+    np.save(folder / "inputs.npy", found.inputs)
+    assert found.targets is not None
+    rest = {"targets": found.targets}
+    if found.unit is not None:
+        rest["unit"] = found.unit
+    if site_column is not None:
+        names, numbers = np.unique(
+            np.array([str(name) for name in table.column(site_column).to_pylist()]), return_inverse=True
+        )
+        rest |= {"site": numbers.astype(np.int64), "sites": names}
+    np.savez(folder / "rest.npz", **rest)  # type: ignore[arg-type]
+
+
+def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None) -> pa.Table:
+    names = dict.fromkeys([*schema.needed, *([] if site_column is None else [site_column])])
+    if config.name == "table":
+        assert root is not None
+        return read_columns(Path(root), tuple(names), form_of(config))
+    return _BUILT_IN[config.name]().select(list(names))
+
+
+def _breast_cancer() -> pa.Table:
+    """W. H. Wolberg, W. N. Street, O. L. Mangasarian: Breast Cancer Wisconsin (Diagnostic), 569 rows."""
+    import pyarrow as pa
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    columns = {str(name): column for name, column in zip(found.feature_names, found.data.T, strict=True)}
+    return pa.table(columns | {"diagnosis": found.target_names[found.target]})
+
+
+def _diabetes() -> pa.Table:
+    """B. Efron, T. Hastie, I. Johnstone, R. Tibshirani: Least Angle Regression, 442 rows, in their own units."""
+    import pyarrow as pa
+    from sklearn.datasets import load_diabetes
+
+    found = load_diabetes(scaled=False)
+    columns = dict(zip(found.feature_names, found.data.T, strict=True))
+    return pa.table(columns | {"progression": found.target})
+
+
+_BUILT_IN = {"breast_cancer": _breast_cancer, "diabetes": _diabetes}
+
+
+def table_digest(config: DatasetConfig) -> str:
+    """What sites must agree on of a table, in hex."""
+    return hashlib.sha256(schema_of_dataset(config).digest.encode()).hexdigest()

@@ -1,0 +1,167 @@
+"""Tasks: what a model's outputs mean. A task alone knows the loss of each example; all else asks it.
+
+Shapes: n examples, k outputs. Outputs are float [..., n, k] (of a sequence [..., n, tokens, k]). A task is one small
+class: `losses` (and `slope`, its derivative, where models of Linear and ReLU are computed by hand) and the form of its
+targets. Metrics are in `fedpriv.training.metrics`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Task:
+    """labels: names of the outputs, public: the classes, the labels, or the one number that is predicted."""
+
+    labels: tuple[str, ...] = ()
+    name: ClassVar[str] = ""
+    #: The metric that reports, boards and comparisons rank by, and whether more of it is better.
+    leading: ClassVar[str] = "loss"
+    more_is_better: ClassVar[bool] = False
+    target_dtype: ClassVar[torch.dtype] = torch.float32
+
+    @property
+    def num_outputs(self) -> int:
+        """k."""
+        return len(self.labels)
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Of one example's target."""
+        return ()
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """float [..., n], from outputs [..., n, k] and targets [..., n, *`target_shape`]; differentiable."""
+        raise NotImplementedError
+
+    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean [] of a batch's `losses`."""
+        return self.losses(outputs, targets).mean()
+
+    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Sum [] of a batch's `losses`."""
+        return self.losses(outputs, targets).sum()
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(losses [..., n], their gradients with respect to the outputs [..., n, k]), without a graph."""
+        raise NotImplementedError
+
+    def blank(self, *shape: int) -> Tensor:
+        """Targets of so many blank examples."""
+        return torch.zeros(*shape, *self.target_shape, dtype=self.target_dtype)
+
+
+@dataclass(frozen=True)
+class Classification(Task):
+    """One of k classes; the loss is the cross-entropy of softmax. Targets int64."""
+
+    name: ClassVar[str] = "classification"
+    leading: ClassVar[str] = "accuracy"
+    more_is_better: ClassVar[bool] = True
+    target_dtype: ClassVar[torch.dtype] = torch.int64
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        flat = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+        return flat.view(targets.shape)
+
+    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets)
+
+    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets, reduction="sum")
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        log_shares = functional.log_softmax(outputs, dim=-1)
+        place = targets.unsqueeze(-1)
+        losses = -log_shares.gather(-1, place).squeeze(-1)
+        slope = log_shares.exp_()
+        return losses, slope.scatter_add_(-1, place, torch.full_like(losses, -1.0).unsqueeze(-1))
+
+
+@dataclass(frozen=True)
+class Multilabel(Task):
+    """Any of k labels; the loss is the mean over them of the logistic loss. Targets float32 [k] of 0 and 1."""
+
+    name: ClassVar[str] = "multilabel"
+    leading: ClassVar[str] = "auc"
+    more_is_better: ClassVar[bool] = True
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        return (self.num_outputs,)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(-1)
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self.losses(outputs, targets), (torch.sigmoid(outputs) - targets).div_(self.num_outputs)
+
+
+@dataclass(frozen=True)
+class Regression(Task):
+    """A number, scaled to [-1, 1] by its public range; the loss is half of the squared error, or Huber's beyond
+    ``huber`` (in scaled units; None: squared). Targets float32.
+    """
+
+    low: float = -1.0
+    high: float = 1.0
+    huber: float | None = None
+    name: ClassVar[str] = "regression"
+    leading: ClassVar[str] = "rmse"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        wrong = outputs.squeeze(-1) - targets
+        if self.huber is None:
+            return 0.5 * wrong.square()
+        return functional.huber_loss(outputs.squeeze(-1), targets, reduction="none", delta=self.huber)
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        wrong = outputs.squeeze(-1) - targets
+        kept = wrong if self.huber is None else wrong.clamp(-self.huber, self.huber)
+        return self.losses(outputs, targets), kept.unsqueeze(-1)
+
+    def unscaled(self, scaled: Tensor) -> Tensor:
+        """Numbers as people write them."""
+        return self.low + (scaled + 1) / 2 * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class NextToken(Task):
+    """The token after each of a sequence's; the loss of an example is the mean cross-entropy over its tokens. Targets
+    int64 [tokens], `PADDING` where there is none.
+    """
+
+    tokens: int = 1
+    name: ClassVar[str] = "next_token"
+    leading: ClassVar[str] = "perplexity"
+    target_dtype: ClassVar[torch.dtype] = torch.int64
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        return (self.tokens,)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        flat = functional.cross_entropy(
+            outputs.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=PADDING
+        ).view(targets.shape)
+        return flat.sum(-1) / (targets != PADDING).sum(-1).clamp(min=1)
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("sequences have no model that is computed by hand")
+
+
+#: Of a token that is not there: it adds nothing to a loss.
+PADDING = -100
+#: Of models whose outputs are classes without names.
+CLASSES = Classification()
+TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Multilabel, Regression, NextToken)}
+
+
+def of_classes(labels: tuple[str, ...]) -> Classification:
+    return replace(CLASSES, labels=labels)

@@ -1,0 +1,97 @@
+"""The grid of `dpsum`: sums over rows (or persons) at a site as whole numbers, so that noises add up in a sum.
+
+A site holds the sum S in R^d of its rows' vectors, each clipped to C. It sends round(S / gamma) + noise, whole numbers.
+
+**What one row changes.** With a row more S becomes S' with |S' - S| <= C (1 - 2^-12) (1 + excess): the computed sums,
+rounding included (`fedpriv.mechanisms.per_example`). Dividing by gamma in float64 errs by less than n R 2^-52 on
+each of d coordinates, R = C/gamma grid steps: below R 2^-12 while n sqrt(d) <= 2^39 (`check` refuses more). Rounding to the
+nearest whole number moves a difference of coordinates by less than 1. So the whole numbers of neighbours differ by at
+most R (1 + excess) + sqrt(d) in Euclidean length, by the triangle inequality: `l2`. Nothing is drawn for rounding, and
+no vector has to be rotated: the grid is fine, since what a coordinate costs is bits and not privacy.
+
+The modulus 2^b is public; a sum beyond it comes back on the other side, which costs accuracy and no privacy.
+Symbols: gamma -> step, R -> steps, sigma -> multiplier (standard deviation of one site's noise / C), b -> bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.integer_noise import discrete_gaussian, skellam
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.privacy.events import DiscreteGaussianSum, SkellamSum, Threat
+from fedpriv.privacy.sum_grid import MOST_STEPS, SPREAD, Law
+
+#: Wanted: rounding makes what a row changes longer by no more than this share of C.
+LONGER = 2.0**-10
+#: n sqrt(d) at most, of the proof.
+MOST_TERMS = 2.0**39
+
+
+@dataclass(frozen=True)
+class RowSumGrid:
+    """dimension: d; rows: of all sites at most, public; sites: of a round; excess: `per_example.excess`."""
+
+    law: Law
+    dimension: int
+    rows: int
+    sites: int
+    bits: int
+    multiplier: float
+    excess: float = 0.0
+
+    @cached_property
+    def steps(self) -> float:
+        """R = C/gamma: as many as `LONGER` asks for, as the law's table holds, and as 2^(b-1) holds of all rows
+        pointing the same way with `SPREAD` standard deviations of the noise. Raises `OptionError` for too few bits.
+        """
+        if self.rows * math.sqrt(self.dimension) > MOST_TERMS:
+            words = f"the proof of its rounding holds for rows * sqrt(parameters) up to 2^39; {self.rows} rows are more"
+            raise OptionError("strategy", "dpsum", words)
+        wanted = math.sqrt(self.dimension) / LONGER
+        held = 2.0 ** (self.bits - 1) / (self.rows + SPREAD * math.sqrt(self.sites) * self.multiplier + 1)
+        table = MOST_STEPS / self.multiplier if self.multiplier else math.inf
+        found = min(wanted, held, table)
+        if found < 1:
+            raise OptionError("strategy.server.bits", self.bits, f"a sum over {self.rows} rows needs more")
+        return found
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of one site's noise in grid steps."""
+        return self.multiplier * self.steps
+
+    @property
+    def l2(self) -> float:
+        """What one row changes, in grid steps."""
+        return self.steps * (1 + self.excess) + math.sqrt(self.dimension)
+
+    def event(self, threat: Threat, noises: int, share: float) -> DiscreteGaussianSum | SkellamSum:
+        """One round, in a sum with so many noises that its observer does not know. share: as `SumGrid.event`."""
+        shape = {"noises": noises, "dimension": self.dimension, "l2": self.l2}
+        if self.law == "gaussian":
+            return DiscreteGaussianSum(threat=threat, sigma=self.sigma, **shape)  # type: ignore[arg-type]
+        return SkellamSum(threat=threat, variance=self.sigma**2, delta=share, **shape)  # type: ignore[arg-type]
+
+    def whole_numbers(self, total: Tensor, noise: NoiseSource) -> Tensor:
+        """int64 [..., d] of sums [..., d] (float64, in units of C), with noise."""
+        rounded = (total.double() * self.steps).round().nan_to_num(0.0, 0.0, 0.0).long()
+        return rounded + self.noise(rounded.shape, noise)
+
+    def noise(self, shape: torch.Size, noise: NoiseSource) -> Tensor:
+        """One site's noise (int64 [shape])."""
+        if self.law == "gaussian":
+            return discrete_gaussian(self.sigma, shape, noise)
+        return skellam(self.sigma**2, shape, noise)
+
+    def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The noisy sum [d] in units of C from the sum of sites' whole numbers."""
+        return total.astype(np.float64) / self.steps

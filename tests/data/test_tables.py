@@ -1,0 +1,181 @@
+"""Tables of people: files as people write them, encoded by a schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from fedpriv.common.errors import DataError
+from fedpriv.data.schema_draft import check
+from fedpriv.data.table_schema import MOST_COLUMNS, schema_of
+from fedpriv.data.tables import Encoded, Form, encode_file
+
+SCHEMA = schema_of(
+    {
+        "target": {"column": "ill", "task": "classification", "classes": ["no", "yes"]},
+        "unit": "patient",
+        "columns": {
+            "age": {"range": [0, 100]},
+            "sex": {"values": ["f", "m"]},
+            "note": {"text": "hashed", "dims": 8},
+            "ward": {"ignore": True},
+        },
+    },
+    "test",
+)
+HEADER = "patient,age,sex,note,ill\n"
+
+
+def encoded(tmp_path: Path, content: str | bytes, form: Form | None = None) -> Encoded:
+    (tmp_path / "table.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return encode_file(tmp_path / "table.csv", SCHEMA, form)
+
+
+def test_cells_become_inputs_targets_and_units(tmp_path: Path) -> None:
+    found = encoded(tmp_path, HEADER + 'p1,25,f,a b,no\np2,,x,,yes\np1,150,,"c, d\ne", yes \n')
+    assert found.inputs[:, :2].tolist() == [[-0.5, 0], [0, 1], [1, 0]]  # scaled; missing; clipped
+    assert found.inputs[:, 2:6].tolist() == [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]  # f; other; missing
+    assert np.linalg.norm(found.inputs[:, 6:], axis=1) == pytest.approx([1, 0, 1])
+    assert found.targets is not None and found.targets.tolist() == [0, 1, 1]
+    assert found.unit is not None and found.unit.tolist() == [0, 1, 0]
+    assert found.remarks == (
+        "age: 1 of 3 rows clipped to the range, 1 missing",
+        "sex: 1 of 3 rows of a value that the schema does not name, 1 missing",
+    )
+
+
+SAME = [("p1", "41.5", "f", "no"), ("p2", "7", "m", "yes")]
+
+
+@pytest.mark.parametrize(
+    ("separator", "decimal", "encoding", "mark"),
+    [(",", ".", "utf-8", ""), (";", ",", "utf-8", "\ufeff"), ("\t", ",", "latin-1", ""), ("|", ".", "utf-16", "")],
+)
+def test_one_table_is_the_same_however_it_is_written(
+    tmp_path: Path, separator: str, decimal: str, encoding: str, mark: str
+) -> None:
+    plain = encoded(tmp_path, HEADER + "".join(f"{p},{age},{sex},grüß,{ill}\n" for p, age, sex, ill in SAME))
+    lines = [separator.join(("ward", "ill", "note", "sex", "age", "patient"))]  # another order, a column more
+    for person, age, sex, ill in SAME:
+        lines.append(separator.join(("w", ill, "grüß", f'"{sex}"', age.replace(".", decimal), person)))
+    if encoding == "utf-16":
+        with pytest.raises(DataError, match="utf-8"):
+            encoded(tmp_path, "\r\n".join(lines).encode(encoding))
+        return
+    form = Form(decimal=decimal, encoding=encoding)
+    found = encoded(tmp_path, (mark + "\r\n".join(lines)).encode(encoding), form)
+    assert np.array_equal(found.inputs, plain.inputs) and np.array_equal(found.targets, plain.targets)  # type: ignore[arg-type]
+
+
+def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
+    rows = "p1,41.5,f,hello,no\np2,,m,,yes\n"
+    table = pa.table(
+        {
+            "patient": pa.array(["p1", "p2"]).dictionary_encode(),
+            "age": pa.array([41.5, None], pa.float32()),
+            "sex": pa.array(["f", "m"], pa.large_string()),
+            "note": ["hello", None],
+            "ill": ["no", "yes"],
+        }
+    )
+    parquet.write_table(table, tmp_path / "table.parquet")
+    one, two = encoded(tmp_path, HEADER + rows), encode_file(tmp_path / "table.parquet", SCHEMA)
+    assert np.array_equal(one.inputs, two.inputs) and np.array_equal(one.unit, two.unit)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_truth_values_and_dates_are_categories_too(tmp_path: Path) -> None:
+    said = {
+        "target": {"column": "y", "task": "regression", "range": [0, 10]},
+        "columns": {"k": {"values": [1, 2]}, "b": {"values": [True, False]}, "d": {"range": ["?", "?"][:0] or "?"}},
+    }
+    said["columns"]["d"] = {"range": [0, 20000]}  # type: ignore[index]
+    schema = schema_of(said, "test")
+    days = pa.array([0, 10000], pa.int32()).cast(pa.date32())
+    table = pa.table({"k": [1.0, 2.0], "b": [True, False], "d": days, "y": [0, 10]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    found = encode_file(tmp_path / "t.parquet", schema)
+    assert found.inputs.tolist() == [[1, 0, 0, 0, 1, 0, 0, 0, -1, 0], [0, 1, 0, 0, 0, 1, 0, 0, 0, 0]]
+    assert found.targets is not None and found.targets.tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (HEADER + "p,3,f,,maybe\n", "column ill, row 1: 'maybe' is none of the classes"),
+        (HEADER + "p,3,f,,no\np,3,f,,\n", "column ill, row 2: the target is missing"),
+        (HEADER + ",3,f,,no\n", "column patient, row 1: nobody is named"),
+        (HEADER + 'p,"3,5",f,,no\n', "if the comma is a decimal sign, say dataset.decimal=comma"),
+        (HEADER + 'p,"1,234.5",f,,no\n', "signs for thousands are not read"),
+        (HEADER + "p,=1+1,f,,no\n", "a formula's value must be in the file"),
+        (HEADER + "p,inf,f,,no\n", "an infinite number"),
+        (HEADER + "p,1e999,f,,no\n", "an infinite number"),
+        (HEADER + "p,old,f,,no\n", "'old' is not a number"),
+        (HEADER + "p,3,f,no\n", "Expected 5 columns, got 4"),
+        (HEADER, "has no rows"),
+        ("", "the first line is empty"),
+        ("patient,Age,sex,note,ill\np,3,f,,no\n", "has no column age, which the schema names (did the file rename"),
+        ("patient,age,age,sex,note,ill\np,3,3,f,,no\n", "has the column age twice"),
+        (",".join(["patient", *(f"c{i}" for i in range(MOST_COLUMNS))]) + "\n", f"at most {MOST_COLUMNS} are allowed"),
+        (HEADER.encode() + "p,3,f,ü,no\n".encode("latin-1"), "name its encoding"),
+        (b"PAR1 and then nothing", "not a readable Parquet file"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_row(tmp_path: Path, content: str | bytes, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        encoded(tmp_path, content)
+    assert words in str(caught.value) and str(caught.value).startswith(str(tmp_path))
+
+
+def test_missing_values_are_refused_where_the_schema_says_so(tmp_path: Path) -> None:
+    said = {
+        "target": {"column": "ill", "task": "classification", "classes": ["no", "yes"]},
+        "columns": {"age": {"range": [0, 100]}, "sex": {"values": ["f", "m"]}},
+        "missing": "refuse",
+    }
+    for row in ("p,NA,f,,no\n", "p,3,,,no\n"):
+        (tmp_path / "t.csv").write_text(HEADER + row)
+        with pytest.raises(DataError, match="row 1: a value is missing, and the schema says"):
+            encode_file(tmp_path / "t.csv", schema_of(said, "test"))
+    kept = {"age": {"range": [0, 100], "missing": "indicator"}, "sex": {"values": ["f", "m"]}}
+    (tmp_path / "t.csv").write_text(HEADER + "p,NA,f,,no\n")
+    assert encode_file(tmp_path / "t.csv", schema_of(said | {"columns": kept}, "test")).inputs.tolist() == [
+        [0, 1, 1, 0, 0]
+    ]
+
+
+def test_a_nested_column_and_a_file_that_unpacks_too_large_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"patient": ["p"], "sex": ["f"], "note": [""], "ill": ["no"]}
+    parquet.write_table(pa.table(parts | {"age": [[1.0]]}), tmp_path / "nested.parquet")
+    with pytest.raises(DataError, match="column age is list"):
+        encode_file(tmp_path / "nested.parquet", SCHEMA)
+    table = pa.table({name: values * 100_000 for name, values in (parts | {"age": [1.0]}).items()})
+    parquet.write_table(table, tmp_path / "bomb.parquet")  # a few kilobytes
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1 << 20})())
+    with pytest.raises(DataError, match="when unpacked"):
+        encode_file(tmp_path / "bomb.parquet", SCHEMA)
+
+
+def test_labels_of_several_columns(tmp_path: Path) -> None:
+    said = {
+        "target": {"columns": ["asthma", "copd"], "task": "multilabel"},
+        "columns": {"age": {"range": [0, 100]}},
+    }
+    (tmp_path / "t.csv").write_text("age,asthma,copd\n3,1,0\n4,true,FALSE\n".replace("FALSE", "false"))
+    found = encode_file(tmp_path / "t.csv", schema_of(said, "test"))
+    assert found.targets is not None and found.targets.tolist() == [[1, 0], [1, 0]]
+    (tmp_path / "t.csv").write_text("age,asthma,copd\n3,1,2\n")
+    with pytest.raises(DataError, match="column copd, row 1: a label must be 0 or 1"):
+        encode_file(tmp_path / "t.csv", schema_of(said, "test"))
+
+
+def test_a_check_says_what_happens_to_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(HEADER + "p1,250,f,,no\np1,3,q,,yes\n")
+    lines = check(tmp_path / "t.csv", SCHEMA)
+    assert lines[0].startswith("2 rows, 1 units (patient), 14 inputs")
+    assert "age: 1 of 2 rows clipped to the range" in lines and "keep it where they are" in lines[-1]

@@ -1,0 +1,58 @@
+"""Metrics of each task, held against plain counts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression
+from fedpriv.training.metrics import LARGEST, metrics
+
+
+def test_two_classes_have_more_than_accuracy() -> None:
+    score = torch.tensor([-2.0, -1.0, 0.5, 1.0, 3.0])
+    outputs = torch.stack([torch.zeros(5), score], dim=1)
+    targets = torch.tensor([0, 1, 0, 1, 1])
+    found = metrics(Classification(("no", "yes")), outputs, targets, 0.25)
+    pairs = [(a, b) for a in score[targets == 1] for b in score[targets == 0]]
+    assert found["auc"] == pytest.approx(sum(float(a > b) for a, b in pairs) / len(pairs))
+    assert found["accuracy"] == 3 / 5 and found["loss"] == 0.25
+    assert found["balanced_accuracy"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert found["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert found["brier"] == pytest.approx(float((torch.sigmoid(score) - targets).square().mean()), rel=1e-6)
+
+
+def test_three_classes_have_accuracy_and_loss_alone() -> None:
+    found = metrics(Classification(("a", "b", "c")), torch.eye(3), torch.tensor([0, 1, 1]), math.nan)
+    assert found == {"accuracy": 2 / 3, "loss": LARGEST}
+
+
+def test_what_the_test_examples_do_not_define_is_left_out() -> None:
+    found = metrics(Classification(("no", "yes")), torch.randn(4, 2), torch.ones(4, dtype=torch.int64), 0.5)
+    assert "auc" not in found and found["balanced_accuracy"] == 0.5
+    assert metrics(Multilabel(("x",)), torch.randn(4, 1), torch.ones(4, 1), 0.5) == {"loss": 0.5}
+    broken = metrics(Classification(("no", "yes")), torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]), 0.5)
+    assert set(broken) == {"accuracy", "loss"}
+
+
+def test_errors_of_numbers_are_in_their_own_units() -> None:
+    task = Regression(("days",), 0.0, 20.0)
+    found = metrics(task, torch.tensor([[0.0], [1.0]]), torch.tensor([-1.0, 1.0]), 0.1)
+    assert found["rmse"] == pytest.approx(math.sqrt(50)) and found["mae"] == pytest.approx(5)
+    assert found["r2"] == pytest.approx(1 - 100 / 200)
+    assert metrics(task, torch.full((2, 1), torch.nan), torch.tensor([0.0, 1.0]), 0.1)["rmse"] <= LARGEST
+
+
+def test_labels_are_averaged_where_both_values_occur() -> None:
+    outputs = torch.tensor([[0.1, 1.0], [0.9, 1.0], [0.4, 1.0]])
+    found = metrics(Multilabel(("x", "y")), outputs, torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), 0.3)
+    assert found["auc"] == 1.0 and found["average_precision"] == 1.0
+
+
+def test_tokens_that_are_not_there_count_for_nothing() -> None:
+    task = NextToken(("a", "b"), tokens=3)
+    outputs = torch.tensor([[[5.0, 0.0], [0.0, 5.0], [5.0, 0.0]]])
+    found = metrics(task, outputs, torch.tensor([[0, 0, PADDING]]), math.log(3.0))
+    assert found["accuracy"] == 0.5 and found["perplexity"] == pytest.approx(3.0)
