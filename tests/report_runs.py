@@ -195,7 +195,8 @@ def full_run(folder: Path, rounds: int = 30, clients: int = 30, epsilon: float =
 
 
 def _attacked(folder: Path, epsilon: float) -> None:
-    from fedpriv.report.attacks import draw_attacks
+    from fedpriv.mechanisms.tasks import of_classes
+from fedpriv.report.attacks import draw_attacks
 
     rates = np.linspace(0, 1, 500)
     estimate = {"value": 0.52, "low": 0.5, "high": 0.54}
@@ -227,7 +228,7 @@ def _drawn_by_others(folder: Path) -> None:
 
     labels = np.arange(2000) % 20
     pictures = Pictures(np.zeros((2000, 1, 1, 1), dtype=np.uint8), labels)
-    dataset = Dataset("mnist", pictures, pictures, tuple(map(str, range(20))), (0.5,), (1.0,))
+    dataset = Dataset("mnist", pictures, pictures, of_classes(tuple(map(str, range(20)))), (0.5,), (1.0,))
     partition = Partition(np.arange(2000), np.arange(0, 2001, 20), np.full(100, 19))
     draw_label_distribution(FederatedData(dataset, partition, np.arange(0), np.arange(1)), folder / "labels.png")
     audit = Audit(7.4, 0.95, 1000, 1e-5, 0.0, 1.0, "linear", 7.4)

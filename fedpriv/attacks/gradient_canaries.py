@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -68,7 +68,7 @@ LOOKED_AT = 64
 class WithCanaries(LocalData):
     """A batch of ordinary pictures and of canaries, given by their coordinates (int64 [k])."""
 
-    coordinates: Tensor
+    coordinates: Tensor = field(kw_only=True)
 
     def __len__(self) -> int:
         return len(self.labels) + len(self.coordinates)
@@ -117,7 +117,7 @@ class GradientCanaryWorker(Worker):
         drawn = np.arange(self.data.num_examples(client)) if chosen is None else chosen
         found = super().local_data(client, drawn[~np.isin(drawn, canaries.positions)])
         there = np.isin(canaries.positions, drawn) & canaries.present
-        return WithCanaries(found.images, found.labels, torch.from_numpy(canaries.coordinates[there]))
+        return WithCanaries(found.images, found.labels, coordinates=torch.from_numpy(canaries.coordinates[there]))
 
     @cached_property
     def trainer(self) -> SequentialTrainer:

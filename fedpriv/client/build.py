@@ -112,7 +112,8 @@ class ClientMaker:
 
 
 def _facts_of_the_smallest(config: Config) -> PublicFacts:
-    smallest, options = int(example_counts(config).min()), config.strategy.options
+    counts, options = example_counts(config), config.strategy.options
+    smallest = int(counts.min())
     most, apart = limits(
         participation_of(config),
         options.participations,
@@ -128,6 +129,7 @@ def _facts_of_the_smallest(config: Config) -> PublicFacts:
         config.clients_per_round,
         num_parameters(config),
         config.num_clients,
+        int(counts.sum()),
         most,
         apart,
     )

@@ -50,6 +50,7 @@ class PublicFacts:
     clients_per_round: int
     num_parameters: int = 0  # of the model
     num_clients: int = 0
+    total_examples: int = 0  # of all clients
     most: int = 0  # rounds of a client, and how far any two of them are apart at least
     apart: int = 1
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -97,7 +97,11 @@ class SummingClient(Client):
         return Statistics()
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
-        release = super().releasing(theta, trained, state, noise)
+        return self.packed(super().releasing(theta, trained, state, noise))
+
+    @final
+    def packed(self, release: Release) -> Release:
+        """A release of whole numbers as it leaves: in a sum, packed, and masked where the sum runs."""
         if not self.in_sum:
             return release
         residues, waiting = self.masked(to_residues(release.value.numpy(), self.bits)), None

@@ -206,6 +206,20 @@ class SkellamOptions(WholeGaussianOptions):
     claimed_delta: float = Field(gt=0, lt=1, description="of which the bounds of a run may use up a hundredth")
 
 
+class DPSumOptions(ModularOptions):
+    """Of dpsum: sums over examples at sites, whose noises add up in a secure sum."""
+
+    twice: ClassVar[tuple[str, ...]] = ()
+    secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")
+    bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
+    average: float = on_server("share of the rounds, the last ones, whose mean model is the final one", ge=0, le=1)
+    rounds: int = follows("num_rounds")
+    noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm of one site")
+    clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of one example's (person's) gradient")
+    law: Literal["ddgauss", "skellam"] = Field(description="law of the whole-number noise")
+    claimed_delta: float = Field(gt=0, lt=1, description="skellam: of which the bounds of a run may use up a hundredth")
+
+
 class CpSGDOptions(ModularOptions, GradientOptions):
     twice: ClassVar[tuple[str, ...]] = ("levels", "trials", "epsilon", "claimed_delta", "clip_norm", "sensitivity")
     levels: int = Field(ge=2, le=2**20, description="k: levels of the quantisation")
@@ -248,6 +262,7 @@ METHODS: dict[str, type[MethodOptions]] = {
     "cpsgd": CpSGDOptions,
     "ddgauss": WholeGaussianOptions,
     "skellam": SkellamOptions,
+    "dpsum": DPSumOptions,
     "dpfedsnlc": DPFedSNLCOptions,
     "dpsgd": ExampleLevelOptions,
     "agn": AdamOptions,

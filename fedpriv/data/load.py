@@ -21,7 +21,7 @@ from fedpriv.data.partition import by_column, labels_of, partition_clients, spli
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
 from fedpriv.data.table_source import TABLES, load_table
-from fedpriv.data.types import Dataset, Division, FederatedData, Pictures
+from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures, ResampledPartition
 from fedpriv.mechanisms.tasks import of_classes
 
 #: name -> (mean, standard deviation) per channel, as commonly used: public constants of public data sets.
@@ -90,7 +90,9 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
     public, reported = split_test_set(len(tested), auxiliary, config.seed)
     chosen = dataset.train.chosen(rows)
     if isinstance(config.partition, ColumnPartition):
-        partition: Division = by_column(chosen, config.partition, dataset.sites, config.num_clients, config.seed)
+        partition: Partition | ResampledPartition = by_column(
+            chosen, config.partition, dataset.sites, config.num_clients, config.seed
+        )
     else:
         labels = labels_of(chosen, dataset.task, config.partition)
         partition = partition_clients(

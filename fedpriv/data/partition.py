@@ -72,12 +72,12 @@ def partition_clients(
         partition = _split_each(clients, config.test_fraction, seed)
         np.savez(unfinished / "partition.npz", **vars(partition))
 
-    found = entry(cache / "partitions", identity, write)
+    stored = entry(cache / "partitions", identity, write)
     try:
-        state = (found / "partition.npz").stat()
-        return _read(found / "partition.npz", state.st_mtime_ns, state.st_size)
+        state = (stored / "partition.npz").stat()
+        return _read(stored / "partition.npz", state.st_mtime_ns, state.st_size)
     except (OSError, ValueError, TypeError, BadZipFile) as error:
-        raise damaged(found, error) from error
+        raise damaged(stored, error) from error
 
 
 def labels_of(examples: Pictures, task: Task, config: PartitionBase) -> np.ndarray:

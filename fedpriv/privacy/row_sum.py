@@ -3,11 +3,11 @@
 A site holds the sum S in R^d of its rows' vectors, each clipped to C. It sends round(S / gamma) + noise, whole numbers.
 
 **What one row changes.** With a row more S becomes S' with |S' - S| <= C (1 - 2^-12) (1 + excess): the computed sums,
-rounding included (`fedpriv.mechanisms.per_example`). Dividing by gamma in float64 errs by less than n R 2^-52 on
-each of d coordinates, R = C/gamma grid steps: below R 2^-12 while n sqrt(d) <= 2^39 (`check` refuses more). Rounding to the
-nearest whole number moves a difference of coordinates by less than 1. So the whole numbers of neighbours differ by at
-most R (1 + excess) + sqrt(d) in Euclidean length, by the triangle inequality: `l2`. Nothing is drawn for rounding, and
-no vector has to be rotated: the grid is fine, since what a coordinate costs is bits and not privacy.
+rounding included (`fedpriv.mechanisms.per_example`). Dividing by gamma in float64 errs by less than n R 2^-52 on each
+of d coordinates, R = C/gamma grid steps: below R 2^-12 while n sqrt(d) <= 2^39 (`check` refuses more). Rounding to
+the nearest whole number moves a difference of coordinates by less than 1. So the whole numbers of neighbours differ
+by at most R (1 + excess) + sqrt(d) in Euclidean length, by the triangle inequality: `l2`. Nothing is drawn for
+rounding, and no vector has to be rotated: the grid is fine, since what a coordinate costs is bits and not privacy.
 
 The modulus 2^b is public; a sum beyond it comes back on the other side, which costs accuracy and no privacy.
 Symbols: gamma -> step, R -> steps, sigma -> multiplier (standard deviation of one site's noise / C), b -> bits.
@@ -38,7 +38,7 @@ MOST_TERMS = 2.0**39
 
 @dataclass(frozen=True)
 class RowSumGrid:
-    """dimension: d; rows: of all sites at most, public; sites: of a round; excess: `per_example.excess`."""
+    """dimension: d; rows: of all sites at most, public; sites: of a round."""
 
     law: Law
     dimension: int
@@ -46,7 +46,6 @@ class RowSumGrid:
     sites: int
     bits: int
     multiplier: float
-    excess: float = 0.0
 
     @cached_property
     def steps(self) -> float:
@@ -69,14 +68,13 @@ class RowSumGrid:
         """Standard deviation of one site's noise in grid steps."""
         return self.multiplier * self.steps
 
-    @property
-    def l2(self) -> float:
-        """What one row changes, in grid steps."""
-        return self.steps * (1 + self.excess) + math.sqrt(self.dimension)
+    def l2(self, excess: float = 0.0) -> float:
+        """What one row changes, in grid steps. excess: `per_example.excess` of a site's rows."""
+        return self.steps * (1 + excess) + math.sqrt(self.dimension)
 
-    def event(self, threat: Threat, noises: int, share: float) -> DiscreteGaussianSum | SkellamSum:
+    def event(self, threat: Threat, noises: int, share: float, excess: float = 0.0) -> DiscreteGaussianSum | SkellamSum:
         """One round, in a sum with so many noises that its observer does not know. share: as `SumGrid.event`."""
-        shape = {"noises": noises, "dimension": self.dimension, "l2": self.l2}
+        shape = {"noises": noises, "dimension": self.dimension, "l2": self.l2(excess)}
         if self.law == "gaussian":
             return DiscreteGaussianSum(threat=threat, sigma=self.sigma, **shape)  # type: ignore[arg-type]
         return SkellamSum(threat=threat, variance=self.sigma**2, delta=share, **shape)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from fedpriv.training.stacked_gradients import TOLERANCE, Chain, Whole
 from fedpriv.training.vectorised import VectorisedTrainer
 
 
-def obstacle(model: FlatModel, shape: tuple[int, int, int]) -> str | None:
+def obstacle(model: FlatModel, shape: tuple[int, ...]) -> str | None:
     """Why this model cannot be trained for several clients at once, naming the layer; None where it can.
 
     Tested with two models on two batches of unequal size, compared with computing them one after the other.
@@ -42,7 +42,7 @@ def obstacle(model: FlatModel, shape: tuple[int, int, int]) -> str | None:
     return "the model gives other gradients under torch.func.vmap, or its examples depend on each other"
 
 
-def _agrees(model: FlatModel, shape: tuple[int, int, int]) -> bool:
+def _agrees(model: FlatModel, shape: tuple[int, ...]) -> bool:
     device, before = model.theta.device, model.theta.clone()
     random = torch.Generator().manual_seed(0)
     images = torch.randn(2, 3, *shape, generator=random)

@@ -24,6 +24,7 @@ from fedpriv.config.schema import (
 from fedpriv.data import Dataset, FederatedData, Partition, Pictures
 from fedpriv.data.load import load_federated
 from fedpriv.data.partition import partition_clients, split_test_set
+from fedpriv.mechanisms.tasks import of_classes
 from fedpriv.report.label_plot import draw_label_distribution, label_counts
 
 SORTED_LABELS = np.repeat(np.arange(10), 120)  # as a folder per class is read
@@ -305,7 +306,12 @@ def made_up(num_clients: int, num_classes: int) -> FederatedData:
     labels = np.repeat(np.arange(num_clients) % num_classes, sizes)
     images = np.zeros((len(labels), 1, 1, 1), dtype=np.uint8)
     dataset = Dataset(
-        "made up", Pictures(images, labels), Pictures(images, labels), tuple(map(str, range(num_classes))), (0.5,), (1,)
+        "made up",
+        Pictures(images, labels),
+        Pictures(images, labels),
+        of_classes(tuple(map(str, range(num_classes)))),
+        (0.5,),
+        (1,),
     )
     partition = Partition(np.arange(len(labels)), np.concatenate([[0], np.cumsum(sizes)]), sizes - 1)
     return FederatedData(dataset, partition, np.arange(0), np.arange(1))
