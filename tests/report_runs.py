@@ -195,8 +195,7 @@ def full_run(folder: Path, rounds: int = 30, clients: int = 30, epsilon: float =
 
 
 def _attacked(folder: Path, epsilon: float) -> None:
-    from fedpriv.mechanisms.tasks import of_classes
-from fedpriv.report.attacks import draw_attacks
+    from fedpriv.report.attacks import draw_attacks
 
     rates = np.linspace(0, 1, 500)
     estimate = {"value": 0.52, "low": 0.5, "high": 0.54}
@@ -222,6 +221,7 @@ from fedpriv.report.attacks import draw_attacks
 def _drawn_by_others(folder: Path) -> None:
     """Who holds what, as much as bars can show, and an audit."""
     from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures
+    from fedpriv.mechanisms.tasks import of_classes
     from fedpriv.privacy.auditor import Audit
     from fedpriv.report.audit_plot import AuditRow, draw_audit
     from fedpriv.report.label_plot import draw_label_distribution
