@@ -25,7 +25,8 @@ from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import FloatVector, pack_vector
 from fedpriv.common.versions import code_digest
-from fedpriv.config.schema import Config, IidPartition
+from fedpriv.config.data_schema import IidPartition
+from fedpriv.config.schema import Config
 from fedpriv.data.splits import Split, write_split
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid

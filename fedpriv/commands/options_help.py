@@ -14,11 +14,12 @@ from fedpriv.commands.table import COMMANDS, listed
 from fedpriv.common.command_line import EXIT_CODES
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
+from fedpriv.config.data_schema import PartitionConfig
 from fedpriv.config.halves import method_options
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.own_options import choices
-from fedpriv.config.schema import Config, PartitionConfig
+from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import StrategyConfig, followed, spelled
 
 FORMS = """\

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedpriv.common.errors import OptionError
+from fedpriv.config.data_schema import KNOWN_SETS, PathologicalPartition, ResampledPartition
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.feature_dims import with_dims
 from fedpriv.config.gradient_methods import (
@@ -30,7 +31,7 @@ from fedpriv.config.methods import (
 )
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import check_participation
-from fedpriv.config.schema import KNOWN_SETS, Config, FaultPlan, PathologicalPartition, ResampledPartition
+from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.config.server_optimizers import check_optimizer
 from fedpriv.config.strategy_options import HALVES, read_options
 from fedpriv.config.sum_checks import check_secure_sum

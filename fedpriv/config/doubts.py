@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fedpriv.config.data_schema import KNOWN_SETS
 from fedpriv.config.methods import ExampleLevelOptions
-from fedpriv.config.schema import KNOWN_SETS, Config
+from fedpriv.config.schema import Config
 
 
 def doubts(config: Config) -> list[str]:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 
 from fedpriv.common.errors import OptionError
+from fedpriv.config.data_schema import KNOWN_SETS
 from fedpriv.config.participation import passes_needed
-from fedpriv.config.schema import KNOWN_SETS, Config
+from fedpriv.config.schema import Config
 
 #: Fewest and most dimensions; digits of 8 x 8 pixels have 192 features.
 FEWEST, MOST, MOST_OF_DIGITS = 5, 400, 150

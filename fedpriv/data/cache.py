@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.types import PictureArrays, PictureStream, Source
 
 UNFINISHED = ".unfinished-"

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.files import open_regular
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 
 BLOCK_BYTES = 64 * 2**20  # decoded at a time
 PICTURES_PER_TASK = 32  # handing single small pictures to threads costs more than decoding them

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import FeaturesConfig
+from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data.axes import Floats
 from fedpriv.data.cache import entry
 from fedpriv.data.features import Features

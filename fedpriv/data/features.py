@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.schema import FeaturesConfig
+from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data.axes import Floats, row_products, unit
 from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator

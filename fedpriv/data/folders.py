@@ -18,7 +18,7 @@ import numpy as np
 import PIL
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, decode_pictures, shape_of
 from fedpriv.data.splits import divide_by_class
 from fedpriv.data.types import PictureStream, Source

@@ -14,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import ColumnPartition, Config, DatasetConfig, FeaturesConfig
+from fedpriv.config.data_schema import ColumnPartition, DatasetConfig, FeaturesConfig
+from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.partition import by_column, labels_of, partition_clients, split_test_set

@@ -14,7 +14,7 @@ import numpy as np
 from fedpriv.common.errors import OptionError
 from fedpriv.common.versions import installed
 from fedpriv.config.checks import check_resampled
-from fedpriv.config.schema import (
+from fedpriv.config.data_schema import (
     ColumnPartition,
     DirichletPartition,
     IidPartition,

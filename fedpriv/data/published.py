@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.types import PictureStream, Source
 

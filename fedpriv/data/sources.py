@@ -13,7 +13,7 @@ import numpy as np
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.common.versions import installed
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.folders import image_folder
 from fedpriv.data.hub import huggingface
 from fedpriv.data.published import published

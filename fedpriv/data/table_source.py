@@ -10,8 +10,8 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.versions import installed
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.config.own_options import CONF
-from fedpriv.config.schema import DatasetConfig
 from fedpriv.data.cache import cache_folder, damaged, entry
 from fedpriv.data.draws import generator
 from fedpriv.data.splits import divide_by_class

@@ -2,17 +2,17 @@
 
 Shapes: n examples, k outputs. Outputs are float [..., n, k] (of a sequence [..., n, tokens, k]). A task is one small
 class: `losses` (and `slope`, its derivative, where models of Linear and ReLU are computed by hand) and the form of its
-targets. Metrics are in `fedpriv.training.metrics`.
+targets. Metrics are in `fedpriv.training.metrics`. Torch is imported where it computes: who
+only names a task needs none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Task:
     #: The metric that reports, boards and comparisons rank by, and whether more of it is better.
     leading: ClassVar[str] = "loss"
     more_is_better: ClassVar[bool] = False
-    target_dtype: ClassVar[torch.dtype] = torch.float32
+    target_dtype: ClassVar[str] = "float32"
 
     @property
     def num_outputs(self) -> int:
@@ -54,7 +54,9 @@ class Task:
 
     def blank(self, *shape: int) -> Tensor:
         """Targets of so many blank examples."""
-        return torch.zeros(*shape, *self.target_shape, dtype=self.target_dtype)
+        import torch
+
+        return torch.zeros(*shape, *self.target_shape, dtype=getattr(torch, self.target_dtype))
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,28 @@ class Classification(Task):
     name: ClassVar[str] = "classification"
     leading: ClassVar[str] = "accuracy"
     more_is_better: ClassVar[bool] = True
-    target_dtype: ClassVar[torch.dtype] = torch.int64
+    target_dtype: ClassVar[str] = "int64"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         flat = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
         return flat.view(targets.shape)
 
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         return functional.cross_entropy(outputs, targets)
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         return functional.cross_entropy(outputs, targets, reduction="sum")
 
     def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+        from torch.nn import functional
+
         log_shares = functional.log_softmax(outputs, dim=-1)
         place = targets.unsqueeze(-1)
         losses = -log_shares.gather(-1, place).squeeze(-1)
@@ -97,9 +108,13 @@ class Multilabel(Task):
         return (self.num_outputs,)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(-1)
 
     def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
         return self.losses(outputs, targets), (torch.sigmoid(outputs) - targets).div_(self.num_outputs)
 
 
@@ -116,6 +131,8 @@ class Regression(Task):
     leading: ClassVar[str] = "rmse"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         wrong = outputs.squeeze(-1) - targets
         if self.huber is None:
             return 0.5 * wrong.square()
@@ -140,13 +157,15 @@ class NextToken(Task):
     tokens: int = 1
     name: ClassVar[str] = "next_token"
     leading: ClassVar[str] = "perplexity"
-    target_dtype: ClassVar[torch.dtype] = torch.int64
+    target_dtype: ClassVar[str] = "int64"
 
     @property
     def target_shape(self) -> tuple[int, ...]:
         return (self.tokens,)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         flat = functional.cross_entropy(
             outputs.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=PADDING
         ).view(targets.shape)

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from fedpriv.config.compose import compose
-from fedpriv.config.schema import KNOWN_SETS, Config
+from fedpriv.config.data_schema import KNOWN_SETS
+from fedpriv.config.schema import Config
 
 PICTURES_PER_EPOCH = 600
 

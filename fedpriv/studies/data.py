@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.schema import KNOWN_SETS
+from fedpriv.config.data_schema import KNOWN_SETS
 from fedpriv.data.splits import Split, check_split, divide_by_class, read_split, write_split
 
 #: Of torchvision's own layout: the folder that a set's files lie in below dataset.root.

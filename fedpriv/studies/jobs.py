@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.schema import KNOWN_SETS
+from fedpriv.config.data_schema import KNOWN_SETS
 
 #: Of every job: nothing that only a person who looks at one run needs, and one core each.
 QUIET = ("engine=inprocess", "engine.threads_per_client=1", "operations.report=false")

@@ -27,7 +27,7 @@ from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.files import open_regular
 from fedpriv.common.messages import Refusal
 from fedpriv.common.printing import cell, printable
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, _read
 from fedpriv.data.on_nodes import count_pictures
 from fedpriv.deployment import supernode

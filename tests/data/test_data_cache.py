@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.config.schema import DatasetConfig, IidPartition
+from fedpriv.config.data_schema import DatasetConfig, IidPartition
 from fedpriv.data import cache, partition
 from fedpriv.data.load import load_dataset
 
@@ -133,7 +133,7 @@ def test_a_full_disk_while_dividing(root: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_write_that_really_fails_in_the_middle(root: Path):
     """The operating system cuts the pictures' file off: an error in words, not a signal, and nothing left."""
     script = (
-        "import resource, sys; from fedpriv.config.schema import DatasetConfig\n"
+        "import resource, sys; from fedpriv.config.data_schema import DatasetConfig\n"
         "from fedpriv.data.load import load_dataset\n"
         "from fedpriv.common.errors import DataError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
@@ -197,7 +197,7 @@ def test_a_damaged_entry_is_named(root: Path, file: str):
 RACER = """
 import os, sys, time
 from pathlib import Path
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data import cache
 from fedpriv.data.load import load_dataset
 

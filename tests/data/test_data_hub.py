@@ -15,7 +15,7 @@ from picture_sets import CLASSES, IMAGE, as_png, pictures, write_card, write_hub
 from PIL import Image
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data import Dataset, hub
 from fedpriv.data.load import load_dataset
 

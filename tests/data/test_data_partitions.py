@@ -12,8 +12,7 @@ from PIL import Image
 from scipy import stats
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.schema import (
-    Config,
+from fedpriv.config.data_schema import (
     DatasetConfig,
     DirichletPartition,
     IidPartition,
@@ -21,6 +20,7 @@ from fedpriv.config.schema import (
     PathologicalPartition,
     ShardsPartition,
 )
+from fedpriv.config.schema import Config
 from fedpriv.data import Dataset, FederatedData, Partition, Pictures
 from fedpriv.data.load import load_federated
 from fedpriv.data.partition import partition_clients, split_test_set
@@ -234,7 +234,7 @@ def test_impossible_requests_are_refused_with_the_numbers(
 def test_a_worker_finds_the_partition_without_importing_anything_heavy(tmp_path: Path):
     expected = partition_clients(SORTED_LABELS, dirichlet(0.3), 10, 4, tmp_path)
     script = (
-        "import sys, numpy as np; from pathlib import Path; from fedpriv.config.schema import DirichletPartition\n"
+        "import sys, numpy as np; from pathlib import Path; from fedpriv.config.data_schema import DirichletPartition\n"
         "from fedpriv.data.partition import partition_clients\n"
         "kind = DirichletPartition.model_validate_json(sys.argv[1])\n"
         "found = partition_clients(np.repeat(np.arange(10), 120), kind, 10, 4, Path(sys.argv[2]))\n"

@@ -18,7 +18,7 @@ from PIL import Image
 
 import fedpriv
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.config.schema import KNOWN_SETS, DatasetConfig
+from fedpriv.config.data_schema import KNOWN_SETS, DatasetConfig
 from fedpriv.data import Dataset
 from fedpriv.data.load import load_dataset
 from fedpriv.data.on_nodes import count_pictures

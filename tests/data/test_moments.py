@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.schema import FeaturesConfig
+from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data.features import MOMENTS, Features, public_knowledge
 from fedpriv.data.moments import LEAST, TALL, WIDE, moments, normalised, read_at, sheared
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.schema import FeaturesConfig
+from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data import pink
 from fedpriv.data.axes import unit
 from fedpriv.data.features import Features, base_function, public_knowledge

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.schema import FeaturesConfig
+from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data import axes, feature_rows
 from fedpriv.data import stroke_map as map_module
 from fedpriv.data.directions import Directions

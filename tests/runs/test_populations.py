@@ -20,7 +20,7 @@ from fedpriv.client.memories import StateRows
 from fedpriv.client.memory import Answer, ClientMemory, ContextStore, Waiting
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.schema import ResampledPartition
+from fedpriv.config.data_schema import ResampledPartition
 from fedpriv.data import FederatedData
 from fedpriv.data.load import load_federated
 from fedpriv.data.partition import partition_clients

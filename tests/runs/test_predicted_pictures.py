@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.schema import DatasetConfig
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.folders import class_folders, image_folder
 from fedpriv.runs.trained_model import TrainedModel
 
