@@ -15,9 +15,9 @@ from fedpriv.client.memory import ClientMemory, Waiting, WithNorms, tensors_to_s
 from fedpriv.client.method import Method
 from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
+from fedpriv.mechanisms.clipped_units import ClippedSum
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
-from fedpriv.mechanisms.per_example import ClippedSum
 from fedpriv.privacy.events import Entry
 from fedpriv.training.flat_model import Layers
 from fedpriv.training.sequential import Clipping

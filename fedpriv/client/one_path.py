@@ -33,9 +33,9 @@ from fedpriv.client.memory import (
     state_to_tensors,
 )
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
+from fedpriv.mechanisms.clipped_units import ClippedSum
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import CohortNoise
-from fedpriv.mechanisms.per_example import ClippedSum
 from fedpriv.training.sequential import Clipping, Training
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from pathlib import Path
 import yaml
 
 from fedpriv.common.errors import OptionError
+from fedpriv.data.table_files import Form, column_types
+from fedpriv.data.table_rows import encode_file
 from fedpriv.data.table_schema import OPEN, TableSchema
-from fedpriv.data.tables import Form, column_types, encode_file
 
 HEAD = """\
 # Draft of a schema, from the names and types of the columns{rows}. No value, range or

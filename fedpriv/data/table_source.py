@@ -15,8 +15,9 @@ from fedpriv.config.own_options import CONF
 from fedpriv.data.cache import cache_folder, damaged, entry
 from fedpriv.data.draws import generator
 from fedpriv.data.splits import divide_by_class
+from fedpriv.data.table_files import SEPARATORS, Form, read_columns
+from fedpriv.data.table_rows import Encoded, encode
 from fedpriv.data.table_schema import TableSchema, read_schema
-from fedpriv.data.tables import SEPARATORS, Encoded, Form, encode, read_columns
 from fedpriv.data.types import Dataset, Pictures
 from fedpriv.mechanisms.tasks import Multilabel, Regression, Task, of_classes
 

@@ -50,7 +50,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,33 +57,19 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import DRIFT, KINDS, Trace, add_rows, squared_lengths, without
+from fedpriv.mechanisms.clipped_units import PHYSICAL_NUMBERS, ClippedSum, clip_factors, filled, sum_of_units
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
-#: Share of the bound reserved for rounding: of norms, of the sum, and of moving the sum onto the noise's grid.
-KEPT_BACK = 2.0**-10
-
 #: The largest batch whose rounding error fits into `KEPT_BACK`.
 LARGEST_BATCH = 2**16
-
-#: Numbers that a physical batch may hold besides the model (256 MiB).
-PHYSICAL_NUMBERS = 2**26
 
 #: The most examples computed at a time.
 BLOCK = 32
 
 #: How closely a way must agree with the model's own gradients of single examples before it is used.
 TOLERANCE = 1e-3
-
-
-def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
-    """1 / max(1, norm / bound) for norms [...] (float64), less `KEPT_BACK`; 0 for a norm that is not finite.
-
-    What a broken example contributes must not depend on how it is broken: it contributes nothing.
-    """
-    factors = torch.clamp(bound * (1 - KEPT_BACK) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
-    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
 
 
 def block_for(expected: int) -> int:
@@ -101,15 +86,6 @@ def excess(examples: int) -> float:
 
 class _Differs(Exception):
     """A way of computing gradients that does not give the model's own."""
-
-
-@dataclass(frozen=True)
-class ClippedSum:
-    """total: sum over the batch of clipped gradients (float64 [d]); norms before clipping (float64 [b]); mean loss."""
-
-    total: Tensor
-    norms: Tensor
-    loss: float
 
 
 class PerExampleGradients:
@@ -151,7 +127,7 @@ class PerExampleGradients:
     def clipped_sum(
         self, images: Tensor, labels: Tensor, bound: float, chosen: str = "given", unit: Tensor | None = None
     ) -> ClippedSum:
-        """The clipped sum for pictures [b, c, h, w] and labels [b]; an empty batch gives zeros. unit: `_sum_of_units`.
+        """The clipped sum for pictures [b, c, h, w] and labels [b]; an empty batch gives zeros. unit: `sum_of_units`.
 
         chosen="median": the bound is the median of this batch's own norms (and ``bound`` for an empty batch), which
         has no useful sensitivity: for the published method only.
@@ -160,43 +136,17 @@ class PerExampleGradients:
             return ClippedSum(self._zeros(labels.device), torch.zeros(0, dtype=torch.float64), 0.0)
         self.settle(images.shape[1:], labels.device)
         if unit is not None:
-            return self._sum_of_units(images, labels, bound, unit)
+            assert self.mode != "bookkeeping", "a person's rows need gradients that are formed"
+            return sum_of_units(self._gradients, images, labels, bound, unit, self._size, self.physical or 1)
         if chosen == "median":
             bound = self._median_norm(images, labels)
         total, norms, loss = self._zeros(labels.device), [], 0.0
         size = self.physical or 1
         for start in range(0, len(labels), size):
             some, of = images[start : start + size], labels[start : start + size]
-            part_norms, part_loss = self._add(_filled(some, size), _filled(of, size), len(of), bound, total)
+            part_norms, part_loss = self._add(filled(some, size), filled(of, size), len(of), bound, total)
             norms.append(part_norms)
             loss += part_loss
-        return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
-
-    def _sum_of_units(self, images: Tensor, labels: Tensor, bound: float, unit: Tensor) -> ClippedSum:
-        """The sum over persons of the mean of their rows' gradients, clipped as one vector; rows with one number in
-        ``unit`` (int64 [b]) are of one person. norms: of the persons, in the order of their numbers.
-
-        A person's vector is a float64 tensor of its own rows alone (a row's bits depend on nothing else, as above), it
-        is measured and summed as it is: `per_example`'s case 1, whatever the rows are and however many.
-        """
-        assert self.mode != "bookkeeping", "a person's rows need gradients that are formed"
-        ids, member = torch.unique(unit, return_inverse=True)
-        order = torch.argsort(member, stable=True)
-        starts = torch.searchsorted(member[order].contiguous(), torch.arange(len(ids) + 1, device=unit.device))
-        together, total = max(1, PHYSICAL_NUMBERS // max(1, 4 * self._size)), self._zeros(labels.device)
-        norms, loss, size = [], 0.0, self.physical or 1
-        for first in range(0, len(ids), together):
-            last = min(first + together, len(ids))
-            sums = torch.zeros(last - first, self._size, dtype=torch.float64, device=labels.device)
-            for rows in order[int(starts[first]) : int(starts[last])].split(size):
-                found, losses = self._gradients(_filled(images[rows], size), _filled(labels[rows], size))
-                flat = torch.cat([part[: len(rows)].flatten(1) for part in found.values()], dim=1)
-                sums.index_add_(0, member[rows] - first, flat.double())
-                loss += float(losses[: len(rows)].nan_to_num(0.0, 0.0, 0.0).sum())
-            sums /= (starts[first + 1 : last + 1] - starts[first:last]).unsqueeze(1)
-            lengths = torch.linalg.vector_norm(sums, dim=1)
-            add_rows(total, clip_factors(lengths, bound), without(sums, ~torch.isfinite(lengths)))
-            norms.append(lengths)
         return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
 
     def _zeros(self, device: torch.device) -> Tensor:
@@ -409,12 +359,6 @@ class PerExampleGradients:
             add_rows(total[start:stop], factors, without(gradient, broken) if broken.any() else gradient)
             start = stop
         return norms[:real], float(losses[:real].sum())
-
-
-def _filled(values: Tensor, size: int) -> Tensor:
-    """values [b, ...] and zeros, ``size`` rows in all."""
-    missing = size - len(values)
-    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
 
 
 def _of_real(factors: Tensor, real: int) -> Tensor:

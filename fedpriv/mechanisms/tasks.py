@@ -2,7 +2,7 @@
 
 Shapes: n examples, k outputs. Outputs are float [..., n, k] (of a sequence [..., n, tokens, k]). A task is one small
 class: `losses` (and `slope`, its derivative, where models of Linear and ReLU are computed by hand) and the form of its
-targets. Metrics are in `fedpriv.training.metrics`. Torch is imported where it computes: who
+targets. Metrics are in `fedpriv.training.task_metrics`. Torch is imported where it computes: who
 only names a task needs none.
 """
 

@@ -11,8 +11,8 @@ import torch
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
-from fedpriv.training.metrics import metrics
 from fedpriv.training.sequential import FlatModel, inputs
+from fedpriv.training.task_metrics import metrics
 
 
 class Loaded(Protocol):
@@ -29,7 +29,7 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True)
 class Score:
-    """Every metric of the task by name (`fedpriv.training.metrics`), and which of them leads."""
+    """Every metric of the task by name (`fedpriv.training.task_metrics`), and which of them leads."""
 
     metrics: dict[str, float]
     leading: str

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Pictures
-from fedpriv.mechanisms.per_example import ClippedSum, PerExampleGradients, block_for
+from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.per_example import PerExampleGradients, block_for
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.stacked_gradients import Chain

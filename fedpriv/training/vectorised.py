@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig
-from fedpriv.mechanisms.per_example import ClippedSum, block_for
+from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.per_example import block_for
 from fedpriv.training.sequential import (
     Clipping,
     FlatModel,

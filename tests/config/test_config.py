@@ -33,7 +33,7 @@ STRATEGIES = group_choices(CONF / "strategy")
 # (overrides, the option, what the message must say)
 REFUSED = [
     (["strategy=fedcat"], "strategy", f"{', '.join(STRATEGIES[-6:])} (did you mean fedcad?)"),
-    (["partition=resampld"], "partition", "allowed: dirichlet, iid"),
+    (["partition=resampld"], "partition", "allowed: column, dirichlet, iid"),
     (["num_clients=0"], "num_clients", "at least 1"),
     (["num_clients=20.5"], "num_clients", "a whole number"),
     (["num_clients=many"], "num_clients", "a whole number"),
@@ -281,6 +281,7 @@ RECORDED = {
     "dpfl_agn": "2e2876dc",
     "dpftrl": "e41a2a27",
     "dpsgd": "5e0f9ed9",
+    "dpsum": "83e454e4",
     "fedags": "2f93a156",
     "fedavg": "54561122",
     "fedcad": "b244a33b",

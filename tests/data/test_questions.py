@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.questions import ROWS, Values, answers, consistent, contributions, parse, weights
+from fedpriv.data.questions import ROWS, Values, consistent, parse
+from fedpriv.data.table_answers import answers, contributions, weights
 from fedpriv.data.table_schema import schema_of
 
 SCHEMA = schema_of(

@@ -11,8 +11,9 @@ from pyarrow import parquet
 
 from fedpriv.common.errors import DataError
 from fedpriv.data.schema_draft import check
+from fedpriv.data.table_files import Form
+from fedpriv.data.table_rows import Encoded, encode_file
 from fedpriv.data.table_schema import MOST_COLUMNS, schema_of
-from fedpriv.data.tables import Encoded, Form, encode_file
 
 SCHEMA = schema_of(
     {

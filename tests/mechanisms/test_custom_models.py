@@ -13,7 +13,8 @@ from torch.nn.utils import parametrize
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.per_example import KEPT_BACK, PerExampleGradients
+from fedpriv.mechanisms.clipped_units import KEPT_BACK
+from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.runs.preparation import resolve
 from fedpriv.training.stacked_gradients import Chain

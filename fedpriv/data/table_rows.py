@@ -1,4 +1,4 @@
-"""Tables of people: CSV and Parquet files, read column by column and encoded by their public schema.
+"""Rows of tables of people, encoded by their public schema.
 
 Everything here runs where the data are. Errors name the file, the row and the column, for whoever holds it; a
 node sends none of these words on.
@@ -6,8 +6,7 @@ node sends none of these words on.
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,27 +15,11 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.data.hashed_text import hashed
-from fedpriv.data.table_schema import MOST_COLUMNS, Column, TableSchema
+from fedpriv.data.table_files import BLOCK, MISSING, Form, day_of, kind_of, parsed_number, read_columns
+from fedpriv.data.table_schema import Column, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
-#: A first line is no longer than this, in bytes; a table has no more rows than this.
-LONGEST_HEADER, MOST_ROWS = 1 << 22, 1 << 28
-#: Rows that are encoded at a time.
-BLOCK = 1 << 16
-#: Cells that say that a value is missing, whatever the column is.
-MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"})
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a CSV file is written. separator: None is found by the header; decimal: the sign before the fraction."""
-
-    separator: str | None = None
-    decimal: str = "."
-    encoding: str = "utf-8"
 
 
 @dataclass(frozen=True)
@@ -58,164 +41,6 @@ def encode_file(path: str | Path, schema: TableSchema, form: Form | None = None,
     """The rows of a file. targets: whether it must hold the target and the unit. Raises `DataError` with the row."""
     table = read_columns(Path(path), schema.needed if targets else tuple(name for name, _ in schema.inputs), form)
     return encode(table, schema, str(path), targets, (form or Form()).decimal)
-
-
-# --- reading ---------------------------------------------------------------------------------------------
-
-
-def read_columns(path: Path, names: Sequence[str], form: Form | None = None) -> pa.Table:
-    """These columns of a file. Raises `DataError`."""
-    try:
-        with path.open("rb") as file:
-            first = file.read(4)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    return _read_parquet(path, names) if first == b"PAR1" else _read_csv(path, names, form or Form())
-
-
-def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
-    """Name -> "number", "date" or "text", of every column; of a CSV file from its first 1,000 rows."""
-    import pyarrow as pa
-
-    with path.open("rb") as file:
-        parquet = file.read(4) == b"PAR1"
-    if parquet:
-        found = _parquet(path).schema_arrow
-        return {field.name: _kind(field.type) for field in found}
-    form = form or Form()
-    header, separator = _header(path, (), form)
-    head = _csv(path, header, separator, form, rows=1000)
-    kinds = {}
-    for name in header:
-        cells = [cell for cell in head.column(name).to_pylist() if cell is not None and cell.strip() not in MISSING]
-        parsed = [_parsed(cell, form.decimal) for cell in cells]
-        number = bool(cells) and all(value is not None for value in parsed)
-        kinds[name] = "number" if number else "date" if cells and all(map(_is_date, cells)) else "text"
-    assert isinstance(head, pa.Table)
-    return kinds
-
-
-def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], str]:
-    """(names of all columns, separator): the separator under which the first line has all ``names``."""
-    import csv
-
-    with path.open("rb") as file:
-        line = file.readline(LONGEST_HEADER)
-    if len(line) == LONGEST_HEADER:
-        raise DataError(f"{path}: the first line is longer than {LONGEST_HEADER} bytes; it must name the columns")
-    try:
-        text = line.decode("utf-8-sig" if form.encoding == "utf-8" else form.encoding).rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: is not {form.encoding}; name its encoding, as in dataset.encoding=latin-1") from None
-    if not text.strip():
-        raise DataError(f"{path}: the first line is empty; it must name the columns")
-    tried = [form.separator] if form.separator else list(SEPARATORS.values())
-    found = {separator: next(csv.reader([text], delimiter=separator)) for separator in tried}
-    separator = max(tried, key=lambda each: (len({*names} & {*found[each]}), len(found[each])))
-    header = [name.strip() for name in found[separator]]
-    if len(header) > MOST_COLUMNS:
-        raise DataError(f"{path}: {len(header)} columns; at most {MOST_COLUMNS} are allowed")
-    _check_names(path, header, names)
-    return header, separator
-
-
-def _check_names(path: Path, header: Sequence[str], names: Sequence[str]) -> None:
-    import difflib
-
-    lacking = [name for name in names if name not in header]
-    if lacking:
-        close = difflib.get_close_matches(lacking[0], header, 1)
-        guess = f" (did the file rename it to {close[0]}?)" if close else ""
-        shown = ", ".join(header[:12]) + (", ..." if len(header) > 12 else "")
-        raise DataError(f"{path}: has no column {lacking[0]}, which the schema names{guess}; its columns: {shown}")
-    wanted = names or header
-    twice = [name for name in wanted if header.count(name) > 1] if len(header) > len(set(header)) else []
-    if twice:
-        raise DataError(f"{path}: has the column {twice[0]} twice")
-
-
-def _read_csv(path: Path, names: Sequence[str], form: Form) -> pa.Table:
-    header, separator = _header(path, names, form)
-    return _csv(path, header, separator, form, list(names))
-
-
-def _csv(
-    path: Path, header: list[str], separator: str, form: Form, names: list[str] | None = None, rows: int | None = None
-) -> pa.Table:
-    """Columns as texts: what they mean is the schema's business, not a guess's."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    reading = csv.ReadOptions(column_names=header, skip_rows=1, encoding=form.encoding, block_size=1 << 24)
-    parsing = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-    converting = csv.ConvertOptions(
-        column_types=dict.fromkeys(header, pa.string()), include_columns=names or [], strings_can_be_null=False
-    )
-    try:
-        if rows is None:
-            return csv.read_csv(path, reading, parsing, converting)
-        with csv.open_csv(path, reading, parsing, converting) as stream:
-            batch = next(iter(stream), None)
-        return pa.Table.from_batches([] if batch is None else [batch[:rows]], stream.schema)
-    except (pa.ArrowInvalid, UnicodeDecodeError, LookupError) as error:
-        words = " ".join(str(error).split())[:300]
-        if "UTF8" in words or isinstance(error, UnicodeDecodeError):
-            words = f"is not {form.encoding}; name its encoding, as in dataset.encoding=latin-1"
-        if words.startswith("Empty CSV"):
-            return pa.table({name: pa.array([], pa.string()) for name in names or header})
-        raise DataError(f"{path}: {words}") from None
-    except MemoryError:
-        raise DataError(f"{path}: does not fit into memory") from None
-
-
-def _parquet(path: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        return parquet.ParquetFile(path)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise DataError(f"{path}: is not a readable Parquet file ({' '.join(str(error).split())[:200]})") from None
-
-
-def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
-    import psutil
-    import pyarrow as pa
-
-    file = _parquet(path)
-    _check_names(path, file.schema_arrow.names, names)
-    rows = file.metadata.num_rows
-    for name in names:
-        kind = file.schema_arrow.field(name).type
-        if _kind(kind) == "other":
-            raise DataError(f"{path}: the column {name} is {kind}; allowed: numbers, texts, truth values, dates")
-    # What a file says of its own size may be wrong: it is read in pieces, and each counts.
-    most = psutil.virtual_memory().available // 2
-    if rows > MOST_ROWS:
-        raise DataError(f"{path}: {rows} rows; at most {MOST_ROWS} are allowed")
-    pieces, size = [], 0
-    try:
-        for batch in file.iter_batches(BLOCK, columns=list(names)):
-            pieces.append(batch)
-            size += batch.nbytes
-            if size > most:
-                raise DataError(f"{path}: more than {most >> 20} MB when unpacked, half of the free memory")
-    except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: is damaged ({' '.join(str(error).split())[:200]})") from None
-    return pa.Table.from_batches(pieces, pa.schema([file.schema_arrow.field(name) for name in names]))
-
-
-def _kind(kind: Any) -> str:
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
-        return _kind(kind.value_type)
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        return "number"
-    if types.is_date(kind) or types.is_timestamp(kind):
-        return "date"
-    plain = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    return "text" if plain or types.is_boolean(kind) or types.is_null(kind) else "other"
 
 
 # --- encoding --------------------------------------------------------------------------------------------
@@ -367,7 +192,7 @@ def _numbers(column: Any, where: str, decimal: str) -> tuple[np.ndarray, np.ndar
     if types.is_date(kind) or types.is_timestamp(kind):
         days = compute.divide(column.cast(pa.timestamp("s")).cast(pa.int64()).cast(pa.float64()), 86400.0)
         numbers = compute.fill_null(days, float("nan")).to_numpy()
-    elif types.is_boolean(kind) or _kind(kind) != "text":
+    elif types.is_boolean(kind) or kind_of(kind) != "text":
         numbers = compute.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy()
     else:
         numbers = _from_texts(column, where, decimal)
@@ -394,41 +219,18 @@ def _from_texts(column: Any, where: str, decimal: str) -> np.ndarray:
     for row, cell in enumerate(cells):
         if cell is None:
             continue
-        value = _parsed(cell, decimal)
+        value = parsed_number(cell, decimal)
         if value is None:
-            value = _day(cell)
+            value = day_of(cell)
         if value is None:
             raise DataError(f"{where}, row {row + 1}: {_not_a_number(cell, decimal)}")
         numbers[row] = value
     return numbers
 
 
-def _parsed(cell: str, decimal: str) -> float | None:
-    """The number in a cell; None where it is none. A sign for thousands is not guessed at."""
-    import re
-
-    plain = cell.strip().replace(",", ".") if decimal == "," and "." not in cell else cell.strip()
-    return float(plain) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", plain) else None
-
-
-def _day(cell: str) -> float | None:
-    """Of a date (2020-01-31, with or without a time): days since 1970-01-01."""
-    try:
-        moment = datetime.datetime.fromisoformat(cell.strip())
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return moment.timestamp() / 86400
-
-
-def _is_date(cell: str) -> bool:
-    return _day(cell) is not None
-
-
 def _not_a_number(cell: str, decimal: str) -> str:
     words = f"{cell[:60]!r} is not a number"
-    if decimal == "." and _parsed(cell, ",") is not None:
+    if decimal == "." and parsed_number(cell, ",") is not None:
         return f"{words}; if the comma is a decimal sign, say dataset.decimal=comma; signs for thousands are not read"
     if any(sign in cell for sign in ",.' ") and any(letter.isdigit() for letter in cell):
         return f"{words}; signs for thousands are not read"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression
-from fedpriv.training.metrics import LARGEST, metrics
+from fedpriv.training.task_metrics import LARGEST, metrics
 
 
 def test_two_classes_have_more_than_accuracy() -> None:
