@@ -34,9 +34,8 @@ from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.client.summing import SummingClient
 from fedpriv.common.messages import Request
 from fedpriv.config.methods import DPSumOptions
-from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum, excess
 from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.per_example import excess
 from fedpriv.privacy.binomial_grid import delta_share
 from fedpriv.privacy.events import Threat
 from fedpriv.privacy.row_sum import RowSumGrid

@@ -43,7 +43,7 @@ from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.mechanisms import per_example
-from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.canaries import audit_canaries, coin_flips
 from fedpriv.runs.planning import most_participations

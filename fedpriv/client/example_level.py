@@ -27,12 +27,11 @@ from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SIGMA, Request, shown
 from fedpriv.config.methods import CLIP_RANGE, DecayingOptions, ExampleLevelOptions
-from fedpriv.mechanisms.clipped_units import ClippedSum, clip_factors
+from fedpriv.mechanisms.clipped_sums import ClippedSum, clip_factors, excess
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
 from fedpriv.mechanisms.optimisers import Moments, Optimiser
-from fedpriv.mechanisms.per_example import excess
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
 from fedpriv.training.sequential import Clipping

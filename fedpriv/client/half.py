@@ -15,7 +15,7 @@ from fedpriv.client.memory import ClientMemory, Waiting, WithNorms, tensors_to_s
 from fedpriv.client.method import Method
 from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
-from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.clipping import l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.privacy.events import Entry

@@ -33,7 +33,7 @@ from fedpriv.client.memory import (
     state_to_tensors,
 )
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
-from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise import CohortNoise
 from fedpriv.training.sequential import Clipping, Training

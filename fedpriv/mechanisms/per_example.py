@@ -56,14 +56,11 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.bookkeeping import DRIFT, KINDS, Trace, add_rows, squared_lengths, without
-from fedpriv.mechanisms.clipped_units import PHYSICAL_NUMBERS, ClippedSum, clip_factors, filled, sum_of_units
+from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, squared_lengths, without
+from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, clip_factors, filled, sum_of_units
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task
-
-#: The largest batch whose rounding error fits into `KEPT_BACK`.
-LARGEST_BATCH = 2**16
 
 #: The most examples computed at a time.
 BLOCK = 32
@@ -75,13 +72,6 @@ TOLERANCE = 1e-3
 def block_for(expected: int) -> int:
     """Rows of a block for batches of a public expected size, such that few rows stay blank."""
     return min(BLOCK, 1 << max(2, (expected - 1).bit_length() - 1))
-
-
-def excess(examples: int) -> float:
-    """Bound on how far beyond the clip bound one example moves a clipped sum over subsets of ``examples`` examples, in
-    units of the clip bound: 0 up to `LARGEST_BATCH`.
-    """
-    return 2 * max(0, examples - LARGEST_BATCH) * (DRIFT + 2.0**-33)
 
 
 class _Differs(Exception):

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Pictures
-from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.per_example import PerExampleGradients, block_for
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
 from fedpriv.training.flat_model import layout_of

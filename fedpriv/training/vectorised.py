@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig
-from fedpriv.mechanisms.clipped_units import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.per_example import block_for
 from fedpriv.training.sequential import (
     Clipping,

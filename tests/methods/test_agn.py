@@ -24,7 +24,7 @@ from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import UnsafeNoise
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.clipped_units import KEPT_BACK
+from fedpriv.mechanisms.clipped_sums import KEPT_BACK
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.noise_decay import next_sigma, with_count
 from fedpriv.mechanisms.optimisers import SGD, Adam

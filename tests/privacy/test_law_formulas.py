@@ -19,8 +19,8 @@ from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import PublicFacts
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.bookkeeping import DRIFT
+from fedpriv.mechanisms.clipped_sums import excess
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.per_example import excess
 from fedpriv.mechanisms.unit_vectors import unit_mechanism
 from fedpriv.mechanisms.whole_numbers import rounded_square as most_square
 from fedpriv.privacy import event_costs, sum_grid

@@ -1,4 +1,4 @@
-"""What is clipped: a factor for each example's gradient, or the rows of a person added up before they are clipped.
+"""Clipped sums: the factor of each gradient, how long one may be, and a person's rows added up before they are clipped.
 
 The proof of how far one example moves a sum is in `fedpriv.mechanisms.per_example`.
 """
@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.mechanisms.bookkeeping import add_rows, without
+from fedpriv.mechanisms.bookkeeping import DRIFT, add_rows, without
 
 #: Share of the bound reserved for rounding: of norms, of the sum, and of moving the sum onto the noise's grid.
 KEPT_BACK = 2.0**-10
+
+#: The largest batch whose rounding error fits into `KEPT_BACK`.
+LARGEST_BATCH = 2**16
 
 #: Numbers that a physical batch may hold besides the model (256 MiB).
 PHYSICAL_NUMBERS = 2**26
@@ -27,6 +30,13 @@ def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
     """
     factors = torch.clamp(bound * (1 - KEPT_BACK) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+
+
+def excess(examples: int) -> float:
+    """Bound on how far beyond the clip bound one example moves a clipped sum over subsets of ``examples`` examples, in
+    units of the clip bound: 0 up to `LARGEST_BATCH`.
+    """
+    return 2 * max(0, examples - LARGEST_BATCH) * (DRIFT + 2.0**-33)
 
 
 @dataclass(frozen=True)
