@@ -134,3 +134,10 @@ def test_the_last_model_is_the_mean_of_the_last_rounds() -> None:
         assert number == 4 or last.tolist() == model.tolist()
     assert last.tolist() == [3.5] * 3
     assert strategy.count == 2
+
+
+def test_the_hospitals_run(tmp_path: Path) -> None:
+    config = compose(["experiment=hospitals", "num_rounds=3", "operations.report=false"])
+    summary = Session(config, tmp_path).run()
+    assert summary.verified_epsilon <= 1.0
+    assert summary.accuracy > 0.5

@@ -1,0 +1,71 @@
+"""`fedpriv schema FILE` drafts a table's schema; `fedpriv schema check FILE schema_file=SCHEMA` tries one on a file.
+
+    fedpriv schema FILE [target=COLUMN] [out=FILE]     from the names and types of the columns alone
+    fedpriv schema check FILE schema_file=SCHEMA       what a run would change or refuse
+
+Each takes the form of a CSV file too:
+
+    separator=auto      auto, comma, semicolon, tab or pipe
+    decimal=point       point or comma: the sign before a fraction
+    encoding=utf-8      of the file's text
+
+A draft holds no value, range or category of the file: fill in each "?" from what is publicly known. What `check` says
+tells something of the rows: keep it where they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.common.command_line import DONE, command, command_options, path_of
+from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import printable
+from fedpriv.data.schema_draft import check, draft
+from fedpriv.data.table_files import SEPARATORS, Form
+from fedpriv.data.table_schema import read_schema
+
+FORM: dict[str, str | tuple[str, ...] | None] = {
+    "separator": ("auto", *SEPARATORS),
+    "decimal": ("point", "comma"),
+    "encoding": "utf-8",
+}
+
+
+@command(needs_arguments=True)
+def main(arguments: Sequence[str]) -> int:
+    words = [argument for argument in arguments if "=" not in argument]
+    given = [argument for argument in arguments if "=" in argument]
+    checks = words[:1] == ["check"]
+    files = words[1:] if checks else words
+    if len(files) != 1:
+        raise OptionError("schema", " ".join(words), "one file; `fedpriv schema --help` shows the usage")
+    path = Path(path_of(files[0]))
+    if not path.is_file():
+        raise OptionError("schema", files[0], "there is no such file")
+    own: dict[str, str | tuple[str, ...] | None] = {"schema_file": None} if checks else {"target": "", "out": ""}
+    options = command_options(given, own | FORM, "schema", may_be_empty=("target", "out"))
+    form = Form(
+        SEPARATORS.get(options["separator"]), {"point": ".", "comma": ","}[options["decimal"]], options["encoding"]
+    )
+    if checks:
+        print("\n".join(map(printable, check(path, read_schema(options["schema_file"]), form))))
+        return DONE
+    text = draft(path, options["target"] or None, form)
+    if not options["out"]:
+        print(text, end="")
+        return DONE
+    out = Path(path_of(options["out"]))
+    if out.exists():
+        raise OptionError("out", options["out"], "is there already; allowed: a new file")
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError("out", options["out"], f"cannot be written ({error.strerror})") from None
+    print(f"wrote {printable(str(out))}; fill in each '?'")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
