@@ -128,10 +128,11 @@ def test_the_last_model_is_the_mean_of_the_last_rounds() -> None:
     config = compose([*SMALL, "strategy.server.average=0.5"])
     strategy = DPSum.__new__(DPSum)
     strategy.options, strategy.summed, strategy.count = config.strategy.options, None, 0  # type: ignore[assignment]
+    strategy.population = type("Population", (), {"travelling": None})()  # type: ignore[assignment]
     models = [np.full(3, float(number), np.float32) for number in range(1, 5)]
     for number, model in enumerate(models, 1):
         strategy.current = type("Round", (), {"number": number})()  # type: ignore[assignment]
-        strategy.move = lambda theta, update, model=model: model  # type: ignore[method-assign, misc, assignment]
+        strategy.move = lambda theta, update, whole, model=model: model  # type: ignore[method-assign, misc, assignment]
         strategy.mean = lambda size, replies: np.zeros(3)  # type: ignore[method-assign, assignment]
         last = strategy.aggregate(model, [])
         assert number == 4 or last.tolist() == model.tolist()
