@@ -19,6 +19,7 @@ from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import participation_of
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
+from fedpriv.data.table_source import TABLES, schema_of_dataset
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.models import build_model, resolve_model
 
@@ -97,6 +98,11 @@ class ClientMaker:
         if self.kind.threat.unit == "example" and config.partition.name == "resampled":
             words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
             raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
+        unit = schema_of_dataset(config.dataset).unit if config.dataset.name in TABLES else None
+        if self.kind.threat.unit == "example" and unit is not None:
+            words = f"its unit is {unit}, and {config.strategy.name} protects single rows, not all rows of one {unit}"
+            allowed = "a schema without unit, or a method that protects whole clients"
+            raise OptionError("dataset.schema_file", config.dataset.schema_file, f"{words}; allowed: {allowed}")
         self.facts = _facts_of_the_smallest(config) if self.kind.traits.needs_facts else None
         if self.facts is not None and self.kind.traits.keeps_layers:  # a mechanism's dimension is that of its release
             up = self.kind(self.options, RunFacts(self.variant, self.facts)).layers(layout_for(config), 1).up

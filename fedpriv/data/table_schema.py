@@ -20,9 +20,10 @@ import datetime
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -35,6 +36,7 @@ from fedpriv.config.options import Options
 OPEN = "?"
 #: A table has at most so many columns and inputs.
 MOST_COLUMNS, MOST_INPUTS = 10_000, 1 << 20
+BOOL = "tag:yaml.org,2002:bool"
 #: A schema file is no longer than this, in bytes.
 MOST_BYTES = 4 << 20
 OPTION = "dataset.schema_file"
@@ -279,7 +281,14 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
 
 
 class _Strict(yaml.SafeLoader):
-    """Every name is a text that stands once, and nothing stands for something else (no anchors)."""
+    """Every name is a text that stands once, and nothing stands for something else (no anchors). yes, no, on and off
+    are texts, as they stand in cells: truth values are true and false alone.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+        first: [pair for pair in pairs if pair[0] != BOOL or first in "tf"]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -39,7 +39,7 @@ def test_inputs_follow_from_the_columns(tmp_path: Path) -> None:
         "radius", "radius missing", "visit", "visit missing", "sex=f", "sex=m", "sex=other", "sex missing"
     ]  # fmt: skip
     assert schema.columns["visit"].range == (18262.0, 18627.0)  # days since 1970
-    assert schema.columns["smokes"].values == ("true", "false")  # what YAML makes of yes and no, as text
+    assert schema.columns["smokes"].values == ("yes", "no")  # texts, and no truth values
     assert schema.needed == ("radius", "visit", "sex", "smokes", "note", "diagnosis", "patient")
 
 
