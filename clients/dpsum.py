@@ -84,7 +84,7 @@ class DPSumClient(SummingClient):
             "clipped_norm": float(torch.linalg.vector_norm(found.total)),
             "noise_norm": self.noise_multiplier * self.clip_norm * math.sqrt(len(theta)),
         }
-        return self.packed(Release(numbers, None, figures))
+        return self.packed(Release(numbers, None, figures, local=theta if self.tests_models else None))
 
     # --- what it costs (unit example, add-or-remove-one) -----------------------------------------------------
 

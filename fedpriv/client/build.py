@@ -104,7 +104,9 @@ class ClientMaker:
             allowed = "a schema without unit, or a method that protects whole clients"
             raise OptionError("dataset.schema_file", config.dataset.schema_file, f"{words}; allowed: {allowed}")
         self.facts = _facts_of_the_smallest(config) if self.kind.traits.needs_facts else None
-        if self.facts is not None and self.kind.traits.keeps_layers:  # a mechanism's dimension is that of its release
+        # In a pair a mechanism's dimension is that of its release.
+        pair = config.privacy.mechanism is not None
+        if pair and self.facts is not None and self.kind.traits.keeps_layers:
             up = self.kind(self.options, RunFacts(self.variant, self.facts)).layers(layout_for(config), 1).up
             self.facts = replace(self.facts, num_parameters=up.stop - up.start)
 

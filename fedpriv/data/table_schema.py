@@ -252,7 +252,8 @@ def read_schema(path: str | Path, unfilled: bool = False) -> TableSchema:
     if len(raw) > MOST_BYTES:
         raise OptionError(OPTION, path, f"{len(raw)} bytes; a schema has at most {MOST_BYTES}")
     try:
-        said = yaml.load(raw.decode("utf-8-sig"), Loader=_Strict)
+        loader = _Strict(raw.decode("utf-8-sig"))
+        said = loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(OPTION, path, f"is not YAML ({' '.join(str(error).split())[:300]})") from None
     return schema_of(said, str(path), unfilled)

@@ -72,7 +72,7 @@ CLIENT_LEVEL = {
 }
 EXAMPLE_LEVEL = {"agn", "anr", "dpfl_agn", "dpsgd", "nbafl"}
 #: A server that adds in the open sees each client's numbers: only masks make a secure sum of them.
-SUMS = {"ddgauss", "skellam"}
+SUMS = {"ddgauss", "skellam", "dpsum"}
 #: Their clients send updates without noise, to a server that they would have to trust, which goes on whoever answers.
 TRUSTING = {"dpftrl"}
 WITHOUT_PRICE = {"corrquant", "fedavg", "fedper", "fedprox", "fedvf", "lgfedavg", "pfl"}

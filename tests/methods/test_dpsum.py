@@ -25,7 +25,7 @@ from strategies.dpsum import DPSum
 
 SMALL = (
     "strategy=dpsum", "dataset=breast_cancer", "model=linear", "num_clients=5", "clients_per_round=5", "num_rounds=4",
-    "engine=inprocess", "operations.report=false", "privacy.delta=1e-4",
+    "engine=inprocess", "operations.report=false", "privacy.delta=1e-4", "strategy.server.min_replies=5",
 )  # fmt: skip
 
 

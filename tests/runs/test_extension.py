@@ -188,6 +188,7 @@ REFUSED = {
     "strategy=nbafl": "NbAFL",
     "strategy=fedags": "DP-FedAGS",
     "strategy=dpftrl": "DP-FTRL",
+    "strategy=dpsum": "dpsum",
     "strategy=ldpfl strategy.client.shuffle=true": "LDP-FL shuffled",
     "strategy=anr privacy.variant=published": "published ANR",
     "strategy=dpfl_agn privacy.variant=published": "DPFL-AGN",
