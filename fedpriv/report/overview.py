@@ -11,6 +11,7 @@ from fedpriv.report.reading import RunFolder, read_run
 from fedpriv.report.rendering import rendered
 from fedpriv.report.words import (
     figure,
+    further_metrics,
     many,
     mapping_at,
     number,
@@ -45,15 +46,17 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
     privacy, summary = mapping_at(run.summary, "privacy"), run.summary
     known = [value for row in run.rounds if (value := number(row.get("accuracy"))) is not None]
     accuracy = number_at(summary, "accuracy", "final") if summary is not None else next(reversed(known), None)
+    metrics = dict(list(further_metrics(summary).items())[:1])  # the leading one, or of two classes auc
     total = number_at(summary, "timing", "total_s")
     audited, verified = (number_at(privacy, f"{name}_epsilon") for name in ("audited", "verified"))
     refuted = audited is not None and verified is not None and audited > verified
     done, planned = len(run.rounds), pick(run.config, "num_rounds")
     going = summary is None and "summary.json" not in problems
     return {
-        "title": _title(run, accuracy),
+        "title": _title(run, accuracy, metrics),
         "subtitle": _subtitle(run),
         "accuracy": accuracy,
+        "metrics": metrics,
         "personalised": number_at(summary, "accuracy", "personalised"),
         "worst_decile": number_at(summary, "accuracy", "personalised_worst_decile"),
         "epsilons": three_figures(privacy) if privacy else [],
@@ -72,11 +75,12 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _title(run: RunFolder, accuracy: float | None) -> str:
+def _title(run: RunFolder, accuracy: float | None, metrics: Mapping[str, str]) -> str:
     strategy = pick(run.summary, "strategy") or pick(run.config, "strategy", "name") or "unknown method"
     dataset = pick(run.summary, "dataset") or pick(run.config, "dataset", "name") or "unknown data"
     so_far = "" if run.summary else " so far"
-    reached = "not evaluated yet" if accuracy is None else f"{percent(accuracy)} accuracy{so_far}"
+    known = "not evaluated yet" if not metrics else ", ".join(f"{name} {value}" for name, value in metrics.items())
+    reached = known if accuracy is None else f"{percent(accuracy)} accuracy{so_far}"
     return f"{strategy} on {dataset}: {reached}"
 
 

@@ -14,6 +14,7 @@ from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Row, Spread
 from fedpriv.report.words import (
     SCOPES,
     figure,
+    further_metrics,
     mapping_at,
     number_at,
     opacus_figure,
@@ -89,8 +90,11 @@ def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     words = f"clients' own models and tests, mean; worst decile {percent(worst)}"
     rounds = seconds(number_at(summary, "timing", "median_round_s"))
     model = "global part with untrained personal layers" if untrained_layers(summary) else "global model"
+    further, accuracy = further_metrics(summary), number_at(summary, "accuracy", "final")
+    told = [] if accuracy is None and further else [("accuracy", percent(accuracy), f"{model}, test set")]
     return [
-        ("accuracy", percent(number_at(summary, "accuracy", "final")), f"{model}, test set"),
+        *told,
+        *((name, value, f"{model}, test set") for name, value in further.items()),
         *([] if mean is None else [("personalised", percent(mean), words)]),
         *(
             (f"{f.name} epsilon", f.value, f"{f.scope}; {f.detail}" if f.scope else f.detail)

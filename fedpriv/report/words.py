@@ -66,6 +66,14 @@ def number_at(mapping: Any, *keys: str) -> float | None:
     return number(pick(mapping, *keys))
 
 
+def further_metrics(summary: Any) -> dict[str, str]:
+    """Metrics of the run's task beside accuracy and loss, the leading one first; empty where it has none."""
+    found = {name: number(value) for name, value in mapping_at(summary, "metrics", "final").items()}
+    leading = pick(summary, "metrics", "leading")
+    names = sorted(found, key=lambda name: (name != leading, name != "auc"))
+    return {name.replace("_", " "): f"{found[name]:.4g}" for name in names if found[name] is not None}
+
+
 def mapping_at(mapping: Any, *keys: str) -> dict[str, Any]:
     """The mapping below nested keys, empty where there is none."""
     found = pick(mapping, *keys)
