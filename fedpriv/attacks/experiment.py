@@ -28,6 +28,7 @@ from fedpriv.data import FederatedData
 from fedpriv.data.load import load_dataset, load_pool
 from fedpriv.data.splits import read_split
 from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import schedule
 from fedpriv.training.sequential import FlatModel
@@ -79,6 +80,9 @@ class Experiment:
         split = config.dataset.split
         self.pool_seed = config.seed if split is None else read_split(split).seed
         self.pool = load_pool(config.dataset, self.pool_seed, config.features)
+        if not isinstance(self.pool.task, Classification):
+            words = f"its task is {self.pool.task.name}, and attacks read the probabilities of classes"
+            raise OptionError("run", str(folder.path), f"{words}; allowed: a run of classes")
         self.view = View(self.worker.model, self.pool)
         self.trained_on = int(data.partition.num_train.sum())
         self.targets = self._choose(data)

@@ -13,13 +13,14 @@ from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
 from fedpriv.config.checks import check_colluders, check_example_level
+from fedpriv.config.data_schema import TABLES
 from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import participation_of
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
-from fedpriv.data.table_source import TABLES, schema_of_dataset
+from fedpriv.data.table_source import schema_of_dataset
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.models import build_model, resolve_model
 

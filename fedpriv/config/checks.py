@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.data_schema import KNOWN_SETS, PathologicalPartition, ResampledPartition
+from fedpriv.config.data_schema import KNOWN_SETS, TABLES, PathologicalPartition, ResampledPartition
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.feature_dims import with_dims
 from fedpriv.config.gradient_methods import (
@@ -163,6 +163,8 @@ def _check_features(config: Config) -> None:
             words = "features=none leaves pictures as they are; allowed: false, or features=gradients, dct or fourier"
             raise OptionError("features.mirror", features.mirror, words)
         return
+    if config.dataset.name in TABLES:
+        raise OptionError("features", features.name, f"of pictures, and dataset={config.dataset.name} is a table: none")
     if features.mirror and features.map == "strokes":
         words = "characters do not look alike mirrored; allowed: false, or features.map=none or pink"
         raise OptionError("features.mirror", features.mirror, words)

@@ -10,6 +10,8 @@ from pydantic import Field, field_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.options import Options
 
+#: Data sets that are tables and no pictures.
+TABLES = ("table", "breast_cancer", "diabetes")
 #: Public facts of the sets that everybody has: (training pictures, classes). Others are known once read.
 KNOWN_SETS = {
     "digits": (1437, 10),

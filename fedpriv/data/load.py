@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.data_schema import ColumnPartition, DatasetConfig, FeaturesConfig
+from fedpriv.config.data_schema import TABLES, ColumnPartition, DatasetConfig, FeaturesConfig
 from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.partition import by_column, labels_of, partition_clients, split_test_set
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
-from fedpriv.data.table_source import TABLES, load_table
+from fedpriv.data.table_source import load_table
 from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures, ResampledPartition
 from fedpriv.mechanisms.tasks import of_classes
 

@@ -77,7 +77,7 @@ def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], st
         raise DataError(f"{path}: the first line is longer than {LONGEST_HEADER} bytes; it must name the columns")
     try:
         text = line.decode("utf-8-sig" if form.encoding == "utf-8" else form.encoding).rstrip("\r\n")
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, LookupError):
         raise DataError(f"{path}: is not {form.encoding}; name its encoding, as in dataset.encoding=latin-1") from None
     if not text.strip():
         raise DataError(f"{path}: the first line is empty; it must name the columns")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,6 @@ from fedpriv.mechanisms.tasks import Multilabel, Regression, Task, of_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Data sets that are tables.
-TABLES = ("table", "breast_cancer", "diabetes")
 
 
 def schema_of_dataset(config: DatasetConfig) -> TableSchema:
@@ -145,7 +141,11 @@ def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_col
     if config.name == "table":
         assert root is not None
         return read_columns(Path(root), tuple(names), form_of(config))
-    return _BUILT_IN[config.name]().select(list(names))
+    table = _BUILT_IN[config.name]()
+    if (lacking := next((name for name in names if name not in table.column_names), None)) is not None:
+        words = f"{config.name} has no such column; its columns: {', '.join(table.column_names)}"
+        raise OptionError("partition.column" if lacking == site_column else "dataset.schema_file", lacking, words)
+    return table.select(list(names))
 
 
 def _breast_cancer() -> pa.Table:
@@ -169,8 +169,3 @@ def _diabetes() -> pa.Table:
 
 
 _BUILT_IN = {"breast_cancer": _breast_cancer, "diabetes": _diabetes}
-
-
-def table_digest(config: DatasetConfig) -> str:
-    """What sites must agree on of a table, in hex."""
-    return hashlib.sha256(schema_of_dataset(config).digest.encode()).hexdigest()

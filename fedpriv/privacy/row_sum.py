@@ -2,15 +2,15 @@
 
 A site holds the sum S in R^d of its rows' vectors, each clipped to C. It sends round(S / gamma) + noise, whole numbers.
 
-**What one row changes.** With a row more S becomes S' with |S' - S| <= C (1 - 2^-12) (1 + excess): the computed sums,
+**What one row changes.** With a row more S becomes S' with |S' - S| <= C (1 - 2^-12 + excess): the computed sums,
 rounding included (`fedpriv.mechanisms.per_example`). Dividing by gamma in float64 errs by less than n R 2^-52 on each
-of d coordinates, R = C/gamma grid steps: below R 2^-12 while n sqrt(d) <= 2^39 (`check` refuses more). Rounding to
-the nearest whole number moves a difference of coordinates by less than 1. So the whole numbers of neighbours differ
+of d coordinates, R = C/gamma grid steps: below R 2^-12 while n sqrt(d) <= 2^39 (`steps` refuses more). Rounding to
+the nearest whole number moves a difference of coordinates by 1 at most. So the whole numbers of neighbours differ
 by at most R (1 + excess) + sqrt(d) in Euclidean length, by the triangle inequality: `l2`. Nothing is drawn for
 rounding, and no vector has to be rotated: the grid is fine, since what a coordinate costs is bits and not privacy.
 
 The modulus 2^b is public; a sum beyond it comes back on the other side, which costs accuracy and no privacy.
-Symbols: gamma -> step, R -> steps, sigma -> multiplier (standard deviation of one site's noise / C), b -> bits.
+Symbols: R -> steps (gamma = C/R), sigma -> multiplier (standard deviation of one site's noise / C), b -> bits.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RowSumGrid:
         return self.multiplier * self.steps
 
     def l2(self, excess: float = 0.0) -> float:
-        """What one row changes, in grid steps. excess: `per_example.excess` of a site's rows."""
+        """What one row changes, in grid steps. excess: `clipped_sums.excess` of a site's rows."""
         return self.steps * (1 + excess) + math.sqrt(self.dimension)
 
     def event(self, threat: Threat, noises: int, share: float, excess: float = 0.0) -> DiscreteGaussianSum | SkellamSum:

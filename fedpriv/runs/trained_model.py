@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, RunFolderError
 from fedpriv.config.compose import read_config
+from fedpriv.config.data_schema import TABLES
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
@@ -63,6 +64,9 @@ class TrainedModel:
 def load_model(folder: str | Path) -> TrainedModel:
     """The model of a finished run's folder."""
     config, path = read_config(folder), Path(folder)
+    if config.dataset.name in TABLES:
+        words = f"was trained on a table (dataset={config.dataset.name}); a model of pictures can be loaded"
+        raise RunFolderError(f"{folder}: {words}")
     if not (path / "model.safetensors").is_file():
         raise RunFolderError(f"{folder}: the run has not finished, it has no model.safetensors")
     try:

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms.distillation_loss import distillation_loss
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.training.evaluation import Loaded
 from fedpriv.training.sequential import inputs
 
@@ -31,6 +33,9 @@ class Distiller:
 
     def __init__(self, worker: Loaded, options: DistillationOptions) -> None:
         data = worker.data
+        if not isinstance(data.dataset.task, Classification):
+            words = f"distils class probabilities, and task={data.dataset.task.name} has none; allowed: 0"
+            raise OptionError("strategy.server.distillation_epochs", options.epochs, words)
         rows, pictures = np.sort(data.auxiliary), data.dataset.test
         self.worker, self.options = worker, options
         self.images = inputs(data.dataset, pictures, rows)

@@ -9,11 +9,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from fedpriv.common.errors import DataError
+from fedpriv.attacks.experiment import Experiment
+from fedpriv.common.errors import DataError, OptionError, RunFolderError
+from fedpriv.config.compose import compose
+from fedpriv.data.load import load_federated
 from fedpriv.data.schema_draft import check
 from fedpriv.data.table_files import Form
 from fedpriv.data.table_rows import Encoded, encode_file
 from fedpriv.data.table_schema import MOST_COLUMNS, schema_of
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.start import start_run
+from fedpriv.runs.trained_model import load_model
 
 SCHEMA = schema_of(
     {
@@ -180,3 +186,56 @@ def test_a_check_says_what_happens_to_the_rows(tmp_path: Path) -> None:
     lines = check(tmp_path / "t.csv", SCHEMA)
     assert lines[0].startswith("2 rows, 1 units (patient), 14 inputs")
     assert "age: 1 of 2 rows clipped to the range" in lines and "keep it where they are" in lines[-1]
+
+
+OPTIONS = ("num_clients=2", "clients_per_round=2", "num_rounds=1", "engine=inprocess", "operations.report=false")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["dataset=breast_cancer", "partition=column", "partition.column=x"],
+            r"partition\.column=x: breast_cancer has no",
+        ),
+        (["dataset=breast_cancer", "features=gradients"], r"features=gradients: of pictures"),
+        (["dataset=diabetes", "partition=dirichlet"], r"partition=dirichlet: task=regression has no classes"),
+        (["dataset=digits", "partition=column", "partition.column=x"], "only a table has columns"),
+        (["dataset=table"], r"dataset\.schema_file=null"),
+        (["dataset=diabetes", "strategy=pfl", "model=mlp", "dataset.auxiliary=20"], "distils class probabilities"),
+    ],
+)
+def test_what_goes_with_no_table_is_refused(options: list[str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=words):
+        start_run(compose([*OPTIONS, *options]), tmp_path / "run")
+
+
+def test_the_form_of_a_file_is_said_by_options(tmp_path: Path) -> None:
+    """Semicolons, decimal commas and another encoding, through the options that docs/tables.md names."""
+    (tmp_path / "schema.yaml").write_text(
+        "target: {column: ill, task: classification, classes: [no, yes]}\ncolumns: {größe: {range: [0, 3]}}\n",
+        encoding="utf-8",
+    )
+    rows = "".join(f"{n / 30:.2f};{'no' if n % 2 else 'yes'}\n".replace(".", ",") for n in range(60))
+    (tmp_path / "table.csv").write_bytes(("größe;ill\n" + rows).encode("latin-1"))
+    own = ["dataset=table", f"dataset.root={tmp_path}/table.csv", f"dataset.schema_file={tmp_path}/schema.yaml"]
+    form = [
+        "dataset.separator=semicolon",
+        "dataset.decimal=comma",
+        "dataset.encoding=latin-1",
+        "dataset.test_fraction=0.5",
+    ]
+    data = load_federated(compose([*OPTIONS, *own, *form]))
+    assert len(data.dataset.train) == len(data.dataset.test) == 30
+    with pytest.raises(DataError, match="name its encoding"):
+        load_federated(compose([*OPTIONS, *own, *form, "dataset.encoding=klingon"]))
+
+
+def test_a_model_of_a_table_is_not_taken_for_one_of_pictures(tmp_path: Path) -> None:
+    for dataset in ("breast_cancer", "diabetes"):
+        start_run(compose([*OPTIONS, f"dataset={dataset}"]), tmp_path / dataset)
+        with pytest.raises(RunFolderError, match="was trained on a table"):
+            load_model(tmp_path / dataset)
+    config = compose([*OPTIONS, "dataset=diabetes"])
+    with pytest.raises(OptionError, match="its task is regression"):
+        Experiment(RunFolder(tmp_path / "diabetes"), config)
