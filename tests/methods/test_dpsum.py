@@ -15,6 +15,7 @@ from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
+from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import Classification
@@ -95,6 +96,16 @@ def test_a_sums_noise_is_that_of_all_sites_but_the_colluders() -> None:
     # The price of the exact Gaussian with the noise of five sites and the sensitivity C, but for the grid.
     rho = sums.event.rho  # type: ignore[attr-defined]
     assert 1 / (2 * 5 * 2.0**2) <= rho <= 1.003 / (2 * 5 * 2.0**2)
+
+
+def test_a_site_of_more_rows_than_a_batch_may_have_pays_for_its_rounding() -> None:
+    """The clipped sum's own bound beyond 65,536 examples (`clipped_sums.excess`), in the event that is booked."""
+    for examples in (455, LARGEST_BATCH, LARGEST_BATCH + 1, 10**8):
+        client = make_client(compose([*SMALL]), examples=examples)
+        for charge in client.charges(None):
+            own = client.grid  # type: ignore[attr-defined]
+            expected = own.steps * (1 + 2 * max(0, examples - 2**16) * (2.0**-28 + 2.0**-33)) + math.sqrt(62)
+            assert charge.event.l2 == pytest.approx(expected, rel=1e-14)  # type: ignore[attr-defined]
 
 
 def test_the_noise_that_a_target_needs_is_close_to_the_exact_central_gaussians() -> None:
