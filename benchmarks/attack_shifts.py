@@ -28,8 +28,8 @@ def _pictures() -> Split:
     root = os.environ.get("FEDPRIV_SHIFTED")
     config = compose(["dataset=mnist", f"dataset.root={root}"] if root else [])
     pool = load_pool(config.dataset, 0).train
-    order = np.random.default_rng(0).permutation(len(pool.labels))
-    return pool.images[order], pool.labels[order]
+    order = np.random.default_rng(0).permutation(len(pool.targets))
+    return pool.inputs[order], pool.targets[order]
 
 
 def _sides(score: Callable[[np.ndarray], np.ndarray] | None, split: str) -> Split:

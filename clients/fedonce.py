@@ -1,6 +1,6 @@
 """FedOnce, client half (a method of this project; its release is that of Bhowmick et al. 2018, Asi et al. 2022).
 
-A client trains the server's model to the end on its own pictures and sends the direction of what it learned, once,
+A client trains the server's model to the end on its own examples and sends the direction of what it learned, once,
 through a mechanism for unit vectors; the server sees each release; nobody needs to be trusted. With
 ``strategy.server.participation=once`` a client's whole epsilon goes into its one message.
 
@@ -17,7 +17,7 @@ from fedpriv.config.unit_methods import FedOnceOptions
 
 
 class FedOnceClient(UnitVectorClient):
-    """Options: as `UnitVectorClient`. A client without pictures, or that learns nothing, sends a fixed direction."""
+    """Options: as `UnitVectorClient`. A client without examples, or that learns nothing, sends a fixed direction."""
 
     options: FedOnceOptions
     traits = replace(UnitVectorClient.traits, whole_batches=True)

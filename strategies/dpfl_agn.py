@@ -12,5 +12,5 @@ from fedpriv.server.announced_noise import DecayingNoiseServer
 
 class DPFLAGN(DecayingNoiseServer):
     """theta <- sum n_j/n theta_j over the replies that arrived; sigma <- rho * sigma where
-    v(theta_t) - v(theta_{t+1}) < mu, on public pictures.
+    v(theta_t) - v(theta_{t+1}) < mu, on public examples.
     """

@@ -42,7 +42,7 @@ from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.unit_vector import UnitVectorStrategy
 
-#: Directions of pixels or features without a map that matter, for each class. Found on held-out training pictures of
+#: Directions of pixels or features without a map that matter, for each class. Found on held-out training examples of
 #: MNIST: half or twice as many cost less than a point from epsilon 2 up (at 1 half as many would be better).
 DIMS_PER_CLASS = 15
 

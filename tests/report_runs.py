@@ -220,14 +220,14 @@ def _attacked(folder: Path, epsilon: float) -> None:
 
 def _drawn_by_others(folder: Path) -> None:
     """Who holds what, as much as bars can show, and an audit."""
-    from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures
+    from fedpriv.data.types import Dataset, Examples, FederatedData, Partition
     from fedpriv.mechanisms.tasks import of_classes
     from fedpriv.privacy.auditor import Audit
     from fedpriv.report.audit_plot import AuditRow, draw_audit
     from fedpriv.report.label_plot import draw_label_distribution
 
     labels = np.arange(2000) % 20
-    pictures = Pictures(np.zeros((2000, 1, 1, 1), dtype=np.uint8), labels)
+    pictures = Examples(np.zeros((2000, 1, 1, 1), dtype=np.uint8), labels)
     dataset = Dataset("mnist", pictures, pictures, of_classes(tuple(map(str, range(20)))), (0.5,), (1.0,))
     partition = Partition(np.arange(2000), np.arange(0, 2001, 20), np.full(100, 19))
     draw_label_distribution(FederatedData(dataset, partition, np.arange(0), np.arange(1)), folder / "labels.png")

@@ -43,7 +43,7 @@ class Canaries:
     """One client's canaries: positions among its examples (int64 [k], ascending), wrong labels, coins (bool [k])."""
 
     positions: np.ndarray
-    labels: torch.Tensor
+    targets: torch.Tensor
     present: np.ndarray
 
 
@@ -60,7 +60,7 @@ class ExampleCanaryWorker(Worker):
         self.canaries: list[Canaries] = []
         for client in range(config.num_clients):
             positions = np.sort(rng.choice(self.data.num_examples(client), each, replace=False))
-            true = super().local_data(client, positions).labels.cpu()  # the coins are drawn there
+            true = super().local_data(client, positions).targets.cpu()  # the coins are drawn there
             coins = coin_flips(each, noise).numpy()
             self.canaries.append(Canaries(positions, mislabel(true, classes, noise), coins))
 
@@ -70,18 +70,18 @@ class ExampleCanaryWorker(Worker):
         drawn = np.arange(self.data.num_examples(client)) if chosen is None else chosen
         kept = drawn[~np.isin(drawn, canaries.positions[~canaries.present])]
         found = super().local_data(client, kept)
-        labels = found.labels.clone()
+        labels = found.targets.clone()
         place = np.searchsorted(canaries.positions, kept).clip(max=len(canaries.positions) - 1)
         hit = canaries.positions[place] == kept
-        labels[torch.from_numpy(hit).to(labels.device)] = canaries.labels[torch.from_numpy(place[hit])].to(
+        labels[torch.from_numpy(hit).to(labels.device)] = canaries.targets[torch.from_numpy(place[hit])].to(
             labels.device
         )
-        return replace(found, labels=labels)
+        return replace(found, targets=labels)
 
     def canary_examples(self, client: int) -> LocalData:
         """The client's canaries themselves, present or not, as the attacker knows them."""
         canaries = self.canaries[client]
-        return replace(super().local_data(client, canaries.positions), labels=canaries.labels)
+        return replace(super().local_data(client, canaries.positions), targets=canaries.targets)
 
     def other_examples(self, client: int) -> LocalData:
         """All examples of the client that are not canaries."""
@@ -110,7 +110,7 @@ class GradientGrid(InProcessGrid):
         client's other examples, which the attacker knows, gets a separate weight.
         """
         canaries, others = self.worker.canary_examples(client), self.worker.other_examples(client)
-        parts = [LocalData(canaries.images[[index]], canaries.labels[[index]]) for index in range(len(canaries))]
+        parts = [LocalData(canaries.inputs[[index]], canaries.targets[[index]]) for index in range(len(canaries))]
         gradients = [self.worker.trainer.clipped_sum(theta, part, 1.0).total for part in (*parts, others)]
         found = torch.linalg.lstsq(torch.stack(gradients, dim=1).double(), -release.double().unsqueeze(1))
         weights: np.ndarray = found.solution[:-1, 0].numpy()

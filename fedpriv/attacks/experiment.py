@@ -101,12 +101,12 @@ class Experiment:
         self.public = tested
 
         def chosen(outsiders: Rows, by_coin: bool) -> Targets:
-            single = singles(self.pool.train.images, np.concatenate([used, outsiders]))
+            single = singles(self.pool.train.inputs, np.concatenate([used, outsiders]))
             clients = [data.train_indices(client) for client in participants]
             return choose(
                 [rows[np.isin(rows, single)] for rows in clients],
                 outsiders[np.isin(outsiders, single)],
-                np.asarray(self.pool.train.labels),
+                np.asarray(self.pool.train.targets),
                 by_coin=by_coin,
                 most=self.options.members,
                 known_share=self.options.known_share,
@@ -130,7 +130,7 @@ class Experiment:
     def inputs(self) -> Inputs:
         """Whether members and non-members differ as pictures."""
         pairs = Targets(self.targets.evaluated, self.targets.known).pairs
-        return same_inputs.compare(self.pool.train.images, self.pool.train.labels, pairs, self.options.seed)
+        return same_inputs.compare(self.pool.train.inputs, self.pool.train.targets, pairs, self.options.seed)
 
     @cached_property
     def model(self) -> Trained:

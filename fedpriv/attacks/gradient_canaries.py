@@ -60,7 +60,7 @@ MOST_PER_CLIENT = 500
 #: Shares of the coins that may be guessed, and of these guesses that say "it was there"; runs that are simulated.
 PARTS, PRESENT, SIMULATED = (1, 2, 4, 8, 16, 32), (0.5, 1.0), 5
 
-#: Pictures on which the attacker looks for coordinates that training moves little.
+#: Examples on which the attacker looks for coordinates that training moves little.
 LOOKED_AT = 64
 
 
@@ -71,7 +71,7 @@ class WithCanaries(LocalData):
     coordinates: Tensor = field(kw_only=True)
 
     def __len__(self) -> int:
-        return len(self.labels) + len(self.coordinates)
+        return len(self.targets) + len(self.coordinates)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class GradientCanaryWorker(Worker):
         drawn = np.arange(self.data.num_examples(client)) if chosen is None else chosen
         found = super().local_data(client, drawn[~np.isin(drawn, canaries.positions)])
         there = np.isin(canaries.positions, drawn) & canaries.present
-        return WithCanaries(found.images, found.labels, coordinates=torch.from_numpy(canaries.coordinates[there]))
+        return WithCanaries(found.inputs, found.targets, coordinates=torch.from_numpy(canaries.coordinates[there]))
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
@@ -126,7 +126,7 @@ class GradientCanaryWorker(Worker):
         real = found.clipped_sums
 
         def clipped_sums(requests: Sequence[Clipping]) -> list[ClippedSum]:
-            plain = [replace(one, data=LocalData(one.data.images, one.data.labels)) for one in requests]
+            plain = [replace(one, data=LocalData(one.data.inputs, one.data.targets)) for one in requests]
             return [with_canaries(*both) for both in zip(requests, real(plain), strict=True)]
 
         found.clipped_sums = clipped_sums  # type: ignore[method-assign]

@@ -41,7 +41,7 @@ class OneLoudWorker(TwinWorker):
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
         found = super().local_data(client, chosen)
-        return found if client == self.loud else replace(found, images=found.images * BROKEN)
+        return found if client == self.loud else replace(found, inputs=found.inputs * BROKEN)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedpriv.common.messages import FloatVector
 from fedpriv.data import Dataset
 from fedpriv.mechanisms.per_example import PerExampleGradients
-from fedpriv.training.sequential import FlatModel, inputs
+from fedpriv.training.sequential import FlatModel, inputs_of
 
 Features = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -34,7 +34,7 @@ class View:
         self._last = layers[-1]
 
     def labels(self, rows: Rows) -> Rows:
-        return np.asarray(self.pool.train.labels[rows], dtype=np.int64)
+        return np.asarray(self.pool.train.targets[rows], dtype=np.int64)
 
     def _load(self, theta: FloatVector) -> None:
         self.model.load(torch.from_numpy(np.ascontiguousarray(theta)).to(self.model.theta.device))
@@ -43,7 +43,7 @@ class View:
     def _batches(self, rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
         device = self.model.theta.device
         for part in np.array_split(rows, max(1, -(-len(rows) // BATCH))):
-            images = inputs(self.pool, self.pool.train, part)
+            images = inputs_of(self.pool, self.pool.train, part)
             yield images.to(device), torch.from_numpy(self.labels(part)).to(device)
 
     def logits(self, theta: FloatVector, rows: Rows) -> Features:

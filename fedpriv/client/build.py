@@ -97,7 +97,7 @@ class ClientMaker:
         self.options = method_options(config)
         check_own_client(config, self.kind, self.options)
         if self.kind.threat.unit == "example" and config.partition.name == "resampled":
-            words = f"clients share pictures, and {config.strategy.name} protects one picture at one client alone"
+            words = f"clients share examples, and {config.strategy.name} protects one example at one client alone"
             raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
         unit = schema_of_dataset(config.dataset).unit if config.dataset.name in TABLES else None
         if self.kind.threat.unit == "example" and unit is not None:
@@ -169,8 +169,8 @@ def partition_remarks(config: Config) -> tuple[str, ...]:
     if config.partition.name != "resampled":
         return ()
     return (
-        "partition=resampled: clients draw from the same pictures, so a picture is held by several of them; what is "
-        "said of one client's data is not said of one picture",
+        "partition=resampled: clients draw from the same examples, so an example is held by several of them; what is "
+        "said of one client's data is not said of one example",
     )
 
 
@@ -178,7 +178,7 @@ _counts: dict[str, np.ndarray] = {}
 
 
 def example_counts(config: Config) -> np.ndarray:
-    """How many pictures each client trains on (int64 [N]): public, and the same in every process."""
+    """How many examples each client trains on (int64 [N]): public, and the same in every process."""
     parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
     key = repr(parts)
     if key not in _counts:

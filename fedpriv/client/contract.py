@@ -146,7 +146,7 @@ class Site:
     """A client's own machine, real or simulated: its data, its memory, its source of randomness.
 
     layout, initial: of the whole model, and its common parameters theta^0 [d]; needed by clients that keep layers.
-    test: figures of a client's model [d] on its own test pictures; None where nobody is tested, and outside simulation.
+    test: figures of a client's model [d] on its own test examples; None where nobody is tested, and outside simulation.
     """
 
     client: int

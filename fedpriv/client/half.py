@@ -164,7 +164,7 @@ class Half(Method):
 
     @final
     def tested(self, local: Tensor | None, client: int) -> dict[str, float]:
-        """Figures of a client's own model [d] on its own test pictures, in simulation."""
+        """Figures of a client's own model [d] on its own test examples, in simulation."""
         site = self._site()
         return site.test(client, local) if site.test is not None and local is not None else {}
 

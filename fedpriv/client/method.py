@@ -39,7 +39,7 @@ class Traits:
     canary_everywhere: a canary must be long in every coordinate, since each has noise of its own; else it is long in
     one. clips_examples: training asks for sums of clipped per-example gradients instead of whole updates.
     shares_secrets: other clients know a part of a release's randomness, so that they could help the server.
-    whole_batches: trained on all pictures in each step, by `FullBatchTrainer` where it can. exchanges: what a round
+    whole_batches: trained on all examples in each step, by `FullBatchTrainer` where it can. exchanges: what a round
     asks of a client, in order. vectors_down: how many vectors of the parameters' size come down, theta first.
     releases_gradient: a release is about the sum of the gradients of the local steps, not about the update.
     alike_at_any_dimension: a release of few coordinates is the same mechanism as one of many, so that an audit of it

@@ -59,7 +59,7 @@ MODEL_DIGEST, ROSTER, SURVIVORS, SIGNERS = "model-digest", "roster", "survivors"
 TRAIN_LOSS = "train-loss"  # a release beside the gradient: what loss-weighted aggregation asks of a client
 LEAST_NORM = "least_norm"  # min_j of the reported norms, beside C^t where clients divide a round's budget
 NUM_EXAMPLES, CLIENT = "num-examples", "client"
-LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test pictures
+LOCAL_ACCURACY = "local_accuracy"  # among the diagnostics: the client's own model on its own test examples
 
 #: Which attempts at a round one start of a run may use: an engine may retry a client once (attempt + 1).
 ATTEMPTS_PER_START = 2

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures, ResampledPartition
+from fedpriv.data.types import Dataset, Examples, FederatedData, Partition, ResampledPartition
 
-__all__ = ["Dataset", "FederatedData", "Partition", "Pictures", "ResampledPartition"]
+__all__ = ["Dataset", "Examples", "FederatedData", "Partition", "ResampledPartition"]

@@ -25,7 +25,7 @@ from fedpriv.data.axes import Floats
 from fedpriv.data.cache import entry
 from fedpriv.data.features import Features
 
-#: Pictures that are computed before they are written.
+#: Examples that are computed before they are written.
 CHUNK = 2048
 FILE, ABOUT = "features.npy", "about.json"
 #: Grows where the same options give other numbers: those of 1 could depend on a picture's place.

@@ -37,7 +37,7 @@ Function = Callable[[Floats], Floats]
 
 #: Sides of pictures that features are made for.
 SMALLEST, LARGEST = 8, 64
-#: Pictures that are computed together. The last block is filled up with black ones, so that every product has the same
+#: Examples that are computed together. The last block is filled up with black ones, so that every product has the same
 #: size whoever asks; `row_products` adds a row's sum in one order. So a picture's features are the same bit for bit
 #: whichever pictures are beside it.
 BLOCK = 64

@@ -1,4 +1,4 @@
-"""Pictures: read, cached, and partitioned among clients.
+"""Examples: read, cached, and partitioned among clients.
 
 >>> data = load_federated(config)
 >>> rows = data.train_indices(client=3)
@@ -22,7 +22,7 @@ from fedpriv.data.partition import by_column, labels_of, partition_clients, spli
 from fedpriv.data.sources import find_source
 from fedpriv.data.splits import check_split, chosen_examples, read_split
 from fedpriv.data.table_source import load_table
-from fedpriv.data.types import Dataset, FederatedData, Partition, Pictures, ResampledPartition
+from fedpriv.data.types import Dataset, Examples, FederatedData, Partition, ResampledPartition
 from fedpriv.mechanisms.tasks import of_classes
 
 #: name -> (mean, standard deviation) per channel, as commonly used: public constants of public data sets.
@@ -53,9 +53,9 @@ def load_dataset(
     mean, std = NORMALISATION.get(config.name, ((0.5,) * channels, (0.5,) * channels))
     found = feature_arrays(features, arrays.images, source.identity, cache_folder(config))
 
-    def part(start: int, stop: int) -> Pictures:
+    def part(start: int, stop: int) -> Examples:
         rows = None if found is None else found.rows(start, stop)
-        return Pictures(arrays.images[start:stop], arrays.labels[start:stop], rows)
+        return Examples(arrays.images[start:stop], arrays.labels[start:stop], rows)
 
     return Dataset(
         name=config.hub_name or config.name,
@@ -119,5 +119,5 @@ def load_pool(config: DatasetConfig, seed: int, features: FeaturesConfig | None 
     arrays = load_arrays(source, cache_folder(config))
     own = load_dataset(config, seed, features)
     found = feature_arrays(features, arrays.images, source.identity, cache_folder(config))
-    pictures = Pictures(arrays.images, arrays.labels, None if found is None else found.rows(0, len(arrays.labels)))
+    pictures = Examples(arrays.images, arrays.labels, None if found is None else found.rows(0, len(arrays.labels)))
     return replace(own, train=pictures, test=pictures)

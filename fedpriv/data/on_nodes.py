@@ -20,7 +20,7 @@ from fedpriv.data.draws import generator
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.features import model_input
 from fedpriv.data.folders import chosen_classes, class_folders
-from fedpriv.data.types import Dataset, FederatedData, Pictures
+from fedpriv.data.types import Dataset, Examples, FederatedData
 from fedpriv.mechanisms.tasks import of_classes
 
 
@@ -56,7 +56,7 @@ def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
     options, constants = config.dataset, (0.5,) * config.dataset.channels  # public; never a mean of pictures
     train = _pictures(config, "dataset.root", options.root)
     test = _pictures(config, "dataset.test_root", options.test_root if options.root is None else None)
-    shape = (options.channels, train.images.shape[2], train.images.shape[3])
+    shape = (options.channels, train.inputs.shape[2], train.inputs.shape[3])
     read = None if train.features is None else model_input(config.features, shape)
     dataset = Dataset(options.name, train, test, of_classes(options.classes), constants, constants, read)
     rows = generator(config.seed, "auxiliary").permutation(len(test))
@@ -72,7 +72,7 @@ def count_pictures(folder: Path, classes: Sequence[str]) -> int:
     return len(chosen_classes(folder, classes))
 
 
-def _pictures(config: Config, option: str, folder: str | None) -> Pictures:
+def _pictures(config: Config, option: str, folder: str | None) -> Examples:
     """With their public features, which this machine computes itself and keeps in its own cache."""
     options, cache = config.dataset, cache_folder(config.dataset)
     if folder is None:
@@ -86,6 +86,6 @@ def _pictures(config: Config, option: str, folder: str | None) -> Pictures:
     return _with_features(config, arrays.images, arrays.labels, source.identity)
 
 
-def _with_features(config: Config, images: np.ndarray, labels: np.ndarray, identity: dict[str, Any] | None) -> Pictures:
+def _with_features(config: Config, images: np.ndarray, labels: np.ndarray, identity: dict[str, Any] | None) -> Examples:
     found = feature_arrays(config.features, images, identity, cache_folder(config.dataset))
-    return Pictures(images, labels, None if found is None else found.rows(0, len(labels)))
+    return Examples(images, labels, None if found is None else found.rows(0, len(labels)))

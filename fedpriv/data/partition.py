@@ -25,7 +25,7 @@ from fedpriv.config.data_schema import (
 )
 from fedpriv.data.cache import damaged, entry
 from fedpriv.data.draws import generator
-from fedpriv.data.types import Partition, Pictures
+from fedpriv.data.types import Examples, Partition
 from fedpriv.data.types import ResampledPartition as Resampled
 from fedpriv.mechanisms.tasks import Classification, Task
 
@@ -80,10 +80,10 @@ def partition_clients(
         raise damaged(stored, error) from error
 
 
-def labels_of(examples: Pictures, task: Task, config: PartitionBase) -> np.ndarray:
+def labels_of(examples: Examples, task: Task, config: PartitionBase) -> np.ndarray:
     """What a partition divides by (int64 [n]): classes; of other targets nothing, so that only some partitions can."""
     if isinstance(task, Classification):
-        return examples.labels
+        return examples.targets
     if not isinstance(config, IidPartition | ResampledPartition):
         words = f"task={task.name} has no classes to divide by; allowed: iid, resampled, column"
         raise OptionError("partition", config.name, words)  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def labels_of(examples: Pictures, task: Task, config: PartitionBase) -> np.ndarr
 
 
 def by_column(
-    examples: Pictures, config: ColumnPartition, sites: tuple[str, ...], num_clients: int, seed: int
+    examples: Examples, config: ColumnPartition, sites: tuple[str, ...], num_clients: int, seed: int
 ) -> Partition:
     """Every value of the column `partition.column` is a client, in the order of their names. Raises `OptionError`."""
     if examples.site is None:

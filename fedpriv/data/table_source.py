@@ -17,7 +17,7 @@ from fedpriv.data.splits import divide_by_class
 from fedpriv.data.table_files import SEPARATORS, Form, read_columns
 from fedpriv.data.table_rows import Encoded, encode
 from fedpriv.data.table_schema import TableSchema, read_schema
-from fedpriv.data.types import Dataset, Pictures
+from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.tasks import Multilabel, Regression, Task, of_classes
 
 if TYPE_CHECKING:
@@ -62,24 +62,24 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None)
     found, sites = _encoded(config, config.root, schema, site_column)
     if config.test_root is not None:
         other, _ = _encoded(config, config.test_root, schema, None)
-        train, test = np.arange(len(found.labels)), found.and_then(other)
-        rows = np.arange(len(found.labels), len(test.labels))
+        train, test = np.arange(len(found.targets)), found.and_then(other)
+        rows = np.arange(len(found.targets), len(test.targets))
         return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites)
     train, rows = _divided(found, task_of(schema), config.test_fraction, seed)
     return Dataset(config.name, _rows(found, train), _rows(found, rows), task_of(schema), sites=sites)
 
 
-def _rows(found: Pictures, rows: np.ndarray) -> Pictures:
+def _rows(found: Examples, rows: np.ndarray) -> Examples:
     own = found.chosen(rows)
-    return Pictures(found.images[rows], own.labels, None, own.unit, own.site)
+    return Examples(found.inputs[rows], own.targets, None, own.unit, own.site)
 
 
-def _divided(found: Pictures, task: Task, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(training rows, test rows), ascending."""
     unit = np.arange(len(found)) if found.unit is None else found.unit
     _, first, member = np.unique(unit, return_index=True, return_inverse=True)
-    if found.labels.dtype == np.int64:
-        train, test = divide_by_class(found.labels[first], fraction, seed)
+    if found.targets.dtype == np.int64:
+        train, test = divide_by_class(found.targets[first], fraction, seed)
     else:
         order = generator(seed, "train-test").permutation(len(first))
         number = max(1, round(fraction * len(first)))
@@ -92,7 +92,7 @@ def _divided(found: Pictures, task: Task, fraction: float, seed: int) -> tuple[n
 
 def _encoded(
     config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None
-) -> tuple[Pictures, tuple[str, ...]]:
+) -> tuple[Examples, tuple[str, ...]]:
     """All rows, and the names of their sites."""
     identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
     if config.name == "table":
@@ -119,7 +119,7 @@ def _encoded(
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
     sites = tuple(str(name) for name in parts.get("sites", ()))
-    return Pictures(images, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
+    return Examples(images, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
 
 
 def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None) -> None:

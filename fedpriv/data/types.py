@@ -27,36 +27,36 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """images: uint8 [n, c, h, w], possibly a memory map (read-only), or a table's float32 [n, d]; labels: targets,
-    int64 [n] of classes, else as `Task` has them; features: [n, d], where a model reads these in place of the pictures;
+class Examples:
+    """inputs: of pictures uint8 [n, c, h, w], possibly a memory map (read-only), of a table float32 [n, d]; targets:
+    int64 [n] of classes, else as `Task` has them; features: [n, d], where a model reads these in place of the inputs;
     unit: int64 [n], rows of one person have one number; None: a row is a unit; site: int64 [n], of a column that
     divides the rows among clients.
     """
 
-    images: np.ndarray
-    labels: np.ndarray
+    inputs: np.ndarray
+    targets: np.ndarray
     features: Rows | None = None
     unit: np.ndarray | None = None
     site: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
-    def chosen(self, rows: np.ndarray) -> Pictures:
+    def chosen(self, rows: np.ndarray) -> Examples:
         """Targets, units and sites of these rows (int64 [b]); of inputs nothing is read."""
         parts = (None if part is None else part[rows] for part in (self.unit, self.site))
-        return Pictures(self.images, self.labels[rows], None, *parts)
+        return Examples(self.inputs, self.targets[rows], None, *parts)
 
-    def and_then(self, others: Pictures) -> Pictures:
+    def and_then(self, others: Examples) -> Examples:
         """These rows and others of the same form. (Features: `load_pool` reads them itself.)"""
-        pairs = ((self.images, others.images), (self.labels, others.labels))
-        images, labels = (np.concatenate(pair) for pair in pairs)
+        pairs = ((self.inputs, others.inputs), (self.targets, others.targets))
+        inputs, targets = (np.concatenate(pair) for pair in pairs)
         unit, site = (
             None if first is None or second is None else np.concatenate([first, second])
             for first, second in ((self.unit, others.unit), (self.site, others.site))
         )
-        return Pictures(images, labels, None, unit, site)
+        return Examples(inputs, targets, None, unit, site)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Dataset:
     """
 
     name: str
-    train: Pictures
-    test: Pictures
+    train: Examples
+    test: Examples
     task: Task
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -89,7 +89,7 @@ class Dataset:
     @property
     def picture_shape(self) -> tuple[int, ...]:
         """Of one example as it is stored."""
-        return self.train.images.shape[1:]
+        return self.train.inputs.shape[1:]
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class FederatedData:
         """Classes of test pictures that no training picture has: none of these pictures can be recognised."""
         if not isinstance(self.dataset.task, Classification):
             return []
-        trained, tested = self.dataset.train.labels[self.partition.used], self.dataset.test.labels[self.test]
+        trained, tested = self.dataset.train.targets[self.partition.used], self.dataset.test.targets[self.test]
         return [self.dataset.classes[label] for label in np.setdiff1d(tested, trained)]
 
     def num_examples(self, client: int) -> int:

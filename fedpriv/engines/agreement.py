@@ -1,4 +1,4 @@
-"""What the processes of one run must have in common, wherever they are: source files, versions, pictures."""
+"""What the processes of one run must have in common, wherever they are: source files, versions, examples."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fedpriv.config.schema import Config
 from fedpriv.config.source_files import NAMED, source_files
 from fedpriv.engines.worker import worker_for
 
-#: Pictures of each part of the data set that are compared, evenly spaced; of the labels, all.
+#: Examples of each part of the data set that are compared, evenly spaced; of the targets, all.
 COMPARED = 200
 
 
 def facts(config: Config) -> dict[str, str]:
-    """Name -> what this process has of it: versions, pictures, source files. Raises what loading the data set does."""
+    """Name -> what this process has of it: versions, examples, source files. Raises what loading the data set does."""
     dataset, digest = worker_for(config).data.dataset, hashlib.sha256()
     for part in (dataset.train, dataset.test):
-        digest.update(np.ascontiguousarray(part.labels).tobytes())
-        for row in np.linspace(0, len(part.labels) - 1, COMPARED).astype(int) if len(part.labels) else ():
-            digest.update(np.ascontiguousarray(part.images[row]).tobytes())
-    return library_versions() | {"pictures": digest.hexdigest()[:16]} | source_files(config)
+        digest.update(np.ascontiguousarray(part.targets).tobytes())
+        for row in np.linspace(0, len(part.targets) - 1, COMPARED).astype(int) if len(part.targets) else ():
+            digest.update(np.ascontiguousarray(part.inputs[row]).tobytes())
+    return library_versions() | {"examples": digest.hexdigest()[:16]} | source_files(config)
 
 
 def agree(config: Config, expected: dict[str, str]) -> None:

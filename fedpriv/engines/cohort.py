@@ -17,7 +17,7 @@ from fedpriv.engines.worker import worker_for
 
 T = TypeVar("T")
 
-#: Bytes of pictures, models and updates that the clients of one computation may hold together.
+#: Bytes of examples, models and updates that the clients of one computation may hold together.
 MOST_BYTES = 2**29
 #: Beyond, a larger computation is not faster.
 MOST_CLIENTS = 256
@@ -29,7 +29,7 @@ def slices(config: Config, messages: Sequence[T], whose: Callable[[T], int]) -> 
         yield from ([message] for message in messages)
         return
     worker = worker_for(config)
-    pixels, parameters = worker.data.dataset.train.images[:1].size, worker.model.layout.num_parameters
+    pixels, parameters = worker.data.dataset.train.inputs[:1].size, worker.model.layout.num_parameters
     some: list[T] = []
     held = 0
     for message in messages:

@@ -6,7 +6,7 @@
 | raise | it raises before anything of its work is written | no |
 | kill | the process that runs it dies; it is asked again under the next attempt | once, by the second process |
 | disk_full | its disk is full | no: nothing may leave that is not booked |
-| non_finite_update | its pictures are NaN, and so is its update | yes, as a noised zero |
+| non_finite_update | its examples are NaN, and so is its update | yes, as a noised zero |
 | drop | the reply is lost | yes |
 | slow | the reply comes after the deadline; the simulation does not wait for it | yes |
 | corrupt, oversized, wrong_shape, not_finite | the reply is damaged on its way | yes |
@@ -144,7 +144,7 @@ def _with_poison(client: Client) -> None:
 
     def load_data(*rows: Any) -> LocalData:
         data = site.load_data(*rows)
-        return replace(data, images=torch.full_like(data.images, torch.nan))
+        return replace(data, inputs=torch.full_like(data.inputs, torch.nan))
 
     client.site = replace(site, load_data=load_data)
 

@@ -30,7 +30,14 @@ from fedpriv.data.load import check_declared, load_federated
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.models import build_model, resolve_model
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training, inputs, prefers_channels_last
+from fedpriv.training.sequential import (
+    FlatModel,
+    LocalData,
+    SequentialTrainer,
+    Training,
+    inputs_of,
+    prefers_channels_last,
+)
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
@@ -53,15 +60,15 @@ MOST_FOR_LOSS = 1000
 
 
 def auxiliary_pictures(config: Config) -> int:
-    """Public pictures that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
+    """Public examples that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
     them for a public loss, otherwise none. Raises `OptionError` where it needs some and there are none.
     """
     kind, wanted = half_class(config, "server"), 0
     purpose = None
     if getattr(kind, "needs_public_loss", False):
-        purpose, wanted = "follows a loss on public pictures", min(MOST_FOR_LOSS, config.dataset.auxiliary)
+        purpose, wanted = "follows a loss on public examples", min(MOST_FOR_LOSS, config.dataset.auxiliary)
     if getattr(config.strategy.options, "distillation_epochs", 0) > 0:
-        purpose, wanted = "distils on public pictures (strategy.server.distillation_epochs)", config.dataset.auxiliary
+        purpose, wanted = "distils on public examples (strategy.server.distillation_epochs)", config.dataset.auxiliary
     if purpose is not None and wanted == 0:
         raise OptionError("dataset.auxiliary", 0, f"{config.strategy.name} {purpose}: at least 1")
     return wanted
@@ -103,7 +110,7 @@ class Worker:
 
     @cached_property
     def resident(self) -> Resident | None:
-        """The training pictures on the model's device, where it has memory of its own and they fit."""
+        """The training examples on the model's device, where it has memory of its own and they fit."""
         dataset, device = self.data.dataset, self.model.theta.device
         return Resident(dataset.train, dataset.mean, dataset.std, device) if fits(dataset.train, device) else None
 
@@ -136,7 +143,7 @@ class Worker:
         return self.maker.make()
 
     def method_of(self, examples: int) -> Client:
-        """The method for clients that declare so many pictures, built and priced once: its options, its mechanism, its
+        """The method for clients that declare so many examples, built and priced once: its options, its mechanism, its
         law of noise. A participation works on a shallow copy of it, at a site.
         """
         known = examples if self.maker.facts is not None else 0
@@ -188,7 +195,7 @@ class Worker:
         return vector
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
-        """Accuracy of a model [d] on a client's own test pictures: diagnostics. Nothing where it has none."""
+        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none."""
         rows = self._rows_of(client, "test")
         if not rows.size:
             return {}
@@ -196,7 +203,7 @@ class Worker:
         return {LOCAL_ACCURACY: self.trainer.accuracy(theta, data, self.config.evaluate.batch_size)}
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
-        """A client's training pictures, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
+        """A client's training examples, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
         memory map is read in order.
         """
         rows = self._rows_of(client)
@@ -206,8 +213,8 @@ class Worker:
         if self.resident is not None:
             return self.resident.chosen(rows)
         dataset = self.data.dataset
-        images = inputs(dataset, dataset.train, rows)
-        return LocalData(images, torch.from_numpy(np.asarray(dataset.train.labels[rows])))
+        inputs = inputs_of(dataset, dataset.train, rows)
+        return LocalData(inputs, torch.from_numpy(np.asarray(dataset.train.targets[rows])))
 
     def client(
         self,
@@ -223,7 +230,7 @@ class Worker:
         privacy = self.config.privacy
         if self.config.dataset.name == "on_nodes":
             check_declared(self.config, client, self.data)
-        # In simulation only: outside it, an accuracy on private pictures would be a release without an account.
+        # In simulation only: outside it, an accuracy on private examples would be a release without an account.
         kept = self.config.partition.test_fraction > 0
         tested = self.config.evaluate.clients and privacy.rng == "seeded" and kept
         examples = self.num_examples(client)
@@ -323,7 +330,7 @@ class Worker:
 
     @cached_property
     def _pixels(self) -> int:
-        """Numbers that the model reads of a picture."""
+        """Numbers that the model reads of an example."""
         return math.prod(self.data.dataset.shape)
 
     @cached_property
@@ -331,7 +338,7 @@ class Worker:
         return self.data.partition.num_train
 
     def num_examples(self, client: int) -> int:
-        """How many pictures a client trains on."""
+        """How many examples a client trains on."""
         return int(self._counts[client])
 
     def _rows_of(self, client: int, part: str = "train") -> np.ndarray:

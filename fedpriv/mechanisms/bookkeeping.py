@@ -3,7 +3,7 @@
 The formula for each layer and its rounding error are in `fedpriv.mechanisms.per_example`, the proof that no example
 meets another in `fedpriv.mechanisms.rowwise`.
 
-Shapes: b examples, d parameters, p positions of a picture, i (times the kernel) and o input and output channels.
+Shapes: b examples, d parameters, p positions of an example, i (times the kernel) and o input and output channels.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Trace:
         self.layers = self.steps.layers
         self.seen: list[_Seen] = []
 
-    def run(self, images: Tensor, labels: Tensor) -> Tensor:
+    def run(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Forward pass, then backward pass to the layers' outputs; losses [b]."""
         found: dict[int, _Seen] = {}
 
         def note(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
             found[id(layer)] = _Seen(layer, inputs.detach(), outputs, self.most)
 
-        losses = self.task.losses(self.steps.run(images, note), labels)
+        losses = self.task.losses(self.steps.run(inputs, note), targets)
         self.seen = [found[id(layer)] for layer in self.layers]
         outputs = [seen.outputs for seen in self.seen]
         gradients = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)

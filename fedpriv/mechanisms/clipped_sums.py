@@ -50,8 +50,8 @@ class ClippedSum:
 
 def sum_of_units(
     gradients: Callable[[Tensor, Tensor], tuple[dict[str, Tensor], Tensor]],
-    images: Tensor,
-    labels: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
     bound: float,
     unit: Tensor,
     num_parameters: int,
@@ -67,13 +67,13 @@ def sum_of_units(
     order = torch.argsort(member, stable=True)
     starts = torch.searchsorted(member[order].contiguous(), torch.arange(len(ids) + 1, device=unit.device))
     together = max(1, PHYSICAL_NUMBERS // max(1, 4 * num_parameters))
-    total = torch.zeros(num_parameters, dtype=torch.float64, device=labels.device)
+    total = torch.zeros(num_parameters, dtype=torch.float64, device=targets.device)
     norms, loss, size = [], 0.0, physical
     for first in range(0, len(ids), together):
         last = min(first + together, len(ids))
-        sums = torch.zeros(last - first, num_parameters, dtype=torch.float64, device=labels.device)
+        sums = torch.zeros(last - first, num_parameters, dtype=torch.float64, device=targets.device)
         for rows in order[int(starts[first]) : int(starts[last])].split(size):
-            found, losses = gradients(filled(images[rows], size), filled(labels[rows], size))
+            found, losses = gradients(filled(inputs[rows], size), filled(targets[rows], size))
             flat = torch.cat([part[: len(rows)].flatten(1) for part in found.values()], dim=1)
             sums.index_add_(0, member[rows] - first, flat.double())
             loss += float(losses[: len(rows)].nan_to_num(0.0, 0.0, 0.0).sum())
@@ -81,7 +81,7 @@ def sum_of_units(
         lengths = torch.linalg.vector_norm(sums, dim=1)
         add_rows(total, clip_factors(lengths, bound), without(sums, ~torch.isfinite(lengths)))
         norms.append(lengths)
-    return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
+    return ClippedSum(total, torch.cat(norms).cpu(), loss / len(targets))
 
 
 def filled(values: Tensor, size: int) -> Tensor:

@@ -1,6 +1,6 @@
-"""Knowledge distillation: a student learns a teacher's outputs on unlabelled pictures.
+"""Knowledge distillation: a student learns a teacher's outputs on unlabelled examples.
 
-Symbols: T -> temperature. Shapes: n pictures, k classes.
+Symbols: T -> temperature. Shapes: n examples, k classes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, kind: str, temperature: float) -> Tensor:
-    """How far the student's logits [n, k] are from the teacher's [n, k]; a scalar, the mean over pictures.
+    """How far the student's logits [n, k] are from the teacher's [n, k]; a scalar, the mean over examples.
 
     kl: T^2 * KL(softmax(teacher/T) || softmax(student/T)) (Hinton, Vinyals and Dean 2015; T^2 keeps the gradient's
     size when T changes). mse: mean squared difference of the logits; T is not used.

@@ -1,6 +1,6 @@
 """One example's gradient as a list of torch's own operations, which none of the user's code can change any more.
 
-**Why examples cannot meet.** The gradient of one example's loss is traced once, on a random picture, down to the
+**Why examples cannot meet.** The gradient of one example's loss is traced once, on a random example, down to the
 operations of ATen (`make_fx`), and only this list is computed from then on: for every example by itself, or for many
 by `torch.func.vmap`, which computes the list for each along a dimension that the list does not know of. So what was
 state in the user's code (counters, closures, attributes, hooks, clocks, the vmap rule of an autograd.Function) is
@@ -12,12 +12,12 @@ frozen. What the list itself could carry from one example to the next is refused
 - a tensor of a class of its own, whose code torch would call in every operation (`__torch_function__`);
 - memory that nobody has filled, which holds what was there before.
 
-What the list reads beside parameters, picture and label (buffers, tables) are copies made with it. A view by numbers
-(`as_strided`) sees the memory around a tensor: then every example is computed by itself, on a copy of its picture.
+What the list reads beside parameters, input and target (buffers, tables) are copies made with it. A view by numbers
+(`as_strided`) sees the memory around a tensor: then every example is computed by itself, on a copy of its input.
 
 A step that depends on a value in Python (`if x.max() > 1`, `float(x)`), or whose number of results does
 (`x[x > 0]`), is no list: refused. Random numbers (dropout) are drawn for each example by itself, from a seed that
-follows from the parameters, its picture and its label alone. Drawn from one stream for all, an example would move the
+follows from the parameters, its input and its target alone. Drawn from one stream for all, an example would move the
 numbers of those after it, and a node's stream begins where everybody's does.
 """
 
@@ -50,7 +50,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class FrozenGradient:
-    """graph: (trained parameters, all other tensors of the model by name, picture, label) -> (gradients by name, loss).
+    """graph: (trained parameters, all other tensors of the model by name, input, target) -> (gradients by name, loss).
 
     buffers: those of the model when it was frozen. random: whether it draws something. alone: whether it must be
     computed for one example at a time.
@@ -62,7 +62,7 @@ class FrozenGradient:
     alone: bool
 
     def single(self, module: nn.Module, image: Tensor, label: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """(name -> gradient, loss) of one picture [c, h, w] with its label [], at the module's parameters."""
+        """(name -> gradient, loss) of one input [c, h, w] with its target [], at the module's parameters."""
         trained, others = self._tensors(module)
         image = image.clone(memory_format=torch.contiguous_format)  # nothing else is in its memory
         if not self.random:
@@ -71,15 +71,15 @@ class FrozenGradient:
             return self.graph(trained, others, image, label)  # type: ignore[no-any-return]
 
     def mapped(self) -> Callable[[nn.Module, Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]:
-        """As `single`, for pictures [b, c, h, w] and labels [b]: gradients [b, ...], losses [b]."""
+        """As `single`, for inputs [b, c, h, w] and targets [b]: gradients [b, ...], losses [b]."""
         many = torch.func.vmap(self.graph, in_dims=(None, None, 0, 0))  # without random numbers
-        return lambda module, images, labels: many(*self._tensors(module), images, labels)
+        return lambda module, inputs, targets: many(*self._tensors(module), inputs, targets)
 
     def singly(self) -> Callable[[nn.Module, Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]:
-        """As `mapped`, one picture after the other."""
+        """As `mapped`, one example after the other."""
 
-        def gradients(module: nn.Module, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-            found = [self.single(module, image, label) for image, label in zip(images, labels, strict=True)]
+        def gradients(module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+            found = [self.single(module, image, label) for image, label in zip(inputs, targets, strict=True)]
             shapes = {name: value.shape for name, value in tensors_of(module)[0].items()}
             stacked = {
                 name: torch.stack([dense(own[name]).view(shape) for own, _ in found]) for name, shape in shapes.items()
@@ -118,7 +118,7 @@ class FrozenGradient:
                     raise
                 graph = make_fx(gradient)(*given)  # an autograd.Function: then nothing may be changed in place at all
         except Exception as error:  # the user's code
-            raise Unfit(f"one picture's gradient is no fixed list of operations ({_in_words(error)})") from None
+            raise Unfit(f"one example's gradient is no fixed list of operations ({_in_words(error)})") from None
         for node in graph.graph.nodes:
             if (reason := _objection(node)) is not None:
                 raise Unfit(reason)
@@ -163,7 +163,7 @@ def _objection(node: fx.Node) -> str | None:
         return f"{target} is no operation of torch itself"
     name = target._schema.name.removeprefix("aten::")
     if target._schema.is_mutable or (name in BATCH_NORMS and node.args[3] is not None and node.args[5]):
-        return f"it keeps something between pictures ({name} changes a buffer, a parameter or a tensor that it holds)"
+        return f"it keeps something between examples ({name} changes a buffer, a parameter or a tensor that it holds)"
     if name.startswith("resize") or (name.startswith(("empty", "new_empty")) and not _overwritten(node)):
         return f"it reads memory that nobody has filled ({name})"
     if _counts_by_values(node, target):
@@ -172,7 +172,7 @@ def _objection(node: fx.Node) -> str | None:
 
 
 def _counts_by_values(node: fx.Node, target: torch._ops.OpOverload) -> bool:
-    """Whether the shape of what it gives depends on values: the list has the shapes of the picture it was made with."""
+    """Whether the shape of what it gives depends on values: the list has the shapes of the example it was made with."""
     if torch.Tag.dynamic_output_shape not in target.tags:
         return False
     if target is not torch.ops.aten.index.Tensor:

@@ -35,10 +35,10 @@ class OpacusGradients:
             nn.GroupNorm: grad_sample.compute_group_norm_grad_sample,
         }
 
-    def __call__(self, module: nn.Module, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def __call__(self, module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """As `FrozenGradient.mapped`: name of a parameter -> gradients [b, ...]; losses [b]."""
-        trace = Trace(module, len(labels), self._steps)
-        losses, found = trace.run(images, labels), dict[str, Tensor]()
+        trace = Trace(module, len(targets), self._steps)
+        losses, found = trace.run(inputs, targets), dict[str, Tensor]()
         with torch.no_grad():
             for layer_name, seen in zip(self._steps.names, trace.seen, strict=True):
                 own = self._formulas[type(seen.layer)](seen.layer, [seen.inputs], seen.gradient)

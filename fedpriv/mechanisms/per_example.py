@@ -5,14 +5,14 @@ Book-keeping (Bu, Wang, Zha and Karypis, "Differentially private optimization on
 product of its input and its output's gradient, so norms and the weighted sum follow from those two:
 - Linear: the norm is a product of two norms (Goodfellow 2015), the sum is the matrix product of a plain step.
 - Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large relative
-  to the picture, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
+  to the example, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
 - GroupNorm: two sums over positions.
 It is used for models that are proved to treat a batch's examples one by one (`fedpriv.mechanisms.rowwise`). Any other
 model's gradient of one example is frozen as a list of torch's operations (`fedpriv.mechanisms.frozen_gradient`), which
 `torch.func.vmap` computes for several examples, or, where it cannot, one after the other. Models for which neither can
 be done are refused.
 
-Shapes: b examples, d parameters, p positions of a picture, i (times the kernel) and o input and output channels.
+Shapes: b examples, d parameters, p positions of an example, i (times the kernel) and o input and output channels.
 
 **How much one example moves the sum, rounding included.** Theta may be adversarial: it can make terms cancel that are
 far larger than their sum, so no error may be assumed relative to a norm. Let S(D) be the exact sum over D of
@@ -40,9 +40,9 @@ how much more for a larger data set. A float32 product forms c_k itself, so TF32
 
 x and g of an example must not depend on the rest of the batch: libraries choose a different kernel for a different
 number of rows, theta can amplify the difference, and then one example redirects the gradients of all others. So every
-computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, padded with blank pictures of
-weight 0. `_settle` takes the largest block, up to the given one, in which equal pictures get equal bits in every row; a
-block of one row always qualifies. Assumed: a row's bits then depend on nothing but its own picture.
+computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, padded with blank examples of
+weight 0. `_settle` takes the largest block, up to the given one, in which equal examples get equal bits in every row; a
+block of one row always qualifies. Assumed: a row's bits then depend on nothing but its own example.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PerExampleGradients:
 
     mode: ``bookkeeping``, ``vmap``, ``singly``, or None: the first of these that the model admits; or ``opacus``
     (`fedpriv.mechanisms.opacus_gradients`), for models that admit book-keeping. That it gives the
-    model's own gradients is looked at on random pictures (never on the client's) at random parameters; that no example
+    model's own gradients is looked at on random examples (never on the client's) at random parameters; that no example
     moves the sum by more than the bound is proved, and rests on no look. physical: number of
     examples computed at a time, None: ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, from the
     expected batch size; never from the batch drawn.
@@ -115,163 +115,163 @@ class PerExampleGradients:
             self._settled = True
 
     def clipped_sum(
-        self, images: Tensor, labels: Tensor, bound: float, chosen: str = "given", unit: Tensor | None = None
+        self, inputs: Tensor, targets: Tensor, bound: float, chosen: str = "given", unit: Tensor | None = None
     ) -> ClippedSum:
-        """The clipped sum for pictures [b, c, h, w] and labels [b]; an empty batch gives zeros. unit: `sum_of_units`.
+        """The clipped sum for examples [b, c, h, w] and targets [b]; an empty batch gives zeros. unit: `sum_of_units`.
 
         chosen="median": the bound is the median of this batch's own norms (and ``bound`` for an empty batch), which
         has no useful sensitivity: for the published method only.
         """
-        if not len(labels):
-            return ClippedSum(self._zeros(labels.device), torch.zeros(0, dtype=torch.float64), 0.0)
-        self.settle(images.shape[1:], labels.device)
+        if not len(targets):
+            return ClippedSum(self._zeros(targets.device), torch.zeros(0, dtype=torch.float64), 0.0)
+        self.settle(inputs.shape[1:], targets.device)
         if unit is not None:
             assert self.mode != "bookkeeping", "a person's rows need gradients that are formed"
-            return sum_of_units(self._gradients, images, labels, bound, unit, self._size, self.physical or 1)
+            return sum_of_units(self._gradients, inputs, targets, bound, unit, self._size, self.physical or 1)
         if chosen == "median":
-            bound = self._median_norm(images, labels)
-        total, norms, loss = self._zeros(labels.device), [], 0.0
+            bound = self._median_norm(inputs, targets)
+        total, norms, loss = self._zeros(targets.device), [], 0.0
         size = self.physical or 1
-        for start in range(0, len(labels), size):
-            some, of = images[start : start + size], labels[start : start + size]
+        for start in range(0, len(targets), size):
+            some, of = inputs[start : start + size], targets[start : start + size]
             part_norms, part_loss = self._add(filled(some, size), filled(of, size), len(of), bound, total)
             norms.append(part_norms)
             loss += part_loss
-        return ClippedSum(total, torch.cat(norms).cpu(), loss / len(labels))
+        return ClippedSum(total, torch.cat(norms).cpu(), loss / len(targets))
 
     def _zeros(self, device: torch.device) -> Tensor:
         return torch.zeros(self._size, dtype=torch.float64, device=device)
 
-    def block_norms(self, images: Tensor, labels: Tensor) -> tuple[list[str], Tensor, Tensor]:
+    def block_norms(self, inputs: Tensor, targets: Tensor) -> tuple[list[str], Tensor, Tensor]:
         """Names of the model's blocks (its named children with parameters), norms of each example's gradient within
         each of them (float64 [b, blocks]), and losses [b].
         """
-        self.settle(images.shape[1:], labels.device)
+        self.settle(inputs.shape[1:], targets.device)
         names = list(dict.fromkeys(name.partition(".")[0] for name, _ in self.module.named_parameters()))
         norms, losses = [], []
-        for some, of in zip(images.split(self.physical or 1), labels.split(self.physical or 1), strict=True):
+        for some, of in zip(inputs.split(self.physical or 1), targets.split(self.physical or 1), strict=True):
             squares, loss = self._squares_by_name(some, of)
             blocks = [sum(value for name, value in squares if name.partition(".")[0] == block) for block in names]
             norms.append(torch.sqrt(torch.stack(blocks, 1)))  # type: ignore[arg-type]
             losses.append(loss)
         return names, torch.cat(norms), torch.cat(losses)
 
-    def _squares_by_name(self, images: Tensor, labels: Tensor) -> tuple[list[tuple[str, Tensor]], Tensor]:
+    def _squares_by_name(self, inputs: Tensor, targets: Tensor) -> tuple[list[tuple[str, Tensor]], Tensor]:
         """(a layer's or a parameter's name, squared norms [b]) one by one; losses [b]."""
         if self.mode != "bookkeeping":
-            gradients, losses = self._gradients(images, labels)
+            gradients, losses = self._gradients(inputs, targets)
             return [(name, squared_lengths(gradient)) for name, gradient in gradients.items()], losses
         trace = Trace(self.module, self.physical or 1, self._steps, self.task)
-        losses = trace.run(images, labels)
+        losses = trace.run(inputs, targets)
         names = trace.steps.names
         return [(name, KINDS[type(seen.layer)][0](seen)) for name, seen in zip(names, trace.seen, strict=True)], losses
 
-    def _median_norm(self, images: Tensor, labels: Tensor) -> float:
-        norms = self.clipped_sum(images, labels, 1.0).norms
+    def _median_norm(self, inputs: Tensor, targets: Tensor) -> float:
+        norms = self.clipped_sum(inputs, targets, 1.0).norms
         return max(float(norms.nan_to_num(0.0, 0.0).median()), 1e-6)
 
-    def _add(self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:
+    def _add(self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:
         """Adds the clipped gradients of the first ``real`` examples to ``total``; their (norms, sum of losses)."""
         way = self._add_by_bookkeeping if self.mode == "bookkeeping" else self._add_formed
-        return way(images, labels, real, bound, total)
+        return way(inputs, targets, real, bound, total)
 
     # --- choice of method ---------------------------------------------------------------------------------------
 
     def _settle(self, shape: Sequence[int], device: torch.device) -> None:
-        """Chooses the mode and the physical batch once, from public facts and random pictures."""
+        """Chooses the mode and the physical batch once, from public facts and random examples."""
         random = torch.Generator().manual_seed(0)
-        images = torch.randn(3, *shape, generator=random).to(device)
-        labels = self.task.blank(3).to(device)
+        inputs = torch.randn(3, *shape, generator=random).to(device)
+        targets = self.task.blank(3).to(device)
         if self.mode == "opacus":
-            return self._settle_opacus(images, labels)
+            return self._settle_opacus(inputs, targets)
         if self.mode in (None, "bookkeeping"):
             try:
-                return self._settle_bookkeeping(images, labels)
+                return self._settle_bookkeeping(inputs, targets)
             except (NotRowwise, _Differs):
                 if self.mode is not None:
                     raise
         try:
-            self._settle_frozen(images, labels)
+            self._settle_frozen(inputs, targets)
         except (Unfit, _Differs) as reason:
-            words = f"one picture's gradient cannot be told from another's for certain: {reason}"
-            allowed = "a model that keeps nothing between pictures and takes no step by values read in Python"
+            words = f"one example's gradient cannot be told from another's for certain: {reason}"
+            allowed = "a model that keeps nothing between examples and takes no step by values read in Python"
             raise OptionError("model", type(self.module).__name__, f"{words}; allowed: {allowed}") from None
 
-    def _settle_bookkeeping(self, images: Tensor, labels: Tensor) -> None:
+    def _settle_bookkeeping(self, inputs: Tensor, targets: Tensor) -> None:
         """Raises `NotRowwise`, or `_Differs` where the steps are not the model's."""
         steps, before = Rowwise(self.module), self.physical
-        trace = Trace(self.module, len(labels), steps, self.task)
-        trace.run(images, labels)
+        trace = Trace(self.module, len(targets), steps, self.task)
+        trace.run(inputs, targets)
         trace.squared_norms()
         given, self._steps, self.mode = self.mode, steps, "bookkeeping"
-        self._choose_block(images, labels, trace.numbers() // len(labels))
+        self._choose_block(inputs, targets, trace.numbers() // len(targets))
         if given is None:
             try:
-                self._compare_block(images, labels, self.physical or 1)
+                self._compare_block(inputs, targets, self.physical or 1)
             except _Differs:
                 self.mode, self.physical = given, before
                 raise
 
-    def _compare_block(self, images: Tensor, labels: Tensor, size: int) -> None:
+    def _compare_block(self, inputs: Tensor, targets: Tensor, size: int) -> None:
         """With a block's own number of rows, on which a model's numbers may depend. Raises `_Differs`."""
-        rows = torch.arange(size, device=labels.device) % len(labels)
+        rows = torch.arange(size, device=targets.device) % len(targets)
         with self._elsewhere():
             trace = Trace(self.module, size, self._steps, self.task)
-            trace.run(images[rows], labels[rows])
-            norms, total = torch.sqrt(trace.squared_norms()), self._zeros(labels.device)
+            trace.run(inputs[rows], targets[rows])
+            norms, total = torch.sqrt(trace.squared_norms()), self._zeros(targets.device)
             trace.add_weighted_sum(torch.ones_like(norms), total)
-            _compare(norms, total, self._single_gradients(images[:size], labels[:size]))
+            _compare(norms, total, self._single_gradients(inputs[:size], targets[:size]))
 
-    def _settle_opacus(self, images: Tensor, labels: Tensor) -> None:
+    def _settle_opacus(self, inputs: Tensor, targets: Tensor) -> None:
         """Raises `OptionError` for a model of which independence is not proved."""
         from fedpriv.mechanisms.opacus_gradients import OpacusGradients
 
         try:
             self._many = OpacusGradients(self.module)
-            self._compare_formed(images, labels)
-            self._choose_block(images, labels, self._size)
+            self._compare_formed(inputs, targets)
+            self._choose_block(inputs, targets, self._size)
         except (NotRowwise, _Differs) as reason:
             words = f"Opacus' formulas need layers that keep a batch's examples apart for certain: {reason}"
             raise OptionError("local.clipping", "opacus", f"{words}; allowed: fedpriv") from None
 
-    def _settle_frozen(self, images: Tensor, labels: Tensor) -> None:
+    def _settle_frozen(self, inputs: Tensor, targets: Tensor) -> None:
         """Raises `Unfit`, or `_Differs` where the model gives other gradients than it gave when it was frozen."""
-        frozen = FrozenGradient.of(self.module, images[0], labels[0], self.task)
+        frozen = FrozenGradient.of(self.module, inputs[0], targets[0], self.task)
         self._many, alone = frozen.singly(), self.mode == "singly" or frozen.alone
         try:
-            self._compare_formed(images, labels, frozen.random)
-        except RuntimeError as error:  # an operation that fails on another picture
-            raise Unfit(f"its steps fail on another picture ({type(error).__name__})") from None
+            self._compare_formed(inputs, targets, frozen.random)
+        except RuntimeError as error:  # an operation that fails on another example
+            raise Unfit(f"its steps fail on another example ({type(error).__name__})") from None
         if not alone:
             singly, self._many = self._many, frozen.mapped()
             try:
-                self._compare_formed(images, labels, frozen.random)
+                self._compare_formed(inputs, targets, frozen.random)
             except Exception:  # an operation that vmap does not know
                 self._many, alone = singly, True
         self.mode = "singly" if alone else "vmap"
         if alone:
             self.physical = 1
         else:
-            self._choose_block(images, labels, self._size)
+            self._choose_block(inputs, targets, self._size)
 
-    def _compare_formed(self, images: Tensor, labels: Tensor, random: bool = False) -> None:
+    def _compare_formed(self, inputs: Tensor, targets: Tensor, random: bool = False) -> None:
         """Raises `_Differs`; where random numbers are drawn, there is nothing to compare with."""
         with self._elsewhere():
-            rows = [part.flatten(1) for part in self._gradients(images, labels)[0].values()]
+            rows = [part.flatten(1) for part in self._gradients(inputs, targets)[0].values()]
             found = torch.cat(rows, 1).double()
             if not random:
-                _compare(found.norm(dim=1), found.sum(0), self._single_gradients(images, labels))
+                _compare(found.norm(dim=1), found.sum(0), self._single_gradients(inputs, targets))
 
-    def _choose_block(self, images: Tensor, labels: Tensor, numbers: int) -> None:
+    def _choose_block(self, inputs: Tensor, targets: Tensor, numbers: int) -> None:
         """numbers: held for one example."""
         size = self.physical or max(1, min(self.block, PHYSICAL_NUMBERS // max(1, 3 * numbers)))
-        while size > 1 and not self._rows_are_alike(images, labels, size):
+        while size > 1 and not self._rows_are_alike(inputs, targets, size):
             size //= 2
         self.physical = size
 
-    def _rows_are_alike(self, images: Tensor, labels: Tensor, size: int) -> bool:
-        """Whether a block of ``size`` equal pictures gets equal inputs and gradients in every row, to the last bit."""
-        for image, label in zip(images, labels, strict=True):
+    def _rows_are_alike(self, inputs: Tensor, targets: Tensor, size: int) -> bool:
+        """Whether a block of ``size`` equal examples gets equal inputs and gradients in every row, to the last bit."""
+        for image, label in zip(inputs, targets, strict=True):
             block = image.expand(size, *image.shape).contiguous(), label.expand(size, *label.shape).contiguous()
             if self.mode != "bookkeeping":
                 found = list(self._gradients(*block)[0].values())
@@ -301,10 +301,10 @@ class PerExampleGradients:
             for parameter, value in zip(self._parameters, before, strict=True):
                 parameter.data.copy_(value)
 
-    def _single_gradients(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _single_gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The model's own gradients [b, d] of single examples; zeros of what is not trained."""
         found = []
-        for image, label in zip(images, labels, strict=True):
+        for image, label in zip(inputs, targets, strict=True):
             loss = self.task.mean_loss(self.module(image.clone().unsqueeze(0)), label.unsqueeze(0))
             trained = [parameter for parameter in self._parameters if parameter.requires_grad]
             own = dict(zip(map(id, trained), torch.autograd.grad(loss, trained, allow_unused=True), strict=True))
@@ -315,10 +315,10 @@ class PerExampleGradients:
     # --- book-keeping ------------------------------------------------------------------------------------
 
     def _add_by_bookkeeping(
-        self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor
+        self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor
     ) -> tuple[Tensor, float]:
         trace = Trace(self.module, self.physical or 1, self._steps, self.task)
-        losses = trace.run(images, labels)
+        losses = trace.run(inputs, targets)
         norms = torch.sqrt(trace.squared_norms())
         broken = ~torch.isfinite(norms)
         if broken.any():
@@ -329,17 +329,17 @@ class PerExampleGradients:
 
     # --- gradients that are formed -----------------------------------------------------------------------
 
-    def _gradients(self, images: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Parameter -> gradients of the examples [b, ...], in the model's order; losses [b]."""
         assert self._many is not None, "`settle` came first"
-        gradients, losses = self._many(self.module, images, labels)
-        zeros = {n: p.new_zeros(len(images), *p.shape) for n, p in self.module.named_parameters() if n not in gradients}
+        gradients, losses = self._many(self.module, inputs, targets)
+        zeros = {n: p.new_zeros(len(inputs), *p.shape) for n, p in self.module.named_parameters() if n not in gradients}
         return {name: (gradients | zeros)[name] for name, _ in self.module.named_parameters()}, losses
 
     def _add_formed(
-        self, images: Tensor, labels: Tensor, real: int, bound: float, total: Tensor
+        self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor
     ) -> tuple[Tensor, float]:
-        gradients, losses = self._gradients(images, labels)
+        gradients, losses = self._gradients(inputs, targets)
         norms = torch.sqrt(sum(squared_lengths(gradient) for gradient in gradients.values()))  # type: ignore[arg-type]
         broken, factors, start = ~torch.isfinite(norms), _of_real(clip_factors(norms, bound), real), 0
         if broken.any():

@@ -1,16 +1,16 @@
 """A model as a list of steps that treat every row of a batch by itself, or the reason why it is not one.
 
 Book-keeping takes an example's gradient from a pass over a whole batch. That is its gradient only if the examples do
-not meet, whatever the parameters and the pictures are. A look at some pictures cannot show it: a guard by the batch's
-largest activation or a layer of zeros hides the meeting until a server or a picture reveals it. So it is proved.
+not meet, whatever the parameters and the examples are. A look at some examples cannot show it: a guard by the batch's
+largest activation or a layer of zeros hides the meeting until a server or an example reveals it. So it is proved.
 
 **Proof.** The user's code runs once, before any data are seen, on a stand-in without numbers (`torch.fx`), and gives a
 graph. What is computed ever after is that graph, step by step, by `Rowwise.run`, and none of the user's code: state,
 counters, closures, hooks and clocks have no further say. A layer's settings are copied with it, and its parameters are
 of torch's own class: torch would call the code of another one. Call a value *public* where it is no tensor: it was
 fixed with the graph or follows from shapes, and shapes follow from the one shape [b, ...] that all batches have. Call a
-tensor *rowwise* if its first dimension is b and its row k is a function of row k of the pictures, the same function for
-all k. The pictures are rowwise. Every step below maps rowwise tensors and public values to a rowwise tensor:
+tensor *rowwise* if its first dimension is b and its row k is a function of row k of the examples, the same function for
+all k. The examples are rowwise. Every step below maps rowwise tensors and public values to a rowwise tensor:
 
 - elementwise functions of one tensor, or of several of one rank: broadcasting aligns first dimension with first
   dimension, and each is b. (Of unequal ranks it would align rows with something else: refused.)
@@ -22,7 +22,7 @@ all k. The pictures are rowwise. Every step below maps rowwise tensors and publi
   place; cat along another; indexing that takes all of it, with numbers and slices only.
 
 A step that is not on the list is refused, as is a tensor from elsewhere (a parameter used on its own, a buffer, a
-table, something drawn). By induction logits are rowwise, so the loss of example k is a function of picture k, and the
+table, something drawn). By induction logits are rowwise, so the loss of example k is a function of example k, and the
 gradient of the sum of all losses with respect to row k of a layer's output is that of loss k alone. If besides every
 parameter belongs to one layer, which is called once, the layer's input and that gradient at row k give all of example
 k's gradient with respect to it (`fedpriv.mechanisms.per_example`). A tied weight has a second use, which this would
@@ -183,7 +183,7 @@ class Rowwise:
         self.layers = [self._modules[name] for name in self.names]
         called = [self._modules[node.target] for node in self._nodes if node.op == "call_module"]
         if sum(node.op == "placeholder" for node in self._nodes) != 1:
-            raise NotRowwise("it takes more than pictures")
+            raise NotRowwise("it takes more than examples")
         if sorted(map(id, filter(lambda layer: type(layer) in WITH_PARAMETERS, called))) != sorted(
             map(id, self.layers)
         ):
@@ -195,15 +195,15 @@ class Rowwise:
             if node.op in ("call_function", "call_method") and not known:
                 raise NotRowwise(f"{getattr(node.target, '__name__', node.target)} is not known to keep to its rows")
 
-    def run(self, images: Tensor, note: Callable[[nn.Module, Tensor, Tensor], None]) -> Tensor:
-        """Logits of pictures [b, ...]; ``note`` is told each layer with parameters, its input and its output.
+    def run(self, inputs: Tensor, note: Callable[[nn.Module, Tensor, Tensor], None]) -> Tensor:
+        """Logits of examples [b, ...]; ``note`` is told each layer with parameters, its input and its output.
 
-        Raises `NotRowwise`, which depends on the pictures' shape alone.
+        Raises `NotRowwise`, which depends on the examples' shape alone.
         """
-        rows, values = len(images), dict[fx.Node, Any]()
+        rows, values = len(inputs), dict[fx.Node, Any]()
         for node in self._nodes:
             if node.op == "placeholder":
-                values[node] = images
+                values[node] = inputs
                 continue
             args = fx.map_arg(node.args, values.__getitem__)
             if node.op == "output":
@@ -230,7 +230,7 @@ class Rowwise:
             raise NotRowwise(f"{kind.__name__} has an input of {inputs.ndim} dimensions")
         outputs = kind.forward(layer, inputs)  # not the object's own `forward`, nor its hooks
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != (rows,):
-            raise NotRowwise(f"{kind.__name__} gives something else than a row for each picture")
+            raise NotRowwise(f"{kind.__name__} gives something else than a row for each example")
         if kind in WITH_PARAMETERS:
             note(layer, inputs, outputs)
         return outputs
@@ -255,7 +255,7 @@ def _step(target: Any, rows: int, args: tuple[Any, ...], options: dict[str, Any]
         raise NotRowwise(f"{name}, as it is used, is not known to keep to its rows")
     found = target(*args, **options) if call is None else call()
     if not isinstance(found, Tensor) or found.shape[:1] != (rows,):
-        raise NotRowwise(f"{name} gives something else than a row for each picture")
+        raise NotRowwise(f"{name} gives something else than a row for each example")
     return found
 
 

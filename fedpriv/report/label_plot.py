@@ -23,7 +23,7 @@ def label_counts(data: FederatedData) -> np.ndarray:
     only, where each client draws its own.
     """
     most = MAX_ROWS if isinstance(data.partition, ResampledPartition) else data.num_clients
-    labels, num_classes = data.dataset.train.labels, len(data.dataset.classes)
+    labels, num_classes = data.dataset.train.targets, len(data.dataset.classes)
     return np.stack(
         [
             np.bincount(labels[data.train_indices(client)], minlength=num_classes)

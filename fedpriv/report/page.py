@@ -46,7 +46,7 @@ from fedpriv.report.words import (
     worth,
 )
 
-#: Pictures of the sections on learning, and on spending and noise.
+#: Examples of the sections on learning, and on spending and noise.
 LEARNING = ("accuracy.png", "clients.png", "loss.png")
 SPENDING = ("epsilon.png", "noise.png", "clipping.png", "significance.png")
 AUDIT = Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")

@@ -38,7 +38,7 @@ class AnnouncedNoise(FederatedStrategy):
 
 
 class DecayingNoiseServer(AnnouncedNoise):
-    """After each round the server holds the loss v(theta) on public pictures against the last one.
+    """After each round the server holds the loss v(theta) on public examples against the last one.
 
     decay: rho; threshold: mu; floor: smallest sigma_t / sigma_0 that the clients accept, None: as far as it goes.
     """

@@ -1,4 +1,4 @@
-"""The server half that distils the ensemble of the clients' models into the global one on public pictures."""
+"""The server half that distils the ensemble of the clients' models into the global one on public examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpriv.server.strategy import FederatedStrategy
 class DistillingServer(FederatedStrategy):
     """Ens = theta + mean of the releases that arrived; theta <- distil(teacher Ens, student theta).
 
-    distillation_epochs: over the auxiliary pictures; 0: theta <- Ens. distillation_loss: kl | mse; temperature of the
+    distillation_epochs: over the auxiliary examples; 0: theta <- Ens. distillation_loss: kl | mse; temperature of the
     softened logits.
     """
 

@@ -101,7 +101,7 @@ class Hooks:
 
     on_disturbance: before the replies of a round are used that cannot be repeated bit for bit. on_asking: with the
     clients of an exchange before they are asked. on_progress: with every message that arrives. admits: whether
-    `privacy.max_epsilon` allows a release of the server's own. public_loss: of theta on public pictures that are not
+    `privacy.max_epsilon` allows a release of the server's own. public_loss: of theta on public examples that are not
     reported on. distil: None where nothing is distilled.
     """
 

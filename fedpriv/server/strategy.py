@@ -73,7 +73,7 @@ class FederatedStrategy(Strategy):
 
     @final
     def let_go(self) -> None:
-        """After the last round. What it reports to and asks leads back to it: while both hold each other, pictures and
+        """After the last round. What it reports to and asks leads back to it: while both hold each other, examples and
         all clients' memories stay until a collector comes, which counts objects, not gigabytes, and a study has many
         runs.
         """

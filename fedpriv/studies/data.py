@@ -53,10 +53,10 @@ def held_out(where: Sequence[str], dataset: str, pictures: int, seed: int, folde
     if f"dataset={dataset}" in where and _divides(file, known, pictures):
         return file, classes
     found = load_dataset(compose(where).dataset, 0)
-    size = len(found.train.labels)
+    size = len(found.train.targets)
     if pictures >= size:
         raise OptionError("pictures kept for tuning", pictures, f"{dataset} has {size} training pictures")
-    train, held = divide_by_class(np.asarray(found.train.labels), pictures / size, seed)
+    train, held = divide_by_class(np.asarray(found.train.targets), pictures / size, seed)
     folder.mkdir(parents=True, exist_ok=True)
     write_split(file, Split(np.sort(train), np.sort(held)))
     return file, len(found.classes)
@@ -83,6 +83,6 @@ def tested_elsewhere(where: Sequence[str], split: Path) -> Path:
     from fedpriv.data.load import load_dataset
 
     found = load_dataset(compose(where).dataset, 0)
-    first, own = len(found.train.labels), len(found.test.labels)
+    first, own = len(found.train.targets), len(found.test.targets)
     write_split(file, Split(train, np.arange(first, first + own)))
     return file

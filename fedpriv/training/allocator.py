@@ -1,7 +1,7 @@
 """Keeps freed memory for the next batch instead of returning it to the operating system.
 
 glibc maps every block above a threshold and unmaps it when it is freed; training frees and allocates the same
-megabytes with every batch, and the system zeroes each page every time. For the small CNN on 28x28 pictures that is
+megabytes with every batch, and the system zeroes each page every time. For the small CNN on 28x28 examples that is
 close to half of a training step.
 """
 

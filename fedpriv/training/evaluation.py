@@ -11,7 +11,7 @@ import torch
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
-from fedpriv.training.sequential import FlatModel, inputs
+from fedpriv.training.sequential import FlatModel, inputs_of
 from fedpriv.training.task_metrics import metrics
 
 
@@ -68,16 +68,16 @@ class Score:
 
 
 class Evaluator:
-    """Evaluates global parameters on the reported test pictures, or on the public auxiliary ones; the pictures are
+    """Evaluates global parameters on the reported test examples, or on the public auxiliary ones; the examples are
     normalised once.
     """
 
     def __init__(self, worker: Loaded, auxiliary: bool = False) -> None:
         self.worker = worker
         data = worker.data
-        pictures, rows = data.dataset.test, np.sort(data.auxiliary if auxiliary else data.test)
-        self.images = inputs(data.dataset, pictures, rows)
-        self.labels = torch.from_numpy(np.asarray(pictures.labels[rows]))
+        examples, rows = data.dataset.test, np.sort(data.auxiliary if auxiliary else data.test)
+        self.inputs = inputs_of(data.dataset, examples, rows)
+        self.targets = torch.from_numpy(np.asarray(examples.targets[rows]))
 
     def __call__(self, theta: FloatVector) -> Score:
         model = self.worker.model
@@ -85,8 +85,8 @@ class Evaluator:
         model.module.eval()
         found, total_loss, batch = [], 0.0, self.worker.config.evaluate.batch_size
         with torch.inference_mode():
-            for images, labels in zip(self.images.split(batch), self.labels.split(batch), strict=True):
-                found.append(model(images.to(model.theta.device)).cpu())
-                total_loss += float(model.task.total_loss(found[-1], labels))
-        score = metrics(model.task, torch.cat(found), self.labels, total_loss / len(self.labels))
+            for inputs, targets in zip(self.inputs.split(batch), self.targets.split(batch), strict=True):
+                found.append(model(inputs.to(model.theta.device)).cpu())
+                total_loss += float(model.task.total_loss(found[-1], targets))
+        score = metrics(model.task, torch.cat(found), self.targets, total_loss / len(self.targets))
         return Score(score, model.task.leading, model.task.more_is_better)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 
-Shape = tuple[int, ...]  # channels, height, width of a picture; of a table's row: its inputs
+Shape = tuple[int, ...]  # channels, height, width of an example; of a table's row: its inputs
 NOTHING = slice(0, 0)
 
 

@@ -1,12 +1,12 @@
 """Full-batch training of softmax regression, in the smaller of two forms.
 
-One step on all n pictures z_i with labels y_i adds (lr/n) sum_i (e(y_i) - softmax(W z_i)) z_i' to the weights W [C, d].
+One step on all n inputs z_i with targets y_i adds (lr/n) sum_i (e(y_i) - softmax(W z_i)) z_i' to the weights W [C, d].
 So the update stays A'Z with Z [n, d] and coefficients A [n, C], and with the kernel K = ZZ' [n, n] each step is
 
     A <- A + (lr/n) (onehot(y) - softmax(Z W' + K A)).
 
-That costs n^2 C in place of n d C: where a client has fewer pictures than features it is cheaper, and the update is the
-same. With more pictures the steps are taken in the weights.
+That costs n^2 C in place of n d C: where a client has fewer examples than features it is cheaper, and the update is the
+same. With more examples the steps are taken in the weights.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fedpriv.training.sequential import LocalData, LocalResult, SequentialTraine
 from fedpriv.training.stacked_gradients import Chain
 
 
-def softmax_update(weights: Tensor, inputs: Tensor, labels: Tensor, lr: float, steps: int) -> tuple[Tensor, float]:
-    """(update [C, d], mean of the steps' losses) of full-batch gradient descent on inputs [n, d], labels int64 [n]."""
+def softmax_update(weights: Tensor, inputs: Tensor, targets: Tensor, lr: float, steps: int) -> tuple[Tensor, float]:
+    """(update [C, d], mean of the steps' losses) of full-batch gradient descent on inputs [n, d], targets int64 [n]."""
     examples, dims = inputs.shape
-    wanted = functional.one_hot(labels, len(weights)).to(inputs.dtype)
+    wanted = functional.one_hot(targets, len(weights)).to(inputs.dtype)
     start = inputs @ weights.T
     dual = examples <= dims
     kernel = inputs @ inputs.T if dual else inputs
@@ -34,7 +34,7 @@ def softmax_update(weights: Tensor, inputs: Tensor, labels: Tensor, lr: float, s
     loss = 0.0
     for _ in range(steps):
         log_shares = torch.log_softmax(start + kernel @ (coefficients if dual else moved), dim=1)
-        loss += float(functional.nll_loss(log_shares, labels))
+        loss += float(functional.nll_loss(log_shares, targets))
         change = (lr / examples) * (wanted - log_shares.exp())
         if dual:
             coefficients += change
@@ -44,7 +44,7 @@ def softmax_update(weights: Tensor, inputs: Tensor, labels: Tensor, lr: float, s
 
 
 class FullBatchTrainer(SequentialTrainer):
-    """Trains as ``inner`` does; softmax regression without bias whose batches hold all pictures, as above."""
+    """Trains as ``inner`` does; softmax regression without bias whose batches hold all examples, as above."""
 
     def __init__(self, inner: SequentialTrainer) -> None:
         super().__init__(inner.model, inner.config, inner.precision)
@@ -64,9 +64,9 @@ class FullBatchTrainer(SequentialTrainer):
         if not self._takes_whole(data) or proximal_mu or drift is not None:
             return self.inner.train(theta, data, rng, proximal_mu, drift)
         config, device = self.config, self.model.theta.device
-        inputs, labels = data.images.to(device).flatten(1), data.labels.to(device)
+        inputs, targets = data.inputs.to(device).flatten(1), data.targets.to(device)
         weights = theta.to(device).view(-1, inputs.shape[1])
-        update, loss = softmax_update(weights, inputs, labels, config.lr, config.steps or config.epochs)
+        update, loss = softmax_update(weights, inputs, targets, config.lr, config.steps or config.epochs)
         return LocalResult(update.flatten().cpu(), loss)
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
@@ -79,7 +79,7 @@ class FullBatchTrainer(SequentialTrainer):
         ]
 
     def _takes_whole(self, data: LocalData) -> bool:
-        """Whether each step is one on all pictures, of a model that this file knows."""
+        """Whether each step is one on all examples, of a model that this file knows."""
         config = self.config
         plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
         if not plain or not 0 < len(data) <= config.batch_size:

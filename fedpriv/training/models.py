@@ -18,7 +18,7 @@ from fedpriv.common.places import load_module
 from fedpriv.config.schema import ModelConfig
 from fedpriv.training.flat_model import Shape
 
-#: Pictures with a side below this get the linear model under `model=auto`: two 5x5 convolutions do not fit.
+#: Examples with a side below this get the linear model under `model=auto`: two 5x5 convolutions do not fit.
 SMALLEST_CNN_SIDE = 16
 
 

@@ -1,4 +1,4 @@
-"""Pictures kept in an accelerator's memory: a client's are selected and normalised there, without transfers."""
+"""Examples kept in an accelerator's memory: a client's are selected and normalised there, without transfers."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedpriv.data import Pictures
+from fedpriv.data import Examples
 from fedpriv.training.sequential import LocalData, scale_and_shift
 
 #: Share of the memory free at loading: with four workers on one GPU, a third of it is left for training.
 SHARE = 0.25
 
 
-def fits(part: Pictures, device: torch.device) -> bool:
-    """Whether the device has its own memory and room for all pictures."""
+def fits(part: Examples, device: torch.device) -> bool:
+    """Whether the device has its own memory and room for all examples."""
     if device.type != "cuda":
         return False
     free, _ = torch.cuda.mem_get_info(device)
-    return int(part.images.nbytes if part.features is None else part.features.nbytes) <= SHARE * free
+    return int(part.inputs.nbytes if part.features is None else part.features.nbytes) <= SHARE * free
 
 
 class Resident:
-    """All pictures of a split as uint8 [n, channels, height, width] on a device, or their public features as float32
-    [n, d, 1, 1], with their labels.
+    """All examples of a split as uint8 [n, channels, height, width] on a device, or their public features as float32
+    [n, d, 1, 1], with their targets.
     """
 
-    def __init__(self, part: Pictures, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
-        found = part.images if part.features is None else part.features[np.arange(len(part))][:, :, None, None]
-        self.images = torch.from_numpy(np.array(found)).to(device)
-        self.labels = torch.from_numpy(np.array(part.labels, dtype=np.int64)).to(device)
+    def __init__(self, part: Examples, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
+        found = part.inputs if part.features is None else part.features[np.arange(len(part))][:, :, None, None]
+        self.inputs = torch.from_numpy(np.array(found)).to(device)
+        self.targets = torch.from_numpy(np.array(part.targets)).to(device)
         self._scale, self._shift = (torch.from_numpy(values).to(device) for values in scale_and_shift(mean, std))
 
     def chosen(self, rows: np.ndarray) -> LocalData:
         """What a model reads of these rows (int64 [b]), as `fedpriv.data.load.inputs` gives it."""
-        index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.images.device)
-        if self.images.dtype == torch.float32:  # features are used as they are
-            return LocalData(self.images[index], self.labels[index])
-        return LocalData(self.images[index].float().mul_(self._scale).sub_(self._shift), self.labels[index])
+        index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.inputs.device)
+        if self.inputs.dtype == torch.float32:  # features are used as they are
+            return LocalData(self.inputs[index], self.targets[index])
+        return LocalData(self.inputs[index].float().mul_(self._scale).sub_(self._shift), self.targets[index])

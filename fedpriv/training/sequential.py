@@ -1,4 +1,4 @@
-"""A client's local training: its pictures as a model reads them, a model as one flat vector, batches, and SGD."""
+"""A client's local training: its examples as a model reads them, a model as one flat vector, batches, and SGD."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.config.schema import LocalConfig
-from fedpriv.data.types import Dataset, Pictures
+from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.per_example import PerExampleGradients, block_for
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
@@ -28,41 +28,41 @@ class LocalData:
     are to be clipped together.
     """
 
-    images: Tensor
-    labels: Tensor  # on the pictures' device: usually the CPU, or the model's device
+    inputs: Tensor
+    targets: Tensor  # on the examples' device: usually the CPU, or the model's device
     unit: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
 
-def inputs(dataset: Dataset, pictures: Pictures, rows: np.ndarray) -> Tensor:
-    """What a model reads of these rows (int64 [b]): normalised pictures float32 [b, c, h, w], or their public features
+def inputs_of(dataset: Dataset, examples: Examples, rows: np.ndarray) -> Tensor:
+    """What a model reads of these rows (int64 [b]): normalised examples float32 [b, c, h, w], or their public features
     [b, d, 1, 1], or a table's rows [b, d]. Features are used as they are: a mean or deviation of them over a data set
     would be a release.
     """
-    if pictures.images.dtype != np.uint8:
-        return torch.from_numpy(np.ascontiguousarray(pictures.images[rows]))
-    if pictures.features is None:
-        return normalise(pictures.images[rows], dataset.mean, dataset.std)
-    return torch.from_numpy(pictures.features[rows])[:, :, None, None]
+    if examples.inputs.dtype != np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(examples.inputs[rows]))
+    if examples.features is None:
+        return normalise(examples.inputs[rows], dataset.mean, dataset.std)
+    return torch.from_numpy(examples.features[rows])[:, :, None, None]
 
 
-def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(images / 255 - mean) / std, channel by channel: uint8 [n, c, h, w] -> float32 [n, c, h, w].
+def normalise(inputs: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(inputs / 255 - mean) / std, channel by channel: uint8 [n, c, h, w] -> float32 [n, c, h, w].
 
     In numpy, because one conversion and two in-place passes take half the time of torch on one thread, and the result
     does not depend on the number of threads.
     """
     scale, shift = scale_and_shift(mean, std)
-    pixels = images.astype(np.float32)
+    pixels = inputs.astype(np.float32)
     pixels *= scale
     pixels -= shift
     return torch.from_numpy(pixels)
 
 
 def scale_and_shift(mean: Sequence[float], std: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """(a, b), float32 [c, 1, 1]: a normalised picture is a * pixel - b."""
+    """(a, b), float32 [c, 1, 1]: a normalised example is a * pixel - b."""
     scale = 1 / (255 * np.asarray(std, dtype=np.float64))
     shift = np.asarray(mean, dtype=np.float64) / np.asarray(std, dtype=np.float64)
     return tuple(values.astype(np.float32).reshape(-1, 1, 1) for values in (scale, shift))  # type: ignore[return-value]
@@ -126,7 +126,7 @@ class FlatModel:
 
     Loading global parameters, an SGD step and computing an update are then single vector operations.
 
-    channels_last: pass pictures with the channels innermost in memory, for models whose layers are known to support
+    channels_last: pass examples with the channels innermost in memory, for models whose layers are known to support
     it (`prefers_channels_last`).
     """
 
@@ -151,9 +151,9 @@ class FlatModel:
                 parameter.grad = self.grad[start:stop].view(parameter.shape)
                 start = stop
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Logits [n, classes] of normalised pictures [n, channels, height, width]."""
-        logits: Tensor = self.module(channels_innermost(images) if self.channels_last else images)
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Logits [n, classes] of normalised examples [n, channels, height, width]."""
+        logits: Tensor = self.module(channels_innermost(inputs) if self.channels_last else inputs)
         return logits
 
     def load(self, theta: Tensor) -> None:
@@ -164,27 +164,27 @@ class FlatModel:
 
 
 def prefers_channels_last(name: str, device: torch.device) -> bool:
-    """Whether a built-in model computes faster on pictures with the channels innermost: on a CPU, pooling and ReLU are
+    """Whether a built-in model computes faster on examples with the channels innermost: on a CPU, pooling and ReLU are
     then vectorised, which saves the small networks a quarter of a training step (ResNets pool once and save nothing).
     A user's model may need the usual order, e.g. for a `view`.
     """
     return device.type == "cpu" and name in ("cnn", "cnn_agn")
 
 
-def channels_innermost(images: Tensor) -> Tensor:
-    """The same pictures [n, c, h, w] with the channels innermost in memory."""
-    n, c, h, w = images.shape
+def channels_innermost(inputs: Tensor) -> Tensor:
+    """The same examples [n, c, h, w] with the channels innermost in memory."""
+    n, c, h, w = inputs.shape
     if c > 1:
-        return images.contiguous(memory_format=torch.channels_last)
+        return inputs.contiguous(memory_format=torch.channels_last)
     # With one channel both layouts are the same in memory: the strides alone tell the first layer which one is meant.
-    return images.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
+    return inputs.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
 
 
 _MEAN, _IGNORED = 1, -100  # of nll_loss, as `functional.cross_entropy` has them
 
 
 class LinearGradient:
-    """Loss and gradient of a `FlatModel` that flattens pictures and has one Linear layer, without a graph: the products
+    """Loss and gradient of a `FlatModel` that flattens examples and has one Linear layer, without a graph: the products
     that autograd makes, in its order, so the bits are the same. Small clients' steps take a third of their time.
 
     With logits L = XW' + b [n, C] of inputs X [n, d] and G = dloss/dL [n, C]: dloss/dW = G'X, dloss/db = sum_i G_i.
@@ -214,17 +214,17 @@ class LinearGradient:
         return not (any(hooks) or any(of_parameters) or mixed or "forward" in vars(layer))
 
     @torch.no_grad()
-    def add(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss [] of pictures [n, c, h, w] with labels int64 [n], n > 0; adds its gradient to the model's."""
+    def add(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss [] of examples [n, c, h, w] with labels int64 [n], n > 0; adds its gradient to the model's."""
         layer, aten = self._layer, torch.ops.aten
-        inputs = images.flatten(1)
-        shares = torch.log_softmax(functional.linear(inputs, layer.weight, layer.bias), 1)
+        layer_inputs = inputs.flatten(1)
+        shares = torch.log_softmax(functional.linear(layer_inputs, layer.weight, layer.bias), 1)
         loss: Tensor
         loss, weight = aten.nll_loss_forward(shares, labels, None, _MEAN, _IGNORED)
         outputs = aten.nll_loss_backward(self._one, shares, labels, None, _MEAN, _IGNORED, weight)
         outputs = aten._log_softmax_backward_data(outputs, shares, 1, shares.dtype)
         assert layer.weight.grad is not None, "a FlatModel's gradients are there"
-        layer.weight.grad.add_(outputs.t().mm(inputs))
+        layer.weight.grad.add_(outputs.t().mm(layer_inputs))
         if layer.bias is not None and layer.bias.grad is not None:
             layer.bias.grad.add_(outputs.sum(0))
         return loss
@@ -245,11 +245,11 @@ class SequentialTrainer:
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
         device, unit = self.model.theta.device, data.unit
-        per_example = self.per_example(data.images.shape[1:], units=unit is not None)
+        per_example = self.per_example(data.inputs.shape[1:], units=unit is not None)
         self.model.load(theta.to(device))
         self.model.module.train()
         unit = None if unit is None else unit.to(device)
-        found = per_example.clipped_sum(data.images.to(device), data.labels.to(device), bound, chosen, unit)
+        found = per_example.clipped_sum(data.inputs.to(device), data.targets.to(device), bound, chosen, unit)
         return replace(found, total=found.total.cpu())
 
     def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
@@ -276,14 +276,14 @@ class SequentialTrainer:
         return self._per_example
 
     def accuracy(self, theta: Tensor, data: LocalData, batch_size: int) -> float:
-        """Share of the pictures (at least one) that the model ``theta`` [d] gets right."""
+        """Share of the examples (at least one) that the model ``theta`` [d] gets right."""
         model = self.model
         model.load(theta.to(model.theta.device))
         model.module.eval()
         with torch.inference_mode():
-            batches = zip(data.images.split(batch_size), data.labels.cpu().split(batch_size), strict=True)
+            batches = zip(data.inputs.split(batch_size), data.targets.cpu().split(batch_size), strict=True)
             right = [
-                (model(images.to(model.theta.device)).argmax(1).cpu() == labels).sum() for images, labels in batches
+                (model(inputs.to(model.theta.device)).argmax(1).cpu() == labels).sum() for inputs, labels in batches
             ]
         return int(sum(right)) / len(data)
 
@@ -326,17 +326,17 @@ class SequentialTrainer:
         velocity = torch.zeros_like(model.grad) if config.momentum else None
         total_loss, batches = torch.zeros((), device=device), 0
         linear = self._linear if self._linear is not None and self._linear.holds else None
-        images, labels = data.images.to(device), data.labels.to(device)
+        inputs, labels = data.inputs.to(device), data.targets.to(device)
         for rows in draw_batches(config, len(data), rng) if len(data) else ():
             if not rows.size:
                 continue
             index = torch.from_numpy(rows).to(device)
             model.grad.zero_()
             if linear is not None:
-                loss = linear.add(images[index], labels[index])
+                loss = linear.add(inputs[index], labels[index])
             else:
                 with self._mixed():
-                    loss = model.task.mean_loss(model(images[index]), labels[index])
+                    loss = model.task.mean_loss(model(inputs[index]), labels[index])
                 loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 if proximal_mu:

@@ -77,36 +77,36 @@ class Chain:
                 return None
         return cls(layers, task) if layers and not layers[-1][1] else None
 
-    def prepared(self, images: Tensor) -> Tensor:
-        """Pictures in the form that `gradients` takes."""
-        return images.flatten(1)
+    def prepared(self, inputs: Tensor) -> Tensor:
+        """Examples in the form that `gradients` takes."""
+        return inputs.flatten(1)
 
     def gradients(
-        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, weights: Tensor
+        self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, list[_Product | Whole]]:
-        """(weighted losses [c], each parameter's gradient) of pictures [c, b, i] with labels and weights [c, b]."""
-        inputs, logits = self._forward(thetas, images)
-        losses, slope = self.task.slope(logits, labels)
-        slopes = self._backward(thetas, inputs, slope.mul_(weights.unsqueeze(-1)))
+        """(weighted losses [c], each parameter's gradient) of examples [c, b, i] with targets and weights [c, b]."""
+        layer_inputs, logits = self._forward(thetas, inputs)
+        losses, slope = self.task.slope(logits, targets)
+        slopes = self._backward(thetas, layer_inputs, slope.mul_(weights.unsqueeze(-1)))
         found: list[_Product | Whole] = []
-        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+        for (bias, _), outputs, own in zip(self.layers, slopes, layer_inputs, strict=True):
             found.append(_Product(outputs, own))
             if bias:
                 found.append(Whole(outputs.sum(1)))
         return _weighted(losses, weights), found
 
     def clipped(
-        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, real: Tensor, bounds: Tensor
+        self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, real: Tensor, bounds: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(sums of clipped per-example gradients float64 [c, d], norms float64 [c, b], sums of losses [c]); ``real``
         [c, b] is False for padding, ``bounds`` float64 [c]. As `PerExampleGradients`: a broken example contributes
         nothing; norms and sums are float64, for the reasons given there (2).
         """
-        inputs, logits = self._forward(thetas, images)
-        losses, slope = self.task.slope(logits, labels)
-        slopes = self._backward(thetas, inputs, slope)
-        norms = torch.zeros(losses.shape, dtype=torch.float64, device=labels.device)
-        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+        layer_inputs, logits = self._forward(thetas, inputs)
+        losses, slope = self.task.slope(logits, targets)
+        slopes = self._backward(thetas, layer_inputs, slope)
+        norms = torch.zeros(losses.shape, dtype=torch.float64, device=targets.device)
+        for (bias, _), outputs, own in zip(self.layers, slopes, layer_inputs, strict=True):
             norms += _squares(outputs) * (_squares(own) + bias)
         norms.sqrt_()
         factors = clip_factors(norms, bounds.unsqueeze(1)).masked_fill_(~real, 0.0).unsqueeze(-1)
@@ -114,35 +114,35 @@ class Chain:
         if broken.any():
             losses = losses.masked_fill(broken, 0.0)
             slopes = [outputs.masked_fill(broken.unsqueeze(-1), 0.0) for outputs in slopes]
-            inputs = [own.masked_fill(broken.unsqueeze(-1), 0.0) for own in inputs]
+            layer_inputs = [own.masked_fill(broken.unsqueeze(-1), 0.0) for own in layer_inputs]
         parts = []
-        for (bias, _), outputs, own in zip(self.layers, slopes, inputs, strict=True):
+        for (bias, _), outputs, own in zip(self.layers, slopes, layer_inputs, strict=True):
             weighted = outputs.double() * factors
             parts.append(torch.bmm(weighted.mT, own.double()).flatten(1))
             if bias:
                 parts.append(weighted.sum(1))
         return torch.cat(parts, dim=1), norms, losses.masked_fill(~real, 0.0).sum(1)
 
-    def _forward(self, thetas: Sequence[Tensor], images: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _forward(self, thetas: Sequence[Tensor], inputs: Tensor) -> tuple[list[Tensor], Tensor]:
         """(every layer's inputs [c, b, i], logits [c, b, classes])."""
-        inputs, values, place = [], images, 0
+        layer_inputs, values, place = [], inputs, 0
         for bias, relu in self.layers:
-            inputs.append(values)
+            layer_inputs.append(values)
             weight = thetas[place].mT
             values = torch.baddbmm(thetas[place + 1].unsqueeze(1), values, weight) if bias else values @ weight
             place += 1 + bias
             if relu:
                 values = values.relu_()
-        return inputs, values
+        return layer_inputs, values
 
-    def _backward(self, thetas: Sequence[Tensor], inputs: Sequence[Tensor], slope: Tensor) -> list[Tensor]:
+    def _backward(self, thetas: Sequence[Tensor], layer_inputs: Sequence[Tensor], slope: Tensor) -> list[Tensor]:
         """Gradients of every layer's outputs [c, b, o] from the gradient of the logits."""
         found, place = [slope], len(thetas)
         for number in reversed(range(1, len(self.layers))):
             place -= 1 + self.layers[number][0]
             slope = torch.bmm(slope, thetas[place])
             if self.layers[number - 1][1]:
-                slope.mul_(inputs[number] > 0)
+                slope.mul_(layer_inputs[number] > 0)
             found.append(slope)
         return found[::-1]
 
@@ -153,21 +153,21 @@ class Mapped:
     def __init__(self, module: nn.Module, task: Task = CLASSES) -> None:
         names = [name for name, _ in module.named_parameters()]
 
-        def loss(thetas: list[Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-            logits = torch.func.functional_call(module, dict(zip(names, thetas, strict=True)), (images,))
-            losses = task.losses(logits, labels) * weights
+        def loss(thetas: list[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+            logits = torch.func.functional_call(module, dict(zip(names, thetas, strict=True)), (inputs,))
+            losses = task.losses(logits, targets) * weights
             return losses.sum(), losses.detach()
 
         self._gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
-    def prepared(self, images: Tensor) -> Tensor:
-        return images
+    def prepared(self, inputs: Tensor) -> Tensor:
+        return inputs
 
     def gradients(
-        self, thetas: Sequence[Tensor], images: Tensor, labels: Tensor, weights: Tensor
+        self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, list[Whole]]:
-        """As `Chain.gradients`, of pictures [c, b, channels, height, width]."""
-        found, losses = self._gradients(list(thetas), images, labels, weights)
+        """As `Chain.gradients`, of examples [c, b, channels, height, width]."""
+        found, losses = self._gradients(list(thetas), inputs, targets, weights)
         return losses.cumsum(1)[:, -1], [Whole(gradient) for gradient in found]
 
 

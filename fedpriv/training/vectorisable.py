@@ -45,20 +45,20 @@ def obstacle(model: FlatModel, shape: tuple[int, ...]) -> str | None:
 def _agrees(model: FlatModel, shape: tuple[int, ...]) -> bool:
     device, before = model.theta.device, model.theta.clone()
     random = torch.Generator().manual_seed(0)
-    images = torch.randn(2, 3, *shape, generator=random)
-    images[1, 2] = 0.0  # padding
-    labels, weights = model.task.blank(2, 3), torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0.0]])
+    inputs = torch.randn(2, 3, *shape, generator=random)
+    inputs[1, 2] = 0.0  # padding
+    targets, weights = model.task.blank(2, 3), torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0.0]])
     thetas = torch.stack([before.cpu(), before.cpu() * 1.1])
     trainer = VectorisedTrainer(model, LocalConfig(epochs=1, batch_size=3, lr=1.0, momentum=0.0, sampler="shuffle"))
     model.module.train()
     parts = trainer.split(thetas.to(device))
-    _, gradients = trainer.batched.gradients(parts, images.to(device), labels.to(device), weights.to(device))
+    _, gradients = trainer.batched.gradients(parts, inputs.to(device), targets.to(device), weights.to(device))
     found = torch.cat([gradient.value.flatten(1) for gradient in gradients if isinstance(gradient, Whole)], dim=1)
     try:
         for k, size in enumerate((3, 2)):
             model.load(thetas[k].to(device))
             model.grad.zero_()
-            model.task.mean_loss(model(images[k, :size].to(device)), labels[k, :size].to(device)).backward()  # type: ignore[no-untyped-call]
+            model.task.mean_loss(model(inputs[k, :size].to(device)), targets[k, :size].to(device)).backward()  # type: ignore[no-untyped-call]
             if not float((found[k] - model.grad).norm()) <= TOLERANCE * float(model.grad.norm() + 1e-6):
                 return False
     finally:

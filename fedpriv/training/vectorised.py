@@ -11,7 +11,7 @@ not depend on how many there are. The last is a property of the kernels, which t
 Flatten, Linear and ReLU are computed by hand (`Chain`): batched matrix products that add a step's gradient to the
 parameters without storing it. Every other model goes through `torch.func.vmap` (`Mapped`).
 
-Shapes: c clients, b examples of a batch (padded with blank pictures of weight 0), d parameters, i and o inputs and
+Shapes: c clients, b examples of a batch (padded with blank examples of weight 0), d parameters, i and o inputs and
 outputs of a layer.
 """
 
@@ -43,12 +43,12 @@ from fedpriv.training.stacked_gradients import Chain, Mapped
 
 T = TypeVar("T")
 
-#: Numbers (parameters and a batch's pictures) of the clients computed at a time: fits a processor's cache, or a share
+#: Numbers (parameters and a batch's examples) of the clients computed at a time: fits a processor's cache, or a share
 #: of a GPU's memory.
 NUMBERS = {"cpu": 2**20, "cuda": 2**28}
 
 
-#: Reads pictures by their places (int64 [b], each at least 0) in what a cohort holds together.
+#: Reads examples by their places (int64 [b], each at least 0) in what a cohort holds together.
 Read = Callable[[np.ndarray], LocalData]
 
 #: Fewer clients than this in one product would use another kernel.
@@ -78,7 +78,7 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Work:
-    """One client's part of a computation. offset: of its pictures among all of the computation."""
+    """One client's part of a computation. offset: of its examples among all of the computation."""
 
     place: int
     offset: int
@@ -95,7 +95,7 @@ def padded_width(widest: int, batch_size: int) -> int:
 
 
 def table_of(work: Sequence[Work]) -> tuple[np.ndarray, Tensor]:
-    """rows (int64 [steps, c, b]) of the pictures, -1 where padded; weights (float32, 1/size of the client's batch, 0
+    """rows (int64 [steps, c, b]) of the examples, -1 where padded; weights (float32, 1/size of the client's batch, 0
     where padded).
     """
     table = np.full((len(work[0].batches), len(work), work[0].width), -1, dtype=np.int64)
@@ -126,7 +126,7 @@ class VectorisedTrainer(SequentialTrainer):
             for place, one in enumerate(requests)
             if isinstance(self.batched, Chain) and one.chosen == "given" and len(one.data)
         ]
-        widest = max((requests[place].data.images.numel() for place in places), default=0)
+        widest = max((requests[place].data.inputs.numel() for place in places), default=0)
         for some in self._portions(places, widest):
             found |= zip(some, self._clip_chunk([requests[place] for place in some]), strict=True)
         for place, one in enumerate(requests):
@@ -144,7 +144,7 @@ class VectorisedTrainer(SequentialTrainer):
         proximal_mu: float = 0.0,
         drifts: Tensor | None = None,
     ) -> Rows:
-        """As `train` from ``theta`` ([d], or [clients, d]) for clients with so many ``examples``, whose pictures, of so
+        """As `train` from ``theta`` ([d], or [clients, d]) for clients with so many ``examples``, whose examples, of so
         many ``pixels``, lie one client after the other in what ``read`` reads; drifts: [clients, d].
         """
         found = Rows(torch.zeros(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
@@ -162,25 +162,25 @@ class VectorisedTrainer(SequentialTrainer):
         return found
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
-        """As `train_rows`, for clients that bring their own pictures. Raises ValueError for several forms."""
+        """As `train_rows`, for clients that bring their own examples. Raises ValueError for several forms."""
         if not requests:
             return []
         if len({(one.proximal_mu, one.drift is None) for one in requests}) > 1:
             raise ValueError("one batch has one mu, and all of its clients have a drift or none has")
         drifts = [one.drift for one in requests if one.drift is not None]
         counts = [len(one.data) for one in requests]
-        images = torch.cat([one.data.images for one in requests])
-        labels = torch.cat([one.data.labels for one in requests])
+        inputs = torch.cat([one.data.inputs for one in requests])
+        labels = torch.cat([one.data.targets for one in requests])
 
         def read(places: np.ndarray) -> LocalData:
-            index = torch.from_numpy(places).to(images.device)
-            return LocalData(images.index_select(0, index), labels.index_select(0, index))
+            index = torch.from_numpy(places).to(inputs.device)
+            return LocalData(inputs.index_select(0, index), labels.index_select(0, index))
 
         found = self.train_rows(
             torch.stack([one.theta for one in requests]),
             counts,
             read,
-            images.shape[1:].numel(),
+            inputs.shape[1:].numel(),
             [one.rng for one in requests],
             requests[0].proximal_mu,
             torch.stack(drifts) if drifts else None,
@@ -238,11 +238,11 @@ class VectorisedTrainer(SequentialTrainer):
         for step in range(len(rows)):
             active = sum(len(one.batches) > step for one in work)
             among = max(active, FEWEST)  # one more is computed, and left as it is, where a single one is still training
-            images, targets = self._batch(read, rows[step, :among])
+            inputs, targets = self._batch(read, rows[step, :among])
             with torch.no_grad():
                 with self._mixed():
                     step_losses, gradients = self.batched.gradients(
-                        [theta[:among] for theta in thetas], images, targets, weights[step, :among].to(device)
+                        [theta[:among] for theta in thetas], inputs, targets, weights[step, :among].to(device)
                     )
                 for number, gradient in enumerate(gradients):
                     own, theta, start = gradient.first(active), thetas[number][:active], begun[number][:active]
@@ -270,16 +270,16 @@ class VectorisedTrainer(SequentialTrainer):
         return updates, (losses[:many].cpu() / counts).double()
 
     def _batch(self, read: Read, places: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Pictures [c, b, ...] and labels [c, b] at these places (int64 [c, b], negative: blank)."""
+        """Examples [c, b, ...] and labels [c, b] at these places (int64 [c, b], negative: blank)."""
         device, blank = self.model.theta.device, places < 0
         found = read(np.where(blank, 0, places).reshape(-1) if blank.any() else places.reshape(-1))
-        images = self.batched.prepared(found.images).to(device)
-        images = images.view(*places.shape, *images.shape[1:])
-        labels = found.labels.to(device)
+        inputs = self.batched.prepared(found.inputs).to(device)
+        inputs = inputs.view(*places.shape, *inputs.shape[1:])
+        labels = found.targets.to(device)
         labels = labels.view(*places.shape, *labels.shape[1:])
         if blank.any():
-            images[torch.from_numpy(blank).to(device)] = 0.0
-        return images, labels
+            inputs[torch.from_numpy(blank).to(device)] = 0.0
+        return inputs, labels
 
     @one_thread()
     def _clip_chunk(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
@@ -292,9 +292,9 @@ class VectorisedTrainer(SequentialTrainer):
         """
         device, counts = self.model.theta.device, [len(request.data) for request in requests]
         thetas = self.split(torch.stack([request.theta for request in requests]).to(device))
-        pictures, labels = self._pooled([request.data for request in requests])
+        examples, labels = self._pooled([request.data for request in requests])
         size, offsets = block_for(self.config.batch_size), np.cumsum([0, *counts])
-        index = torch.full((len(counts), -(-max(counts) // size) * size), len(pictures) - 1)
+        index = torch.full((len(counts), -(-max(counts) // size) * size), len(examples) - 1)
         for client, count in enumerate(counts):
             index[client, :count] = torch.arange(count) + int(offsets[client])
         index = index.to(device)
@@ -302,9 +302,9 @@ class VectorisedTrainer(SequentialTrainer):
         parts = []
         with torch.no_grad():
             for block in index.split(size, dim=1):
-                images = pictures.index_select(0, block.reshape(-1)).view(*block.shape, *pictures.shape[1:])
-                real = block < len(pictures) - 1
-                parts.append(self.batched.clipped(thetas, images, labels[block], real, bounds))  # type: ignore[union-attr]
+                inputs = examples.index_select(0, block.reshape(-1)).view(*block.shape, *examples.shape[1:])
+                real = block < len(examples) - 1
+                parts.append(self.batched.clipped(thetas, inputs, labels[block], real, bounds))  # type: ignore[union-attr]
         totals = torch.stack([part[0] for part in parts]).sum(0).cpu()
         norms = torch.cat([part[1] for part in parts], dim=1).cpu()
         losses = torch.stack([part[2] for part in parts]).sum(0).cpu()
@@ -322,8 +322,8 @@ class VectorisedTrainer(SequentialTrainer):
         return found
 
     def _pooled(self, data: Sequence[LocalData]) -> tuple[Tensor, Tensor]:
-        """All clients' pictures one after the other, then a blank picture; their labels."""
+        """All clients' examples one after the other, then a blank example; their labels."""
         device = self.model.theta.device
-        images = torch.cat([*(own.images for own in data), torch.zeros_like(data[0].images[:1])])
-        labels = torch.cat([*(own.labels for own in data), torch.zeros_like(data[0].labels[:1])])
-        return self.batched.prepared(images).to(device), labels.to(device)
+        inputs = torch.cat([*(own.inputs for own in data), torch.zeros_like(data[0].inputs[:1])])
+        labels = torch.cat([*(own.targets for own in data), torch.zeros_like(data[0].targets[:1])])
+        return self.batched.prepared(inputs).to(device), labels.to(device)

@@ -133,7 +133,7 @@ def test_members_are_what_clients_train_on_and_non_members_are_not(finished: Pat
         assert np.isin(sides.members, trained).all() and not np.isin(sides.others, trained).any()
         assert sides.others.max() < 1437  # no test picture
     for row in targets.evaluated.members[:5]:  # a row means the same picture on both sides
-        assert (work.pool.train.images[row] == data.dataset.train.images[row]).all()
+        assert (work.pool.train.inputs[row] == data.dataset.train.inputs[row]).all()
     jobs = [*work.shadow_jobs("lira")[:4], work.negative_job()]
     assert len({job.config.seed for job in jobs} | {work.config.seed}) == len(jobs) + 1  # noise is never the run's own
     pairs = np.stack([targets.pairs.members, targets.pairs.others])

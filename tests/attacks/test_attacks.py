@@ -27,7 +27,7 @@ from fedpriv.attacks.subject import Scored, Subject, Trained
 from fedpriv.attacks.targets import OverlapError, Sides, Targets, TooFewExamples, choose, singles
 from fedpriv.attacks.view import View, logit_confidence, sorted_log_posteriors
 from fedpriv.config.schema import ModelConfig
-from fedpriv.data import Dataset, Pictures
+from fedpriv.data import Dataset, Examples
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import of_classes
 from fedpriv.training.models import build_model
@@ -247,7 +247,7 @@ def test_gradient_norms_of_blocks(name: str, mode: str | None) -> None:
 def view() -> View:
     """An untrained network on random pictures, which are their own pool."""
     images = RNG(0).integers(0, 255, (300, 1, 8, 8)).astype(np.uint8)
-    pictures = Pictures(images, RNG(1).integers(0, 3, 300))
+    pictures = Examples(images, RNG(1).integers(0, 3, 300))
     pool = Dataset("noise", pictures, pictures, of_classes(("a", "b", "c")), (0.5,), (0.5,))
     return View(FlatModel(build_model(ModelConfig(name="mlp", hidden=16), (1, 8, 8), 3, 0)), pool)
 

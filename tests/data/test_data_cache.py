@@ -49,12 +49,12 @@ def test_decoded_once_and_mapped_afterwards(root: Path, monkeypatch: pytest.Monk
     first = load_dataset(config(root), 0)
     monkeypatch.setattr(Image, "open", lambda path: pytest.fail("decoded a second time"))
     again = load_dataset(config(root), 0)
-    np.testing.assert_array_equal(again.train.images, first.train.images)
-    np.testing.assert_array_equal(again.test.labels, first.test.labels)
+    np.testing.assert_array_equal(again.train.inputs, first.train.inputs)
+    np.testing.assert_array_equal(again.test.targets, first.test.targets)
     assert again.classes == first.classes
-    assert isinstance(again.train.images, np.memmap)
+    assert isinstance(again.train.inputs, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
-        again.train.images[0] = 0
+        again.train.inputs[0] = 0
 
 
 def test_another_content_is_another_entry(root: Path):
@@ -69,7 +69,7 @@ def test_another_content_is_another_entry(root: Path):
     save(root / "a" / "0.png", 77)  # same name and size, changed later
     data = load_dataset(config(root), 0)
     assert len(entries(root)) == 6
-    assert 77 in np.concatenate([data.train.images, data.test.images])
+    assert 77 in np.concatenate([data.train.inputs, data.test.inputs])
 
 
 def test_a_folder_with_equal_names_sizes_and_times_is_another_content(root: Path):
@@ -82,7 +82,7 @@ def test_a_folder_with_equal_names_sizes_and_times_is_another_content(root: Path
         for path in (file, twin):
             os.utime(path, (0, 0))
     load_dataset(config(root), 0)
-    assert np.unique(load_dataset(config(other), 0).train.images).tolist() == [200]
+    assert np.unique(load_dataset(config(other), 0).train.inputs).tolist() == [200]
 
 
 def test_a_changed_decoder_does_not_meet_old_pictures(root: Path, monkeypatch: pytest.MonkeyPatch):
@@ -211,7 +211,7 @@ def rename_when_both_have_written(source, target):
 
 os.rename = rename_when_both_have_written
 data = load_dataset(DatasetConfig.model_validate_json(sys.argv[1]), 0)
-print(sorted(data.train.images[:, 0, 0, 0].tolist() + data.test.images[:, 0, 0, 0].tolist()))
+print(sorted(data.train.inputs[:, 0, 0, 0].tolist() + data.test.inputs[:, 0, 0, 0].tolist()))
 """
 
 

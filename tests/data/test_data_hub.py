@@ -47,42 +47,42 @@ def test_a_set_in_the_hubs_own_form(write: Write, tmp_path: Path, monkeypatch: p
     root, cache = write(train=30, test=12), tmp_path / "cache"
     data = load(root, cache=str(cache))
     assert (data.classes, data.shape, data.name) == (CLASSES, (3, 6, 5), "huggingface")
-    np.testing.assert_array_equal(data.train.images, pictures(30, 0))
-    np.testing.assert_array_equal(data.test.images, pictures(12, 1))
-    np.testing.assert_array_equal(data.train.labels, np.arange(30) % 3)
-    np.testing.assert_array_equal(data.test.labels, np.arange(12) % 3)
+    np.testing.assert_array_equal(data.train.inputs, pictures(30, 0))
+    np.testing.assert_array_equal(data.test.inputs, pictures(12, 1))
+    np.testing.assert_array_equal(data.train.targets, np.arange(30) % 3)
+    np.testing.assert_array_equal(data.test.targets, np.arange(12) % 3)
     assert (data.mean, data.std) == ((0.5,) * 3, (0.5,) * 3)  # public constants, nothing of the pictures
-    assert isinstance(data.train.images, np.memmap)
+    assert isinstance(data.train.inputs, np.memmap)
     assert not list((cache / "pictures").glob(".*"))  # no copy of the tables is left
 
     for slow in ("_look_up", "_read"):
         monkeypatch.setattr(hub, slow, None)
     again = load(root, cache=str(cache), seed=1)  # divided already: the seed changes nothing
-    np.testing.assert_array_equal(again.train.images, data.train.images)
+    np.testing.assert_array_equal(again.train.inputs, data.train.inputs)
 
 
 def test_without_a_test_split_it_is_divided_by_seed(write: Write):
     root = write(train=30)
     data, again, other = (load(root, test_fraction=0.3, seed=seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(np.bincount(data.train.labels), [7, 7, 7])
-    np.testing.assert_array_equal(np.bincount(data.test.labels), [3, 3, 3])
+    np.testing.assert_array_equal(np.bincount(data.train.targets), [7, 7, 7])
+    np.testing.assert_array_equal(np.bincount(data.test.targets), [3, 3, 3])
     whole = {image.tobytes(): row % 3 for row, image in enumerate(pictures(30))}
     read = {
         image.tobytes(): label
         for part in (data.train, data.test)
-        for image, label in zip(part.images, part.labels, strict=True)
+        for image, label in zip(part.inputs, part.targets, strict=True)
     }
     assert read == whole
-    np.testing.assert_array_equal(again.test.images, data.test.images)
-    assert (other.test.images != data.test.images).any()
+    np.testing.assert_array_equal(again.test.inputs, data.test.inputs)
+    assert (other.test.inputs != data.test.inputs).any()
 
 
 def test_splits_are_found_or_named(write: Write):
     root = write(train=30, validation=9, extra=6)
-    np.testing.assert_array_equal(load(root).test.images, pictures(9, 1))
+    np.testing.assert_array_equal(load(root).test.inputs, pictures(9, 1))
     named = load(root, train_split="validation", test_split="extra")
-    np.testing.assert_array_equal(named.train.images, pictures(9, 1))
-    np.testing.assert_array_equal(named.test.images, pictures(6, 2))
+    np.testing.assert_array_equal(named.train.inputs, pictures(9, 1))
+    np.testing.assert_array_equal(named.test.inputs, pictures(6, 2))
     divided = load(root, test_split="train")
     assert (len(divided.train), len(divided.test)) == (24, 6)
     with pytest.raises(OptionError, match=r"^dataset\.test_split=tset: .*train, validation, extra"):
@@ -122,7 +122,7 @@ def test_one_of_several_configurations(write: Write, tmp_path: Path):
         load(root, subset="large")
     data = load(root, subset="large", **columns)
     assert data.classes == ("0", "1", "2")
-    read = {image.tobytes() for part in (data.train, data.test) for image in part.images}
+    read = {image.tobytes() for part in (data.train, data.test) for image in part.inputs}
     assert read == {image.tobytes() for image in pictures(9, 1)}
 
 
@@ -139,7 +139,7 @@ def test_labels_without_names_are_their_values_in_order(tmp_path: Path, kind: st
         load(tmp_path)
     data = load(tmp_path, label_column="kind")
     assert data.classes == classes
-    assert [classes[label] for label in data.train.labels] == [str(values[row % 3]) for row in range(9)]
+    assert [classes[label] for label in data.train.targets] == [str(values[row % 3]) for row in range(9)]
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_fine_and_coarse_labels_need_a_choice(tmp_path: Path):
     with pytest.raises(OptionError, match=r"^dataset\.label_column=null: fine and coarse are labels: choose one"):
         load(tmp_path)
     chosen = load(tmp_path, label_column="coarse")
-    assert sorted([*chosen.train.labels, *chosen.test.labels]) == sorted(np.arange(9) % 2)
+    assert sorted([*chosen.train.targets, *chosen.test.targets]) == sorted(np.arange(9) % 2)
     with pytest.raises(OptionError, match=r"^dataset\.label_column=medium: .*img \(Image\), fine \(ClassLabel\)"):
         load(tmp_path, label_column="medium")
     with pytest.raises(OptionError, match=r"^dataset\.image_column=fine: is no column of pictures"):
@@ -262,7 +262,7 @@ def test_the_hub_is_asked_once_and_only_where_told(the_hub: list[Any], tmp_path:
     assert the_hub == []
     data = load(None, download=True, **place)
     assert data.name == "uoft-cs/cifar10"
-    np.testing.assert_array_equal(data.train.images, pictures(9))
+    np.testing.assert_array_equal(data.train.inputs, pictures(9))
     load(None, download=True, **place)
     load(None, **place)
     assert the_hub == [("uoft-cs/cifar10", None)]

@@ -21,7 +21,7 @@ from fedpriv.config.data_schema import (
     ShardsPartition,
 )
 from fedpriv.config.schema import Config
-from fedpriv.data import Dataset, FederatedData, Partition, Pictures
+from fedpriv.data import Dataset, Examples, FederatedData, Partition
 from fedpriv.data.load import load_federated
 from fedpriv.data.partition import partition_clients, split_test_set
 from fedpriv.mechanisms.tasks import of_classes
@@ -136,7 +136,7 @@ def test_an_iid_partition_of_a_folder_sorted_by_class_is_iid(tmp_path: Path):
     for seed in range(5):
         config = Config.model_construct(seed=seed, num_clients=num_clients, dataset=dataset, partition=iid())
         data = load_federated(config)
-        labels = data.dataset.train.labels
+        labels = data.dataset.train.targets
         assert (np.diff(labels) >= 0).all()  # sorted by class, as it should be for this test
         assert [data.num_examples(client) for client in range(num_clients)] == [40] * num_clients
         statistics.append(chi_square(table_of(data.partition, labels)))
@@ -293,7 +293,7 @@ def test_a_hundred_clients_with_six_hundred_pictures_of_real_mnist(pictures: Pat
     data = load_federated(config, auxiliary=1000)
     assert {data.num_examples(client) for client in range(100)} == {600}
     assert (len(data.auxiliary), len(data.test)) == (1000, 9000)
-    table = table_of(data.partition, data.dataset.train.labels)
+    table = table_of(data.partition, data.dataset.train.targets)
     assert chi_square(table) < stats.chi2.ppf(1 - 1e-6, df=99 * 9)
 
 
@@ -307,8 +307,8 @@ def made_up(num_clients: int, num_classes: int) -> FederatedData:
     images = np.zeros((len(labels), 1, 1, 1), dtype=np.uint8)
     dataset = Dataset(
         "made up",
-        Pictures(images, labels),
-        Pictures(images, labels),
+        Examples(images, labels),
+        Examples(images, labels),
         of_classes(tuple(map(str, range(num_classes)))),
         (0.5,),
         (1,),

@@ -42,11 +42,11 @@ def test_digits_are_the_same_public_split_for_every_seed():
     assert len(digits.test) == 360
     assert digits.shape == (1, 8, 8)
     assert (digits.mean, digits.std) == ((0.5,), (0.5,))
-    assert digits.train.images.dtype == np.uint8
-    assert digits.train.images.max() == 255  # 16 of 16
-    assert np.ptp(np.bincount(digits.test.labels)) <= 2  # stratified
+    assert digits.train.inputs.dtype == np.uint8
+    assert digits.train.inputs.max() == 255  # 16 of 16
+    assert np.ptp(np.bincount(digits.test.targets)) <= 2  # stratified
     other = load("digits", seed=5)
-    np.testing.assert_array_equal(other.train.images, digits.train.images)
+    np.testing.assert_array_equal(other.train.inputs, digits.train.inputs)
 
 
 def test_digits_keep_scikit_learns_pictures_and_labels_together():
@@ -60,7 +60,7 @@ def test_digits_keep_scikit_learns_pictures_and_labels_together():
     read = {
         (image.tobytes(), label)
         for part in (digits.train, digits.test)
-        for image, label in zip(part.images, part.labels, strict=True)
+        for image, label in zip(part.inputs, part.targets, strict=True)
     }
     assert read == original
 
@@ -78,8 +78,8 @@ def tiny_mnist(tmp_path: Path) -> Path:
 def test_mnist_is_read_from_its_files(tiny_mnist: Path):
     mnist = load("mnist", tiny_mnist)
     assert (len(mnist.train), len(mnist.test), mnist.shape) == (30, 20, (1, 6, 5))
-    np.testing.assert_array_equal(mnist.train.images[:, 0, 5, 4], np.arange(30))
-    np.testing.assert_array_equal(mnist.test.labels, np.arange(20) % 10)
+    np.testing.assert_array_equal(mnist.train.inputs[:, 0, 5, 4], np.arange(30))
+    np.testing.assert_array_equal(mnist.test.targets, np.arange(20) % 10)
     assert (mnist.mean, mnist.std) == ((0.1307,), (0.3081,))
 
 
@@ -89,7 +89,7 @@ def test_mnist_is_read_gzipped_as_it_is_distributed(tiny_mnist: Path):
         file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
     zipped = load("mnist", tiny_mnist)
-    np.testing.assert_array_equal(zipped.train.images, plain.train.images)
+    np.testing.assert_array_equal(zipped.train.inputs, plain.train.inputs)
 
 
 @pytest.mark.parametrize("file", ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
@@ -165,8 +165,8 @@ def test_cifar_is_read_from_its_files(tiny_cifar: Path):
     assert (len(cifar.train), len(cifar.test), cifar.shape) == (20, 4, (3, 32, 32))
     assert cifar.classes[7] == "class 7"
     first = pickle.loads((tiny_cifar / "cifar-10-batches-py" / "data_batch_1").read_bytes())
-    np.testing.assert_array_equal(cifar.train.images[:4], first["data"].reshape(4, 3, 32, 32))
-    np.testing.assert_array_equal(cifar.train.labels[:5], [1, 1, 2, 3, 2])
+    np.testing.assert_array_equal(cifar.train.inputs[:4], first["data"].reshape(4, 3, 32, 32))
+    np.testing.assert_array_equal(cifar.train.targets[:5], [1, 1, 2, 3, 2])
 
 
 def test_a_truncated_cifar_file_is_named(tiny_cifar: Path):
@@ -226,15 +226,15 @@ def test_a_folder_is_divided_by_class_and_seed(folder: Path):
     assert data.classes == ("ape", "bee", "cow")
     assert data.shape == (3, 6, 5)
     assert (data.mean, data.std) == ((0.5,) * 3, (0.5,) * 3)
-    np.testing.assert_array_equal(np.bincount(data.train.labels), [7, 7, 7])
-    np.testing.assert_array_equal(np.bincount(data.test.labels), [3, 3, 3])
-    values = np.concatenate([data.train.images, data.test.images])[:, 0, 0, 0]
-    labels = np.concatenate([data.train.labels, data.test.labels])
+    np.testing.assert_array_equal(np.bincount(data.train.targets), [7, 7, 7])
+    np.testing.assert_array_equal(np.bincount(data.test.targets), [3, 3, 3])
+    values = np.concatenate([data.train.inputs, data.test.inputs])[:, 0, 0, 0]
+    labels = np.concatenate([data.train.targets, data.test.targets])
     np.testing.assert_array_equal(values // 80, labels)
     assert sorted(values) == sorted(80 * label + number for label in range(3) for number in range(10))
     again, other = (load("image_folder", folder, test_fraction=0.3, seed=seed) for seed in (0, 1))
-    np.testing.assert_array_equal(again.test.images, data.test.images)
-    assert (other.test.images != data.test.images).any()
+    np.testing.assert_array_equal(again.test.inputs, data.test.inputs)
+    assert (other.test.inputs != data.test.inputs).any()
 
 
 def test_a_folder_that_is_divided_already_stays_so(tmp_path: Path):
@@ -246,8 +246,8 @@ def test_a_folder_that_is_divided_already_stays_so(tmp_path: Path):
     data = load("image_folder", tmp_path, channels=1)
     assert data.classes == ("ape", "bee")
     assert data.shape == (1, 6, 5)
-    np.testing.assert_array_equal(data.train.images[:, 0, 0, 0], [0, 1, 2, 3, 100, 101, 102, 103])
-    np.testing.assert_array_equal(data.test.images[:, 0, 0, 0], [50, 150])
+    np.testing.assert_array_equal(data.train.inputs[:, 0, 0, 0], [0, 1, 2, 3, 100, 101, 102, 103])
+    np.testing.assert_array_equal(data.test.inputs[:, 0, 0, 0], [50, 150])
 
 
 def test_many_pictures_keep_their_order_across_threads_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -257,8 +257,8 @@ def test_many_pictures_keep_their_order_across_threads_and_blocks(tmp_path: Path
             for number in range(120):
                 save(tmp_path / split / f"{label}" / f"{number:03}.png", 125 * label + number)
     data = load("image_folder", tmp_path, channels=1)
-    np.testing.assert_array_equal(data.train.images[:, 0, 0, 0], [125 * k + n for k in range(2) for n in range(120)])
-    np.testing.assert_array_equal(data.train.images, data.test.images)
+    np.testing.assert_array_equal(data.train.inputs[:, 0, 0, 0], [125 * k + n for k in range(2) for n in range(120)])
+    np.testing.assert_array_equal(data.train.inputs, data.test.inputs)
 
 
 def test_different_sizes_need_an_option(folder: Path):
@@ -267,7 +267,7 @@ def test_different_sizes_need_an_option(folder: Path):
         load("image_folder", folder)
     data = load("image_folder", folder, size=4)
     assert data.shape == (3, 4, 4)
-    assert set(np.unique(data.train.images)) <= {*range(10), *range(80, 90), *range(160, 170), 200}
+    assert set(np.unique(data.train.inputs)) <= {*range(10), *range(80, 90), *range(160, 170), 200}
 
 
 def test_broken_pictures_are_all_reported_by_name(folder: Path):
@@ -373,7 +373,7 @@ def test_sixteen_bit_pictures_are_scaled_and_photos_turned_upright(tmp_path: Pat
             (tmp_path / name).mkdir(exist_ok=True)
             Image.fromarray(grey).save(tmp_path / name / f"{number}.png")
     data = load("image_folder", tmp_path, channels=1)
-    np.testing.assert_array_equal(data.train.images[0, 0], [[0, 1, 128, 255]])
+    np.testing.assert_array_equal(data.train.inputs[0, 0], [[0, 1, 128, 255]])
 
     for file in tmp_path.glob("*/*.png"):
         save(file, 9, size=(2, 7), exif=exif)
@@ -402,7 +402,7 @@ def test_a_function_of_the_user(own_module):
     own_module(own)
     data = load("custom", path="own_pictures.load")
     assert (data.shape, len(data.train), len(data.test), data.classes) == ((2, 4, 5), 6, 3, ("0", "1", "2"))
-    assert data.train.images[0, 0, 0, 0] == 6
+    assert data.train.inputs[0, 0, 0, 0] == 6
     assert data.mean == (0.5, 0.5)
     own_module(lambda split: own(split, count=9))  # never from the cache
     assert len(load("custom", path="own_pictures.load").train) == 9
@@ -471,7 +471,7 @@ def test_real_mnist(pictures: Path):
     mnist = load("mnist", pictures)
     assert (len(mnist.train), len(mnist.classes)) == KNOWN_SETS["mnist"]
     assert len(mnist.test) == 10_000
-    pixels = mnist.train.images / 255
+    pixels = mnist.train.inputs / 255
     assert mnist.mean[0] == pytest.approx(pixels.mean(), abs=5e-5)  # the published constants are this set's own
     assert mnist.std[0] == pytest.approx(pixels.std(), abs=5e-5)
 
@@ -481,10 +481,10 @@ def test_real_cifar_as_folders(pictures: Path):
     cifar = load("image_folder", pictures / "cifar10")
     assert (len(cifar.train), len(cifar.test), cifar.shape) == (20_000, 4_000, (3, 32, 32))
     assert cifar.classes[:2] == ("airplane", "automobile")
-    np.testing.assert_array_equal(np.bincount(cifar.train.labels), [2000] * 10)
+    np.testing.assert_array_equal(np.bincount(cifar.train.targets), [2000] * 10)
     last = sorted((pictures / "cifar10" / "test" / "truck").iterdir())[-1]
     with Image.open(io.BytesIO(last.read_bytes())) as picture:
-        np.testing.assert_array_equal(cifar.test.images[-1], np.asarray(picture.convert("RGB")).transpose(2, 0, 1))
+        np.testing.assert_array_equal(cifar.test.inputs[-1], np.asarray(picture.convert("RGB")).transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("labels", [[0, 2], [1, 2], [0, 1, 10**12], [0, 3, 1]])

@@ -24,7 +24,7 @@ from fedpriv.deployment.gate import Node, model_size
 from fedpriv.engines.worker import Worker
 from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import inputs, normalise
+from fedpriv.training.sequential import inputs_of, normalise
 
 STROKES = ("features=gradients", "features.map=strokes", "features.dims=60", "model=softmax", "local.lr=5")
 RUN = (*STROKES, "num_clients=5", "clients_per_round=4")
@@ -42,9 +42,9 @@ def test_a_round_is_one_step_of_softmax_regression_on_the_features(features: tup
     found = load_file(run(*options, "num_clients=2", "clients_per_round=2") / "model.safetensors")
     config = compose([*SMALL, *options])
     train = load_dataset(config.dataset, 0).train  # pictures alone
-    images = np.asarray(train.images)
+    images = np.asarray(train.inputs)
     x = Features(config.features, images.shape[1:], tmp_path)(images).astype(np.float64)  # a stroke map of its own
-    expected = 5 * (np.eye(10)[np.asarray(train.labels)] - 0.1).T @ x / len(x)
+    expected = 5 * (np.eye(10)[np.asarray(train.targets)] - 0.1).T @ x / len(x)
     (weight,) = found.values()
     np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-4, atol=1e-6)
     assert np.abs(expected).max() > 0.01
@@ -74,13 +74,13 @@ def test_a_finished_model_reads_pictures(run: Run, tmp_path: Path, capsys: pytes
     whole = run(*RUN, "strategy=fedavg", "num_rounds=12")
     summary, model = json.loads((whole / "summary.json").read_text()), fedpriv.load(whole).model
     test = load_dataset(compose([]).dataset, 0).test
-    found = model.probabilities(np.asarray(test.images))
-    accuracy = float((found.argmax(1).numpy() == test.labels).mean())
+    found = model.probabilities(np.asarray(test.inputs))
+    accuracy = float((found.argmax(1).numpy() == test.targets).mean())
     assert accuracy == summary["accuracy"]["final"] > 0.6
-    alone = model.probabilities(np.asarray(test.images[4:5]))
+    alone = model.probabilities(np.asarray(test.inputs[4:5]))
     torch.testing.assert_close(alone[0], found[4])
     file = tmp_path / "digit.png"
-    Image.fromarray(test.images[4, 0]).save(file)
+    Image.fromarray(test.inputs[4, 0]).save(file)
     capsys.readouterr()
     assert main([f"run={whole}", str(file)]) == 0
     assert capsys.readouterr().out.split("\t")[1] == str(int(found[4].argmax()))
@@ -103,18 +103,18 @@ def test_test_pictures_and_clients_get_the_same_features():
     worker = Worker(compose([*SMALL, *RUN]))
     dataset = worker.data.dataset
     rows = worker.data.train_indices(2)
-    read = worker.local_data(2).images
+    read = worker.local_data(2).inputs
     assert read.shape == (len(rows), 60, 1, 1) and read.dtype == torch.float32
-    assert torch.equal(read, inputs(dataset, dataset.train, rows))
-    assert torch.equal(Evaluator(worker).images, inputs(dataset, dataset.test, np.sort(worker.data.test)))
+    assert torch.equal(read, inputs_of(dataset, dataset.train, rows))
+    assert torch.equal(Evaluator(worker).inputs, inputs_of(dataset, dataset.test, np.sort(worker.data.test)))
     resident = Resident(dataset.train, dataset.mean, dataset.std, torch.device("cpu"))
-    assert torch.equal(resident.chosen(rows).images, read) and not fits(dataset.train, torch.device("cpu"))
+    assert torch.equal(resident.chosen(rows).inputs, read) and not fits(dataset.train, torch.device("cpu"))
 
 
 def test_without_features_a_model_reads_what_it_read():
     dataset, rows = load_dataset(compose(["features=none"]).dataset, 0), np.array([3, 5])
-    read = inputs(dataset, dataset.train, rows)
-    assert torch.equal(read, normalise(dataset.train.images[rows], dataset.mean, dataset.std))
+    read = inputs_of(dataset, dataset.train, rows)
+    assert torch.equal(read, normalise(dataset.train.inputs[rows], dataset.mean, dataset.std))
 
 
 @pytest.mark.parametrize("channels", [1, 3])

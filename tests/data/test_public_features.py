@@ -405,7 +405,7 @@ def test_features_are_worth_more_than_pixels_on_real_digits(pictures: Path, tmp_
     """6,000 training pictures of MNIST, tested on 4,000 other training pictures, by least squares."""
     config = compose(["dataset=mnist", f"dataset.root={pictures}"])
     train = load_dataset(config.dataset, 0).train
-    images, labels = np.asarray(train.images[:10_000]), np.asarray(train.labels[:10_000])
+    images, labels = np.asarray(train.inputs[:10_000]), np.asarray(train.targets[:10_000])
     found = {"pixels": (images.reshape(len(images), -1) / 255).astype(np.float32)}
     for name, more in (("gradients", {}), ("dct", {}), ("map", {"map": "strokes", "dims": 150})):
         chosen = options("gradients" if name == "map" else name, **more)

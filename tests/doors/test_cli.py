@@ -201,7 +201,7 @@ def test_clients_stop_before_the_limit_and_the_run_says_so(cli: Cli, tmp_path: P
     from fedpriv.data.load import load_dataset
 
     test = load_dataset(compose([]).dataset, 0).test
-    right = (model.probabilities(test.images[:]).argmax(1).numpy() == test.labels).mean()
+    right = (model.probabilities(test.inputs[:]).argmax(1).numpy() == test.targets).mean()
     assert summary["accuracy"]["final"] == right  # of the model that is saved, not of an earlier round
 
 

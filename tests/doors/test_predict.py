@@ -34,17 +34,17 @@ def digit(tmp_path: Path) -> tuple[Path, int]:
     """A test picture in a file, four times its size and in colour, and its label."""
     test = load_dataset(compose([]).dataset, 0).test
     file = tmp_path / "digit.png"
-    Image.fromarray(test.images[0, 0]).resize((32, 32), Image.Resampling.NEAREST).convert("RGB").save(file)
-    return file, int(test.labels[0])
+    Image.fromarray(test.inputs[0, 0]).resize((32, 32), Image.Resampling.NEAREST).convert("RGB").save(file)
+    return file, int(test.targets[0])
 
 
 def test_a_loaded_model_scores_what_the_summary_says(finished: Path):
     import json
 
     model, test = fedpriv.load(finished).model, load_dataset(compose([]).dataset, 0).test
-    probabilities = model.probabilities(np.asarray(test.images))
+    probabilities = model.probabilities(np.asarray(test.inputs))
     assert probabilities.shape == (360, 10) and torch.allclose(probabilities.sum(1), torch.ones(360))
-    accuracy = float((probabilities.argmax(1).numpy() == test.labels).mean())
+    accuracy = float((probabilities.argmax(1).numpy() == test.targets).mean())
     assert accuracy == json.loads((finished / "summary.json").read_text())["accuracy"]["final"] > 0.8
 
 

@@ -241,7 +241,7 @@ def test_an_example_changes_nothing_of_the_others(mode: str) -> None:
                     pair = (some, LocalData(images[:2], labels[:2]))
                     totals.append(trainer.clipped_sums([Clipping(theta, data, 1.0) for data in pair])[0].total)
                 else:
-                    totals.append(way.clipped_sum(some.images, some.labels, 1.0).total)
+                    totals.append(way.clipped_sum(some.inputs, some.targets, 1.0).total)
             worst = max(worst, float((totals[1] - totals[0]).norm()))
     assert 0.99 < worst <= 1
 

@@ -23,7 +23,7 @@ LOCAL = LocalConfig(epochs=1, batch_size=BATCH, lr=0.1, momentum=0.0, sampler="p
 
 def some(rows: Any = None) -> LocalData:
     data = client_data(0, EXAMPLES)
-    return data if rows is None else LocalData(data.images[rows], data.labels[rows])
+    return data if rows is None else LocalData(data.inputs[rows], data.targets[rows])
 
 
 def at_work(kind: type[Any] = DPSGDClient, store: Any = None, max_epsilon: float | None = None, **options: Any):

@@ -47,7 +47,7 @@ def test_noisy_adam_steps_equal_a_plain_implementation(monkeypatch: pytest.Monke
         for rows in batches[-2:]:
             model.load(torch.from_numpy((theta() + moved).astype(np.float32)))
             data = some(rows)
-            total, _ = clipped_sum(model.module, data.images, data.labels, 0.5)
+            total, _ = clipped_sum(model.module, data.inputs, data.targets, 0.5)
             gradient = (np.asarray(total) + 0.5 * noise.normal(len(release), 1.0).numpy()) / BATCH
             moved += twin.step(gradient.tolist())
         assert release == pytest.approx(moved, rel=1e-3, abs=2e-4)
@@ -62,7 +62,7 @@ def test_without_noise_and_clipping_it_is_torchs_adam(monkeypatch: pytest.Monkey
     for rows in batches:
         data = some(rows)
         optimiser.zero_grad()
-        (torch.nn.functional.cross_entropy(module(data.images), data.labels, reduction="sum") / BATCH).backward()
+        (torch.nn.functional.cross_entropy(module(data.inputs), data.targets, reduction="sum") / BATCH).backward()
         optimiser.step()
     end = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
     assert release == pytest.approx(end - theta(), rel=1e-3, abs=1e-4)
@@ -73,7 +73,7 @@ def test_plain_sgd_divides_by_the_expected_batch_size(monkeypatch: pytest.Monkey
     batches = rows_drawn(monkeypatch, client)
     release = ask(client, 1)
     data = some(batches[0])
-    total, _ = clipped_sum(linear_model().module, data.images, data.labels, 0.3 * (1 - KEPT_BACK))
+    total, _ = clipped_sum(linear_model().module, data.inputs, data.targets, 0.3 * (1 - KEPT_BACK))
     assert len(batches[0]) != BATCH  # or dividing by the size drawn would be the same
     assert release == pytest.approx(-LOCAL.lr * np.asarray(total) / BATCH, abs=1e-6)
 
@@ -229,7 +229,7 @@ def test_theta_goes_to_the_quantile(monkeypatch: pytest.MonkeyPatch) -> None:
     client.site = replace(client.site, trainer=SequentialTrainer(linear_model(), LOCAL.model_copy(update={"lr": 1e-9})))
     ask(client, 1)
     model, data = linear_model(), some()
-    _, norms = clipped_sum(model.module, data.images, data.labels, 1.0)
+    _, norms = clipped_sum(model.module, data.inputs, data.targets, 1.0)
     found = read_memory(client.site.store).state["clip_norm"].item()  # type: ignore[index]
     assert np.quantile(norms, 0.3) < found < np.quantile(norms, 0.7)
 

@@ -308,10 +308,10 @@ def accuracy_by_hand(config: Config, worker: Worker, client: int, start: np.ndar
     torch.nn.utils.vector_to_parameters(local, module.parameters())
     dataset, rows = worker.data.dataset, worker.data.test_indices(client)
     assert rows.size > 10 and not set(rows) & set(worker.data.train_indices(client))
-    pictures = (torch.from_numpy(dataset.train.images[rows].astype(np.float32)) / 255 - dataset.mean[0]) / dataset.std[
+    pictures = (torch.from_numpy(dataset.train.inputs[rows].astype(np.float32)) / 255 - dataset.mean[0]) / dataset.std[
         0
     ]
-    right = module(pictures).argmax(1).numpy() == dataset.train.labels[rows]
+    right = module(pictures).argmax(1).numpy() == dataset.train.targets[rows]
     return float(right.mean())
 
 

@@ -49,8 +49,8 @@ def _one_thread() -> Iterator[None]:
 def unequal(client: int) -> LocalData:
     """Of two of the three classes, more or fewer pictures."""
     whole = client_data(client, 40 + 10 * client)
-    rows = whole.labels != client % 3
-    return LocalData(whole.images[rows], whole.labels[rows])
+    rows = whole.targets != client % 3
+    return LocalData(whole.inputs[rows], whole.targets[rows])
 
 
 class Federation:

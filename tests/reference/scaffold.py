@@ -16,7 +16,7 @@ def gradient_at(module: nn.Module, theta: Tensor, data: LocalData, rows: np.ndar
     """Of the mean loss over these rows (float32 [d])."""
     vector_to_parameters(theta.clone(), module.parameters())
     module.zero_grad()
-    nn.functional.cross_entropy(module(data.images[rows]), data.labels[rows]).backward()
+    nn.functional.cross_entropy(module(data.inputs[rows]), data.targets[rows]).backward()
     return parameters_to_vector([parameter.grad for parameter in module.parameters()])
 
 

@@ -110,7 +110,7 @@ def test_the_choice_sees_no_test_picture_and_is_the_best(carried_out: CarriedOut
     pictures = load_dataset(compose(["dataset=digits"]).dataset, 0)
     split = read_split(str(carried_out.out / f"tuning-digits-300-{SEED}.npz"))
     rows = np.concatenate([split.train, split.test])
-    assert sorted(rows) == list(range(len(pictures.train.labels))) and abs(len(split.test) - 300) <= 10
+    assert sorted(rows) == list(range(len(pictures.train.targets))) and abs(len(split.test) - 300) <= 10
     board, plan = carried_out.boards["tiny"], read_board(carried_out.folder / "boards" / "tiny.yaml")
     for entry in board.entries:
         runs = [carried_out.runs[name] for name in entry.runs]

@@ -335,7 +335,7 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
     dataset = worker_for(config).data.dataset
     for name in ("train", "test"):
         part = getattr(dataset, name)
-        inverted = replace(dataset, **{name: replace(part, images=255 - np.asarray(part.images))})
+        inverted = replace(dataset, **{name: replace(part, images=255 - np.asarray(part.inputs))})
         monkeypatch.setattr(
             agreement, "worker_for", lambda _, found=inverted: SimpleNamespace(data=SimpleNamespace(dataset=found))
         )

@@ -26,7 +26,7 @@ def by_autograd(weights: Tensor, found: LocalData, lr: float, steps: int) -> tup
     start, losses = weights.double(), []
     now = start.clone().requires_grad_()
     for _ in range(steps):
-        loss = nn.functional.cross_entropy(found.images.double().flatten(1) @ now.T, found.labels)
+        loss = nn.functional.cross_entropy(found.inputs.double().flatten(1) @ now.T, found.targets)
         (gradient,) = torch.autograd.grad(loss, now)
         now = (now - lr * gradient).detach().requires_grad_()
         losses.append(float(loss.detach()))
@@ -38,7 +38,7 @@ def by_autograd(weights: Tensor, found: LocalData, lr: float, steps: int) -> tup
 def test_both_forms_are_gradient_descent(examples: int, dims: int, classes: int) -> None:
     found = data(examples, dims, classes)
     weights = torch.randn(classes, dims, generator=torch.Generator().manual_seed(1))
-    update, loss = softmax_update(weights, found.images.flatten(1), found.labels, 3.0, 5)
+    update, loss = softmax_update(weights, found.inputs.flatten(1), found.targets, 3.0, 5)
     expected, expected_loss = by_autograd(weights, found, 3.0, 5)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     torch.testing.assert_close(update.double(), expected, rtol=1e-4, atol=1e-5)
@@ -48,7 +48,7 @@ def test_both_forms_are_gradient_descent(examples: int, dims: int, classes: int)
 def trained(
     trainer: type[SequentialTrainer], found: LocalData, local: LocalConfig, model: str = "softmax"
 ) -> LocalResult:
-    shape = (found.images.shape[1], 1, 1)
+    shape = (found.inputs.shape[1], 1, 1)
     flat = FlatModel(build_model(ModelConfig(name=model), shape, 4, seed=2))
     inner = SequentialTrainer(flat, local)
     start = torch.randn(flat.theta.numel(), generator=torch.Generator().manual_seed(3))

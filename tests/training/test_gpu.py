@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.data import Pictures
+from fedpriv.data import Examples
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.runs.preparation import resolve
@@ -103,12 +103,12 @@ def test_clipped_sums_agree_and_keep_the_bound(model: str) -> None:
 
 def test_resident_pictures_are_the_normalised_ones() -> None:
     rng = np.random.default_rng(0)
-    part = Pictures(rng.integers(0, 256, (50, 3, 8, 8), dtype=np.uint8), rng.integers(0, 10, 50))
+    part = Examples(rng.integers(0, 256, (50, 3, 8, 8), dtype=np.uint8), rng.integers(0, 10, 50))
     mean, std, rows = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), np.array([4, 49, 0, 4])
     found = Resident(part, mean, std, GPU).chosen(rows)
-    assert found.images.device.type == found.labels.device.type == "cuda"
-    torch.testing.assert_close(found.images.cpu(), normalise(part.images[rows], mean, std), rtol=1e-6, atol=1e-6)
-    assert found.labels.tolist() == part.labels[rows].tolist()
+    assert found.inputs.device.type == found.targets.device.type == "cuda"
+    torch.testing.assert_close(found.inputs.cpu(), normalise(part.inputs[rows], mean, std), rtol=1e-6, atol=1e-6)
+    assert found.targets.tolist() == part.targets[rows].tolist()
     assert fits(part, GPU)
 
 
@@ -170,7 +170,7 @@ def test_a_run_is_that_of_the_cpu_within_rounding(method: str, trainer: str, run
 def test_one_clipped_example_is_no_longer_than_its_bound(kind: type[SequentialTrainer]) -> None:
     flat = FlatModel(build_model(ModelConfig(name="mlp", hidden=32), SHAPE, 10, 0), GPU)
     trainer = kind(flat, LocalConfig(epochs=1, batch_size=1, lr=0.1, momentum=0.0, sampler="poisson"))
-    theta, one = flat.theta.cpu().clone(), LocalData(cohort()[0].images[:1], cohort()[0].labels[:1])
+    theta, one = flat.theta.cpu().clone(), LocalData(cohort()[0].inputs[:1], cohort()[0].targets[:1])
     (found,) = trainer.clipped_sums([Clipping(theta, one, 0.25)])
     assert float(found.norms[0]) > 0.25 >= float(found.total.norm()) > 0.2497
 

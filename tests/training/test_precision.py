@@ -10,7 +10,7 @@ import torch
 from conftest import Outcome, Run, ledger_of, result_of
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.data import Pictures
+from fedpriv.data import Examples
 from fedpriv.training.models import build_model
 from fedpriv.training.resident import Resident, fits
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training, normalise
@@ -91,18 +91,18 @@ def test_pictures_on_a_device_are_normalised_to_the_same_bits(
     shape: tuple[int, ...], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> None:
     rng = np.random.default_rng(0)
-    part = Pictures(rng.integers(0, 256, (30, *shape), dtype=np.uint8), rng.integers(0, 10, 30))
+    part = Examples(rng.integers(0, 256, (30, *shape), dtype=np.uint8), rng.integers(0, 10, 30))
     rows = np.array([3, 29, 0, 3])
     found = Resident(part, mean, std, torch.device("cpu")).chosen(rows)
-    assert torch.equal(found.images, normalise(part.images[rows], mean, std))
-    assert found.labels.tolist() == part.labels[rows].tolist()
+    assert torch.equal(found.inputs, normalise(part.inputs[rows], mean, std))
+    assert found.targets.tolist() == part.targets[rows].tolist()
 
 
 @pytest.mark.parametrize(("free", "expected"), [(4000, True), (3999, False)])
 def test_pictures_stay_on_a_gpu_if_a_quarter_of_its_free_memory_holds_them(
     free: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = Pictures(np.zeros((10, 1, 10, 10), np.uint8), np.zeros(10, np.int64))
+    part = Examples(np.zeros((10, 1, 10, 10), np.uint8), np.zeros(10, np.int64))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10**9))
     assert fits(part, torch.device("cuda")) is expected
     assert not fits(part, torch.device("cpu"))

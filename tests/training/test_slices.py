@@ -102,8 +102,8 @@ def test_the_bits_do_not_depend_on_the_slice_with_drifts() -> None:
 def test_rows_are_what_the_clients_compute_apart(name: str, drifting: bool) -> None:
     trainer, clients = trainer_of(name, 0.9), data()
     drifts = drifts_of(trainer) if drifting else None
-    images = torch.cat([one.images for one in clients])
-    labels = torch.cat([one.labels for one in clients])
+    images = torch.cat([one.inputs for one in clients])
+    labels = torch.cat([one.targets for one in clients])
     rngs = [np.random.default_rng(k) for k in range(len(SIZES))]
     found = trainer.train_rows(
         trainer.model.theta.clone(),

@@ -56,7 +56,7 @@ def test_training_is_plain_sgd(sampler: str, momentum: float, proximal_mu: float
     found = SequentialTrainer(linear_model(), config).train(theta, data, rng(), proximal_mu, drift)
     batches = list(draw_batches(config, len(data), rng()))
     expected, loss = plain_sgd(
-        linear_model().module, theta, data.images, data.labels, batches, config.lr, momentum, proximal_mu, drift
+        linear_model().module, theta, data.inputs, data.targets, batches, config.lr, momentum, proximal_mu, drift
     )
     assert torch.allclose(found.update, expected, atol=2e-6)
     assert found.loss == pytest.approx(loss, rel=1e-5)
@@ -123,18 +123,18 @@ def test_random_layers_follow_the_clients_own_generator() -> None:
 
 def test_an_empty_batch_is_a_skipped_step() -> None:
     config = local(batch_size=1, epochs=3, momentum=0.5)
-    data = LocalData(client_data(1).images[:4], client_data(1).labels[:4])
+    data = LocalData(client_data(1).inputs[:4], client_data(1).targets[:4])
     seed = next(s for s in range(50) if {len(b) == 0 for b in draw_batches(config, 4, rng(s))} == {True, False})
     batches = list(draw_batches(config, 4, rng(seed)))
     theta = linear_model().theta.clone()
     found = SequentialTrainer(linear_model(), config).train(theta, data, rng(seed))
-    expected, loss = plain_sgd(linear_model().module, theta, data.images, data.labels, batches, config.lr, 0.5)
+    expected, loss = plain_sgd(linear_model().module, theta, data.inputs, data.targets, batches, config.lr, 0.5)
     assert torch.allclose(found.update, expected, atol=2e-6) and found.loss == pytest.approx(loss, rel=1e-5)
 
 
 def test_nothing_but_empty_batches_and_no_examples_are_a_zero_update() -> None:
     config = local(batch_size=1, epochs=1)
-    one = LocalData(client_data(1).images[:2], client_data(1).labels[:2])
+    one = LocalData(client_data(1).inputs[:2], client_data(1).targets[:2])
     seed = next(s for s in range(100) if not any(len(b) for b in draw_batches(config, 2, rng(s))))
     none = LocalData(torch.zeros(0, 1, 3, 3), torch.zeros(0, dtype=torch.int64))
     for data, generator in ((one, rng(seed)), (none, rng())):

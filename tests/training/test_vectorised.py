@@ -94,7 +94,7 @@ def test_clipped_sums_of_a_cohort_are_those_of_its_clients(name: str) -> None:
     """Different bounds; one example is broken and contributes nothing, whatever its neighbours are."""
     config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="poisson")
     model, data = model_of(name), data_of(name)
-    data[3].images[2, 0, 1, 1] = float("inf")
+    data[3].inputs[2, 0, 1, 1] = float("inf")
     theta = model.theta.clone()
     alone, together = SequentialTrainer(model, config), VectorisedTrainer(model, config)
     bounds = [0.5 + client for client in range(len(SIZES))]
@@ -119,7 +119,7 @@ def test_a_client_that_diverges_does_not_touch_its_neighbours() -> None:
         return [result.update for result in trainer.train_all(asked)]
 
     before = updates()
-    data[0].images[:] = float("nan")
+    data[0].inputs[:] = float("nan")
     after = updates()
     assert not torch.isfinite(after[0]).any()
     assert all(torch.equal(one, other) for one, other in zip(before[1:], after[1:], strict=True))
