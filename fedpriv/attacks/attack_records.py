@@ -121,8 +121,8 @@ def held_against(scored: Scored, promised: Guarantee | None, by_coin: bool, inpu
         return {"verdict": "cannot tell: the run has no finite verified epsilon to hold it against"}
     if not by_coin:
         words = (
-            f"cannot tell: no coins chose the members ({inputs}), so an attack may tell pictures apart rather than "
-            "membership; they do with dataset.train_examples=N, at most half of the training pictures"
+            f"cannot tell: no coins chose the members ({inputs}), so an attack may tell examples apart rather than "
+            "membership; they do with dataset.train_examples=N, at most half of the training examples"
         )
         return {"verdict": words}
     if inputs.differ:

@@ -1,7 +1,7 @@
 """Confidence series: "Basic MIA" of DP-FedAGS's tables, after Gu, Bai and Xu, "CS-MIA: Membership inference attack
 based on prediction confidence series in federated learning" (Journal of Information Security and Applications 2022).
 
-The attacker: a participant who keeps the global models of several rounds and knows the membership of its own pictures
+The attacker: a participant who keeps the global models of several rounds and knows the membership of its own examples
 and of public ones. Features: the true class's confidence in each of these models, as log(p / (1 - p)).
 """
 

@@ -1,6 +1,6 @@
 """The noise contract of a run: its own method, options and model in two real rounds of a few clients.
 
-Messages, training, clipping, noise keys and state are the run's own; the pictures are chosen, and all clients hold the
+Messages, training, clipping, noise keys and state are the run's own; the examples are chosen, and all clients hold the
 same, so that everything that differs between them is noise (`fedpriv.attacks.noise_contract`).
 """
 
@@ -36,7 +36,7 @@ CLIENTS = 16
 NUMBERS = 500
 #: Least noise in steps of its grid: rounding, of half a step at most, then changes its size by 1.4 %.
 STEPS = 3.0
-#: Pixel values of the pictures that all clients hold: updates from within the clip norm to far beyond it.
+#: Pixel values of the examples that all clients hold: updates from within the clip norm to far beyond it.
 LOUD = (100.0, -100.0, 1e9)
 
 

@@ -1,6 +1,6 @@
 """The two controls without which a result is not shown.
 
-positive: an attack on models of the same kind, trained without noise and overfitted to few pictures, must succeed.
+positive: an attack on models of the same kind, trained without noise and overfitted to few examples, must succeed.
 negative: an attack on a model like the run's, but with other coins, must be at chance: neither better nor worse. Where
 members and non-members differ by more than coins, classifiers see that instead of membership, and this control fails.
 """

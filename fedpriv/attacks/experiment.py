@@ -68,7 +68,7 @@ class Experiment:
         if not folder.finished:
             raise RunFolderError(f"{folder.path}: the run has not finished; resume={folder.path} continues it")
         if config.partition.name == "resampled":
-            words = "clients share pictures, so membership of a picture is ambiguous; attack a run that partitions them"
+            words = "clients share examples, so membership of an example is ambiguous; attack a run with a partition"
             raise OptionError("partition", "resampled", words)
         # Where the run was trained no longer matters.
         engine = config.engine.model_copy(update={"device": "auto", "name": "inprocess"})
@@ -88,8 +88,8 @@ class Experiment:
         self.targets = self._choose(data)
 
     def _choose(self, data: FederatedData) -> Targets:
-        """Members: training pictures of clients that took part. Non-members: training pictures that the run's seed left
-        out; where these are too few, or the split is the user's own, test pictures as well.
+        """Members: training examples of clients that took part. Non-members: training examples that the run's seed left
+        out; where these are too few, or the split is the user's own, test examples as well.
         """
         participants = sorted(self._participants())
         used, held_out = data.partition.used, np.zeros(0, np.int64)
@@ -128,7 +128,7 @@ class Experiment:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """Whether members and non-members differ as pictures."""
+        """Whether members and non-members differ as inputs."""
         pairs = Targets(self.targets.evaluated, self.targets.known).pairs
         return same_inputs.compare(self.pool.train.inputs, self.pool.train.targets, pairs, self.options.seed)
 
@@ -156,7 +156,7 @@ class Experiment:
         return generator(self.options.seed, *key).integers(0, 2, count).astype(bool)
 
     def _like(self, coins: NDArray[np.bool_], *key: int | str, snapshots: tuple[int, ...] = ()) -> Job:
-        """A model trained on one picture of every pair, members and non-members alike."""
+        """A model trained on one example of every pair, members and non-members alike."""
         rows = np.sort(self.targets.pairs.turned(coins).members)
         job = shadows.like(self.config, rows, self.public, self.trained_on, seed=self._seed(*key), snapshots=snapshots)
         return self._of_pool(job)
@@ -166,7 +166,7 @@ class Experiment:
         return replace(job, pool_seed=self.pool_seed)
 
     def shadow_jobs(self, attack: str) -> list[Job]:
-        """Every second one has the coins of the one before, turned: each picture is in half of them."""
+        """Every second one has the coins of the one before, turned: each example is in half of them."""
         count = {"ml_leaks": 1, "lira": self.options.shadows}.get(attack, 0)
         pairs = len(self.targets.pairs)
         return [

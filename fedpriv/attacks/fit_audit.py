@@ -1,9 +1,9 @@
 """Audit of the client's own fit: many real participations of one client, on worst-case data.
 
 Nothing of the client is replaced: local training, its batches, clipping, quantisation, noise keys and state between
-participations are its own. Only the pictures are chosen: in one world they lead to an update far beyond the clip norm,
+participations are its own. Only the examples are chosen: in one world they lead to an update far beyond the clip norm,
 in the other to the opposite one (where the unit is one example: one world has that example among others without a
-gradient, the other does not). The model is linear and the pictures are small, whatever the run trains, so that
+gradient, the other does not). The model is linear and the examples are small, whatever the run trains, so that
 thousands of participations take seconds. The attacker knows theta, the data of both worlds and every public option, and
 sees what `fit` returns.
 
@@ -49,7 +49,7 @@ from fedpriv.privacy.events import BLIND_TO_COHORT, CLIENT_TO_SERVER
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 
-#: Pixel value of the canary picture: its gradient exceeds any clip norm in use, in both worlds.
+#: Pixel value of the canary example: its gradient exceeds any clip norm in use, in both worlds.
 LOUD = 1e4
 #: Participations in each world, with the same keys, from which the attacker learns the effect of the data.
 PILOT = 100
@@ -101,7 +101,7 @@ def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, par
 
 
 def _small(config: Config) -> Config:
-    """The same method and privacy on small pictures, a small model, one local step, and few clients."""
+    """The same method and privacy on small examples, a small model, one local step, and few clients."""
     from fedpriv.config.compose import compose
 
     clients = CLIENTS if issubclass(client_class(config), OneBitClient) else min(config.num_clients, CLIENTS)

@@ -6,7 +6,7 @@ ten clip bounds long and lies along one coordinate, and the production code's ow
 Security 2023). So canaries do not disturb each other, and they stay as loud as they were, while the gradients of wrong
 labels resemble each other and shrink as the model learns them. The coordinates are those that training moves least.
 Everything else is the production code: cohorts, messages, Poisson batches, sums, noise, optimizer
-state. (That pictures' own gradients are clipped is what the audit of the client's own fit looks at.)
+state. (That examples' own gradients are clipped is what the audit of the client's own fit looks at.)
 
 The attacker is the server and knows everything but the coins. Of a release it takes the value x along a canary's
 coordinate, in units of the release's own noise, s = median |release| / 0.6745. Of k steps at rate q and noise sigma the
@@ -66,7 +66,7 @@ LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class WithCanaries(LocalData):
-    """A batch of ordinary pictures and of canaries, given by their coordinates (int64 [k])."""
+    """A batch of ordinary examples and of canaries, given by their coordinates (int64 [k])."""
 
     coordinates: Tensor = field(kw_only=True)
 
@@ -102,7 +102,7 @@ class GradientCanaryWorker(Worker):
             self.canaries.append(Canaries(positions, rng.permutation(self.quiet), coins))
 
     def _moved_least(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Sums of squares of some pictures' gradients at the first model [d]; ties are broken by lot."""
+        """Sums of squares of some examples' gradients at the first model [d]; ties are broken by lot."""
         trainer, total = SequentialTrainer(self.model, self.config.local), torch.zeros(self.model.theta.numel())
         for client in rng.integers(0, self.config.num_clients, LOOKED_AT):
             row = rng.integers(0, self.data.num_examples(int(client)), 1)

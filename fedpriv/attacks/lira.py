@@ -1,6 +1,6 @@
 """LiRA: Carlini, Chien, Nasr, Song, Terzis and Tramèr, "Membership Inference Attacks From First Principles" (S&P 2022).
 
-The attacker trains shadow models, each on one picture of every pair, by coins of its own: half of them with an example,
+The attacker trains shadow models, each on one example of every pair, by coins of its own: half of them with an example,
 half without. Their confidences in it, as log(p / (1 - p)), are modelled as two Gaussians; the score is the log of the
 ratio of the attacked model's likelihoods.
 """

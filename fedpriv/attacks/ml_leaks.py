@@ -1,7 +1,7 @@
 """ML-Leaks, adversary 1: Salem, Zhang, Humbert, Berrang, Fritz and Backes, "ML-Leaks: Model and Data Independent
 Membership Inference Attacks and Defenses on Machine Learning Models" (NDSS 2019).
 
-The attacker: sees only the posteriors of the final model, and trains one shadow model like it on its own pictures.
+The attacker: sees only the posteriors of the final model, and trains one shadow model like it on its own examples.
 Features: the three largest posteriors, sorted, as log(p / (1 - p)).
 """
 
@@ -20,7 +20,7 @@ LARGEST = 3
 
 
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
-    """Trained on the first shadow model, whose coins are its own: one picture of each pair is in it and the other is
+    """Trained on the first shadow model, whose coins are its own: one example of each pair is in it and the other is
     not. Evaluated pairs are not learned from.
     """
     shadow = subject.shadows[0]

@@ -34,12 +34,12 @@ BESIDE = 4.0
 TOLERANCE = 0.08
 
 
-def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]:
+def too_long(config: Config, examples: Sequence[tuple[float, int]]) -> list[str]:
     """Data of (pixel value, label) whose releases under the same keys are further apart, in units of the noise's own
     standard deviation, than the ledger counts on; and data under which there is no noise.
 
-    For noise that is added (`ADDED`) in the first round. Example-level methods: the picture among others without
-    gradient, against its absence. One of the pictures should be `BROKEN`: it has no effect, and must have the same
+    For noise that is added (`ADDED`) in the first round. Example-level methods: the example among others without
+    gradient, against its absence. One of the examples should be `BROKEN`: it has no effect, and must have the same
     noise.
     """
     by_example = client_class(config).threat.unit == "example" and client_class(config).traits.clips_examples
@@ -48,7 +48,7 @@ def too_long(config: Config, pictures: Sequence[tuple[float, int]]) -> list[str]
     if allowed is None:
         raise ValueError(f"{config.strategy.name}: not all noise is added")
     found, releases = [], [("broken data", base.releases()[0])]
-    for value, label in pictures:
+    for value, label in examples:
         name = f"pixels of {value:g}, label {label}"
         heard = listen(config, value, label, BROKEN, flat=True, rounds=1, plain=True)
         releases.append((name, heard.releases()[0]))

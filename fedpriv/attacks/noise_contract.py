@@ -1,7 +1,7 @@
 """Properties that every release must have, checked on real messages of rounds in which all clients hold the same data.
 
 The clients' own `fit`, keys, clipping and quantisation, and the adapter that builds the messages, run unchanged; only
-the pictures are chosen here. Clients with the same data and state differ only in their noise keys, so a number that
+the examples are chosen here. Clients with the same data and state differ only in their noise keys, so a number that
 does not vary between them has no noise. With the same keys and other data, releases differ only by the effect of the
 data, so its length can be compared with the ledger's multiplier.
 
@@ -55,13 +55,13 @@ BY_CHANCE = 1e-5
 MOST_CORRELATION = 0.5
 #: Numbers of one release are compared up to this many, above this correlation, where they take as many values.
 MOST_COMPARED, ALIKE, FEWEST_VALUES = 4096, 0.999, 1000
-#: Value of pixels whose picture contributes nothing: its gradient is not a number.
+#: Value of pixels whose example contributes nothing: its gradient is not a number.
 BROKEN = math.nan
 
 
 class TwinWorker(Worker):
-    """A worker whose clients all hold the same pictures: row 0 is (``value``, ``label``), every other row is
-    (``other``, label); all pixels of a picture have one value. A picture of NaN contributes nothing. The rows
+    """A worker whose clients all hold the same examples: row 0 is (``value``, ``label``), every other row is
+    (``other``, label); all pixels of an example have one value. An example of NaN contributes nothing. The rows
     drawn are recorded. plain: a step of SGD in the place of any other optimizer's, so that a release is its noisy
     gradient, and a client's first row drawn in the place of row 0, so that it is drawn.
     """
@@ -167,7 +167,7 @@ def listen(
     rounds: int | None = None,
     plain: bool = False,
 ) -> Heard:
-    """Runs ``rounds`` (None: all) of ``config`` in this process; all clients hold the same pictures (`TwinWorker`).
+    """Runs ``rounds`` (None: all) of ``config`` in this process; all clients hold the same examples (`TwinWorker`).
 
     flat: start from all-zero parameters, where a linear model's gradient is never saturated.
     """

@@ -112,7 +112,7 @@ def _print_setting(experiment: Experiment) -> None:
     targets, config = experiment.targets, experiment.config
     print(
         f"{config.method} ({config.privacy.variant}) on {config.dataset.name}, trained on "
-        f"{experiment.trained_on} pictures; of {len(targets.pairs)} pairs of a member and a non-member "
+        f"{experiment.trained_on} examples; of {len(targets.pairs)} pairs of a member and a non-member "
         f"{len(targets.evaluated)} are evaluated and the attacker knows {len(targets.known)}; the members were chosen "
         f"{'by coins' if targets.by_coin else 'not by coins'}; {experiment.inputs}",
         flush=True,

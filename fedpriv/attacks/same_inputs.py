@@ -40,8 +40,8 @@ class Inputs:
 
     def __str__(self) -> str:
         if self.differ:
-            return f"members and non-members differ as pictures: {self.feature}, p <= {DIFFER:g}"
-        return f"as pictures, members and non-members do not differ noticeably (p = {self.p_value:.2g})"
+            return f"members and non-members differ as inputs: {self.feature}, p <= {DIFFER:g}"
+        return f"as inputs, members and non-members do not differ noticeably (p = {self.p_value:.2g})"
 
 
 def compare(images: NDArray[np.uint8], labels: NDArray[np.int64], pairs: Sides, seed: int) -> Inputs:

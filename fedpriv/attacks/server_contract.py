@@ -1,7 +1,7 @@
 """The noise contract of a trusted server: it sees what clients send, and its models are the releases.
 
 Real rounds of a few clients under several seeds, by the run's own server: sampling, clipping, sum, noise keys and step
-are its own. No client's pictures have an effect, so that a model's moves are the server's noise; then one client's do.
+are its own. No client's examples have an effect, so that a model's moves are the server's noise; then one client's do.
 Every check returns its findings in words, an empty list where there are none. Shapes: k seeds, n numbers of a model.
 """
 
@@ -33,7 +33,7 @@ REPEATED = 0.9
 
 
 class OneLoudWorker(TwinWorker):
-    """A worker of whose clients one alone (None: nobody) holds pictures that have an effect."""
+    """A worker of whose clients one alone (None: nobody) holds examples that have an effect."""
 
     def __init__(self, config: Config, value: float, loud: int | None) -> None:
         super().__init__(config, value, 0)

@@ -44,7 +44,7 @@ class Job:
 
     config: Config
     rows: Rows
-    tested: Rows  # required by the engine: results on them are unused, but auxiliary pictures come from them
+    tested: Rows  # required by the engine: results on them are unused, but auxiliary examples come from them
     pool_seed: int
     snapshots: tuple[int, ...]
 
@@ -62,7 +62,7 @@ class Job:
 
 def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int, snapshots: Sequence[int]) -> Job:
     """A model trained like ``config``'s, which was trained on ``trained_on`` rows, but on other rows and from another
-    seed. spare: tested on, and source of public pictures for a method that needs some.
+    seed. spare: tested on, and source of public examples for a method that needs some.
 
     With fewer rows there are proportionally fewer clients, each with the same work as before.
     """

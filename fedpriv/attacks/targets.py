@@ -1,14 +1,14 @@
 """Pairs of a member and a non-member of the same class: evaluated, known to the attacker, and the rest.
 
-Rows are those of the pool: all pictures of the data set, its training pictures first.
+Rows are those of the pool: all examples of the data set, its training examples first.
 
-**Coins.** `dataset.train_examples` draws the run's rows S from its training pictures, every S of this size being
+**Coins.** `dataset.train_examples` draws the run's rows S from its training examples, every S of this size being
 equally likely. Rows of S are put into uniformly random order and dealt out to clients by their labels alone
-(`fedpriv/data/partition.py`); clients take part by seeds alone. Exchange a member for a picture of the same class
+(`fedpriv/data/partition.py`); clients take part by seeds alone. Exchange a member for an example of the same class
 outside S (or that no client got), in its place: the new S, the deal and every draw of `choose` are exactly as likely.
 So, given the pairs of `choose` and which of them are in which client, each of the 2^m ways to say who is the member in
 each pair is equally likely: m independent fair coins, and turning one replaces one example of one client. For
-this `choose` treats members and non-members alike: it pairs them uniformly within a class, and a picture with a copy
+this `choose` treats members and non-members alike: it pairs them uniformly within a class, and an example with a copy
 is left out wherever the copy is. Where others are non-members (a test set, a split of the user's own) nothing of this
 holds.
 """
@@ -119,7 +119,7 @@ def choose(
     """Targets of a run from the training rows of each client that took part and the rows outside training.
 
     The attacker is one client, or as many as ``known_share`` makes; with one client in all, it knows that share of its
-    pictures. At most ``most`` pairs are evaluated, and as many known. Raises `TooFewExamples`.
+    examples. At most ``most`` pairs are evaluated, and as many known. Raises `TooFewExamples`.
     """
     known, candidates = _divide(clients, known_share, rng)
     members = rng.permutation(np.concatenate([known, candidates]))
@@ -130,7 +130,7 @@ def choose(
         if len(sides) < FEWEST:
             raise TooFewExamples(
                 f"{len(sides)} members and as many non-members of the same classes could be {words}, at least "
-                f"{FEWEST} are needed: {len(candidates)} pictures of other clients, {len(known)} of the attacker, "
+                f"{FEWEST} are needed: {len(candidates)} examples of other clients, {len(known)} of the attacker, "
                 f"{len(outsiders)} outside training. A smaller dataset.train_examples leaves more"
             )
     rest = Targets(hidden.of(slice(most, None)), learnt.of(slice(most, None))).pairs
@@ -163,7 +163,7 @@ def _matched(members: Rows, others: Rows, labels: NDArray[np.int64]) -> Sides:
 
 
 def singles(images: NDArray[np.uint8], rows: Rows) -> Rows:
-    """Those of ``rows`` whose picture no other of them has: a copy of a member is not a non-member, and who
+    """Those of ``rows`` whose example no other of them has: a copy of a member is not a non-member, and who
     has a copy among the members must not decide who is evaluated. images: the pool, uint8 [n, c, h, w].
     """
     marks = [_fingerprint(images[row]) for row in rows]

@@ -25,7 +25,7 @@ BATCH = 500
 
 
 class View:
-    """Evaluates models of one architecture on the pictures of a pool (its rows are those of ``dataset.train``)."""
+    """Evaluates models of one architecture on the examples of a pool (its rows are those of ``dataset.train``)."""
 
     def __init__(self, model: FlatModel, pool: Dataset) -> None:
         self.model, self.pool = model, pool

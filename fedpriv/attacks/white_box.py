@@ -1,7 +1,7 @@
 """White-box attack after Nasr, Shokri and Houmansadr, "Comprehensive Privacy Analysis of Deep Learning" (S&P
 2019).
 
-The attacker: a participant who has all parameters of the final model and knows the membership of its own pictures and
+The attacker: a participant who has all parameters of the final model and knows the membership of its own examples and
 of public ones. Features: loss, norm of the gradient within each named block, last hidden activations, label.
 """
 

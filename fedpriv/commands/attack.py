@@ -7,7 +7,7 @@ attack:
     confidence_series  the true class's confidence in the global models of several rounds; the run must have kept them
                        (attack.keep_snapshots=true)
     ml_leaks           the three largest posteriors of the final model; learns from one shadow model
-    white_box          loss, gradient norms, activations, label; knows the membership of a participant's own pictures
+    white_box          loss, gradient norms, activations, label; knows the membership of a participant's own examples
     lira               likelihood ratio of shadow models that were trained with the example and without it
     all                those of the four that the run allows (the default)
 members: evaluated members at most, and as many non-members. known_share: share of the clients that the attacker
@@ -19,7 +19,7 @@ Every attack runs three times: on the run; on models that overfit without noise,
 was trained with other members, where it must be at chance. Where one of these two controls fails, the result is not
 shown and the exit code is 1. Shadow models train on members and non-members alike. The verdict on the verified epsilon
 is "contradicts", "consistent" or "cannot tell". Only a run with dataset.train_examples=N, at most half of the training
-pictures, can be contradicted: there coins chose the members. Results go into attacks/, summary.json and report.html of
+examples, can be contradicted: there coins chose the members. Results go into attacks/, summary.json and report.html of
 the run; shadow models stay in attacks/shadows/ for the next attack.
 """
 

@@ -8,7 +8,7 @@ the run). audit_seed: of the audit's own noise. Any option of a run goes with a 
 
 mechanism: the client's `release`, the same object that training uses, at the run's own dimension, on worst-case pairs
 of neighbouring update sequences, many independent trials in one vectorised call; keys, batches and per-example clipping
-are the auditor's. And the noise contract: real rounds of a few clients that all hold the same pictures, with their own
+are the auditor's. And the noise contract: real rounds of a few clients that all hold the same examples, with their own
 keys, training and messages: every number has noise of its own, which data do not seed, switch off or outgrow. Of a
 trusted server the models are looked at.
 training: a real run whose clients (or, where the unit is one example, some of whose examples) are canaries; the

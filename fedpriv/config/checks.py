@@ -137,7 +137,7 @@ def _check_across_options(config: Config) -> None:
         examples, classes = KNOWN_SETS[config.dataset.name]
         wanted = config.dataset.train_examples or examples
         if wanted > examples:
-            words = f"{config.dataset.name} has {examples} training pictures"
+            words = f"{config.dataset.name} has {examples} training examples"
             raise OptionError("dataset.train_examples", wanted, words)
         _check_partition(config, wanted, classes)
 
@@ -221,7 +221,7 @@ def _check_partition(config: Config, examples: int, classes: int) -> None:
         check_resampled(config.partition, examples)
     elif config.num_clients > examples:
         raise OptionError(
-            "num_clients", config.num_clients, f"{config.dataset.name} has {examples} training pictures, one per client"
+            "num_clients", config.num_clients, f"{config.dataset.name} has {examples} training examples, one per client"
         )
     if isinstance(config.partition, PathologicalPartition) and config.partition.classes_per_client > classes:
         raise OptionError(
@@ -232,9 +232,9 @@ def _check_partition(config: Config, examples: int, classes: int) -> None:
 
 
 def check_resampled(partition: ResampledPartition, examples: int) -> None:
-    """A client draws its pictures without replacement."""
+    """A client draws its examples without replacement."""
     if partition.examples_per_client > examples:
-        words = f"there are {examples} training pictures to draw from"
+        words = f"there are {examples} training examples to draw from"
         raise OptionError("partition.examples_per_client", partition.examples_per_client, words)
 
 

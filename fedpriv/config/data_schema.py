@@ -12,7 +12,7 @@ from fedpriv.config.options import Options
 
 #: Data sets that are tables and no pictures.
 TABLES = ("table", "breast_cancer", "diabetes")
-#: Public facts of the sets that everybody has: (training pictures, classes). Others are known once read.
+#: Public facts of the sets that everybody has: (training examples, classes). Others are known once read.
 KNOWN_SETS = {
     "digits": (1437, 10),
     "mnist": (60_000, 10),
@@ -41,7 +41,7 @@ class DatasetConfig(Options):
         description="folder that holds the pictures (torchvision's layout, class folders, or the hub's parquet files)"
     )
     download: bool = Field(description="fetch a torchvision set or a set of the hub if it is not there")
-    auxiliary: int = Field(ge=0, description="public pictures cut from the test set for methods that need them")
+    auxiliary: int = Field(ge=0, description="public examples cut from the test set for methods that need them")
     size: int | None = Field(default=None, ge=4, le=1024, description="own pictures, hub: side length of every picture")
     channels: Literal[1, 3] = Field(default=3, description="own pictures, hub: 1 grey, 3 colour")
     test_fraction: float = Field(
@@ -65,13 +65,13 @@ class DatasetConfig(Options):
     encoding: str = Field(default="utf-8", description="table, CSV: encoding of its text")
     path: str | None = Field(default=None, description="custom: dotted path of the user's own function")
     train_examples: int | None = Field(
-        default=None, ge=1, description="train on so many of the training pictures, drawn by seed (null: all)"
+        default=None, ge=1, description="train on so many of the training examples, drawn by seed (null: all)"
     )
     split: str | None = Field(
-        default=None, description=".npz with rows `train` and `test` of all pictures, in place of the set's own split"
+        default=None, description=".npz with rows `train` and `test` of all examples, in place of the set's own split"
     )
     classes: tuple[str, ...] = Field(default=(), description="on_nodes: names of the class folders, in label order")
-    examples: tuple[int, ...] = Field(default=(), description="on_nodes: declared training pictures of each client")
+    examples: tuple[int, ...] = Field(default=(), description="on_nodes: declared training examples of each client")
     test_root: str | None = Field(
         default=None, description="on_nodes: the server's test pictures, one folder per class"
     )
@@ -133,7 +133,7 @@ class FeaturesConfig(Options):
 
 
 class PartitionBase(Options):
-    test_fraction: float = Field(ge=0, lt=1, description="share of each client's pictures kept as its local test set")
+    test_fraction: float = Field(ge=0, lt=1, description="share of each client's examples kept as its local test set")
 
 
 class IidPartition(PartitionBase):
@@ -143,7 +143,7 @@ class IidPartition(PartitionBase):
 class DirichletPartition(PartitionBase):
     name: Literal["dirichlet"]
     alpha: float = Field(gt=0, description="concentration; small = every client has few classes")
-    min_examples: int = Field(ge=1, description="smallest number of pictures a client may get")
+    min_examples: int = Field(ge=1, description="smallest number of examples a client may get")
 
 
 class PathologicalPartition(PartitionBase):
@@ -159,7 +159,7 @@ class ShardsPartition(PartitionBase):
 class ResampledPartition(PartitionBase):
     name: Literal["resampled"]
     examples_per_client: int = Field(
-        ge=1, description="pictures that every client draws for itself, so that clients share pictures"
+        ge=1, description="examples that every client draws for itself, so that clients share examples"
     )
 
 

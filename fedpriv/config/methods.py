@@ -48,8 +48,8 @@ class FedVFOptions(HeadOptions):
 
 
 class PFLOptions(PersonalOptions):
-    distillation_epochs: int = on_server("passes over the auxiliary pictures; 0: no distillation", ge=0)
-    distillation_batch_size: int = on_server("auxiliary pictures in a batch", ge=1)
+    distillation_epochs: int = on_server("passes over the auxiliary examples; 0: no distillation", ge=0)
+    distillation_batch_size: int = on_server("auxiliary examples in a batch", ge=1)
     distillation_lr: float = on_server("learning rate of the server's SGD", gt=0)
     distillation_loss: Literal["kl", "mse"] = on_server("distance of the student's logits from the teacher's")
     temperature: float = on_server("kl: temperature of the softened logits", gt=0)

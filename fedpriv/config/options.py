@@ -79,11 +79,11 @@ class AttackConfig(Options):
     snapshot_every: int = Field(default=5, ge=1, description="keep the global model every n rounds")
     members: int = Field(default=2000, ge=20, description="evaluated members at most, and as many non-members")
     known_share: float = Field(
-        default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose pictures it knows"
+        default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose examples it knows"
     )
     shadows: int = Field(default=16, ge=2, description="lira: shadow models")
     control_models: int = Field(default=10, ge=1, description="overfitted models of the positive control")
-    control_examples: int = Field(default=60, ge=40, description="pictures that each of these is trained on")
+    control_examples: int = Field(default=60, ge=40, description="examples that each of these is trained on")
     control_epochs: int = Field(default=300, ge=10, description="epochs of each of these")
     workers: int | None = Field(
         default=None, ge=1, description="processes that train shadow models (null: half of the cores)"

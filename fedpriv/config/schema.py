@@ -34,7 +34,7 @@ class ModelConfig(Options):
 class LocalConfig(Options):
     epochs: int = Field(ge=1, description="passes over the client's data in a round")
     steps: int | None = Field(default=None, ge=1, description="batches in a round; null: as many as epochs have")
-    batch_size: int = Field(ge=1, description="pictures in a batch (expected number under Poisson sampling)")
+    batch_size: int = Field(ge=1, description="examples in a batch (expected number under Poisson sampling)")
     lr: float = Field(gt=0, description="learning rate of local SGD")
     momentum: float = Field(ge=0, lt=1, description="momentum of local SGD, reset every round")
     sampler: Literal["shuffle", "poisson"] = Field(description="how batches are drawn")
@@ -135,7 +135,7 @@ class PrivacyConfig(Options):
 
 class EvaluateConfig(Options):
     every: int = Field(ge=0, description="evaluate the global model every n rounds (0: at the end only)")
-    batch_size: int = Field(ge=1, description="test pictures per batch of the evaluation")
+    batch_size: int = Field(ge=1, description="test examples per batch of the evaluation")
     clients: bool = Field(
         default=True, description="clients with a local test set (partition.test_fraction) test their own models"
     )

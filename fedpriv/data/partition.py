@@ -1,4 +1,4 @@
-"""Partition of the pictures among clients: flwr-datasets' partitioners over the labels, computed once and cached."""
+"""Partition of the examples among clients: flwr-datasets' partitioners over the labels, computed once and cached."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def partition_clients(
     """Partitions the training examples with these `labels` (int64 [n]) among the clients; all rows of a ``unit`` (int64
     [n]) go to one client, and to one of its two parts. A unit's label is that of its first row.
 
-    Deterministic in its arguments. With `iid` and `dirichlet` every picture belongs to exactly one client. With
+    Deterministic in its arguments. With `iid` and `dirichlet` every example belongs to exactly one client. With
     `shards` those left over by the division into equal shards are unused, with `pathological` those of classes
-    that no client holds. With `resampled` clients share pictures, and nothing is assigned beforehand.
+    that no client holds. With `resampled` clients share examples, and nothing is assigned beforehand.
 
     Raises `OptionError` with the numbers where the request is impossible.
     """
@@ -127,7 +127,7 @@ def split_test_set(num_test: int, auxiliary: int, seed: int) -> tuple[np.ndarray
     """(auxiliary, reported): disjoint rows of the test set, ascending, together all of it."""
     if auxiliary >= num_test:
         raise OptionError(
-            "dataset.auxiliary", auxiliary, f"there are {num_test} test pictures and one must remain for testing"
+            "dataset.auxiliary", auxiliary, f"there are {num_test} test examples and one must remain for testing"
         )
     order = generator(seed, "auxiliary").permutation(num_test)
     return np.sort(order[:auxiliary]), np.sort(order[auxiliary:])
@@ -137,16 +137,16 @@ def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
     """Checks that need no partition."""
     examples, classes = len(labels), len(np.unique(labels))
     if num_clients > examples:
-        raise OptionError("num_clients", num_clients, f"each client needs one of {examples} training pictures")
+        raise OptionError("num_clients", num_clients, f"each client needs one of {examples} training examples")
     if isinstance(config, PathologicalPartition) and config.classes_per_client > classes:
         raise OptionError(
-            "partition.classes_per_client", config.classes_per_client, f"the training pictures have {classes} classes"
+            "partition.classes_per_client", config.classes_per_client, f"the training examples have {classes} classes"
         )
     if isinstance(config, DirichletPartition) and config.min_examples * num_clients > examples:
         raise OptionError(
             "partition.min_examples",
             config.min_examples,
-            f"{num_clients} clients would need {config.min_examples * num_clients} training pictures, "
+            f"{num_clients} clients would need {config.min_examples * num_clients} training examples, "
             f"there are {examples}",
         )
     if isinstance(config, ShardsPartition) and config.shards_per_client * num_clients > examples:
@@ -154,12 +154,12 @@ def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
             "partition.shards_per_client",
             config.shards_per_client,
             f"{num_clients} clients would need {config.shards_per_client * num_clients} shards, "
-            f"there are {examples} training pictures",
+            f"there are {examples} training examples",
         )
 
 
 def _split_each(clients: list[np.ndarray], test_fraction: float, seed: int) -> Partition:
-    """Separates every client's local test set; at least one picture is left for training."""
+    """Separates every client's local test set; at least one example is left for training."""
     rng = generator(seed, "client-test")
     indices, num_train = [], []
     for rows in clients:
@@ -241,7 +241,7 @@ def _impossible(config: PartitionBase, num_clients: int, examples: int, error: V
         return OptionError(
             "partition.alpha",
             config.alpha,
-            f"in 10 attempts no division of {examples} training pictures gave each of {num_clients} clients "
+            f"in 10 attempts no division of {examples} training examples gave each of {num_clients} clients "
             f"{config.min_examples}; raise alpha, or lower num_clients or partition.min_examples",
         )
     if isinstance(config, PathologicalPartition):

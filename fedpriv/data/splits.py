@@ -1,4 +1,4 @@
-"""Splits into training and test pictures other than the set's own."""
+"""Splits into training and test examples other than the set's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpriv.data.draws import generator
 
 @dataclass(frozen=True)
 class Split:
-    """Disjoint rows (int64, ascending) of all pictures, the set's training pictures first.
+    """Disjoint rows (int64, ascending) of all examples, the set's training examples first.
 
     seed: seed of the pool, where the pool depends on one (image_folder, huggingface).
     """
@@ -27,8 +27,8 @@ class Split:
 def divide_by_class(labels: np.ndarray, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(training rows, test rows), the same share of every class, class after class and ascending in each.
 
-    Every class keeps at least one training picture and, if it has two or more, at least one test picture. Raises
-    `DataError` where no test picture results.
+    Every class keeps at least one training example and, if it has two or more, at least one test example. Raises
+    `DataError` where no test example results.
     """
     rng = generator(seed, "train-test")
     train: list[np.ndarray] = []
@@ -39,16 +39,16 @@ def divide_by_class(labels: np.ndarray, test_fraction: float, seed: int) -> tupl
         test.append(np.sort(rows[:num_test]))
         train.append(np.sort(rows[num_test:]))
     if not sum(map(len, test)):
-        raise DataError("dataset.root: every class has a single picture, so that none is left for testing")
+        raise DataError("dataset.root: every class has a single example, so that none is left for testing")
     return np.concatenate(train), np.concatenate(test)
 
 
 def chosen_examples(available: int, wanted: int | None, seed: int) -> np.ndarray:
-    """Rows of the training pictures that are used, ascending; `OptionError` where there are fewer."""
+    """Rows of the training examples that are used, ascending; `OptionError` where there are fewer."""
     if wanted is None:
         return np.arange(available)
     if wanted > available:
-        raise OptionError("dataset.train_examples", wanted, f"there are {available} training pictures")
+        raise OptionError("dataset.train_examples", wanted, f"there are {available} training examples")
     return np.sort(generator(seed, "train-examples").permutation(available)[:wanted])
 
 
@@ -67,12 +67,12 @@ def read_split(path: str) -> Split:
         raise OptionError("dataset.split", path, f"must be a .npz file with rows `train` and `test`{reason}") from None
 
 
-def check_split(path: str, split: Split, pictures: int) -> None:
+def check_split(path: str, split: Split, examples: int) -> None:
     """Raises `OptionError` for rows that are out of range, given twice, or on both sides."""
     rows = np.concatenate([split.train, split.test])
     if not len(split.train) or not len(split.test):
         raise OptionError("dataset.split", path, "at least one row of each side is needed")
-    if rows.min() < 0 or rows.max() >= pictures:
-        raise OptionError("dataset.split", path, f"rows are 0 to {pictures - 1}, found {rows.min()} to {rows.max()}")
+    if rows.min() < 0 or rows.max() >= examples:
+        raise OptionError("dataset.split", path, f"rows are 0 to {examples - 1}, found {rows.min()} to {rows.max()}")
     if len(np.unique(rows)) < len(rows):
         raise OptionError("dataset.split", path, "a row is given twice: train and test must not overlap")

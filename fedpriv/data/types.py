@@ -94,9 +94,9 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Partition:
-    """Which training pictures belong to which client.
+    """Which training examples belong to which client.
 
-    indices: int64 [pictures in use], client after client, each client's training part before its test part;
+    indices: int64 [examples in use], client after client, each client's training part before its test part;
     offsets: int64 [N + 1], client k holds indices[offsets[k]:offsets[k + 1]];
     num_train: int64 [N], how many of them are its training part (at least one).
     """
@@ -152,7 +152,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class ResampledPartition:
-    """Every client draws its own rows of the ``pool`` training pictures, by (seed, client), only when
+    """Every client draws its own rows of the ``pool`` training examples, by (seed, client), only when
     requested. num_test of a client's ``examples`` are its test part.
     """
 
@@ -192,7 +192,7 @@ class ResampledPartition:
 
 
 class Division(Protocol):
-    """Assignment of training pictures: `Partition`, `ResampledPartition`, or what clients of a deployment declare."""
+    """Assignment of training examples: `Partition`, `ResampledPartition`, or what clients of a deployment declare."""
 
     @property
     def num_clients(self) -> int: ...
@@ -213,7 +213,7 @@ class FederatedData:
     """A data set partitioned among clients.
 
     partition: rows of ``dataset.train``; auxiliary, test: disjoint rows (int64) of ``dataset.test``. The
-    auxiliary pictures are public, the test pictures are those that accuracy is reported on.
+    auxiliary examples are public, the test examples are those that accuracy is reported on.
     """
 
     dataset: Dataset
@@ -234,14 +234,14 @@ class FederatedData:
         return self.partition.test(client)
 
     def untrained_classes(self) -> list[str]:
-        """Classes of test pictures that no training picture has: none of these pictures can be recognised."""
+        """Classes of test examples that no training example has: none of these examples can be recognised."""
         if not isinstance(self.dataset.task, Classification):
             return []
         trained, tested = self.dataset.train.targets[self.partition.used], self.dataset.test.targets[self.test]
         return [self.dataset.classes[label] for label in np.setdiff1d(tested, trained)]
 
     def num_examples(self, client: int) -> int:
-        """Number of pictures that the client trains on."""
+        """Number of examples that the client trains on."""
         return int(self.partition.num_train[client])
 
 
@@ -250,7 +250,7 @@ class FederatedData:
 
 @dataclass(frozen=True)
 class PictureStream:
-    """A data set while it is being decoded: the training pictures first, then the test pictures.
+    """A data set while it is being decoded: the training examples first, then the test examples.
 
     labels: int64 [n]; blocks: uint8 [some, c, h, w] one after the other, n pictures in all, so that a set
     larger than memory can be written to disk. Errors in a picture are raised while iterating.
@@ -265,7 +265,7 @@ class PictureStream:
 
 @dataclass(frozen=True)
 class PictureArrays:
-    """A decoded data set: images uint8 [n, c, h, w], labels int64 [n], the training pictures first."""
+    """A decoded data set: images uint8 [n, c, h, w], labels int64 [n], the training examples first."""
 
     classes: tuple[str, ...]
     images: np.ndarray

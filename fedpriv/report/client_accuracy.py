@@ -1,4 +1,4 @@
-"""Accuracy of each client's own model on its own test pictures, summarised over the clients.
+"""Accuracy of each client's own model on its own test examples, summarised over the clients.
 
 A diagnostic for the experimenter: the accuracies come from messages that exist only in simulation.
 """

@@ -19,7 +19,7 @@ MANY = 500  # pieces of bars; more of them are pixels in an SVG too, where each 
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
-    """int64 [clients, classes]: pictures of each class per client, including its local test set; for the first clients
+    """int64 [clients, classes]: examples of each class per client, including its local test set; for the first clients
     only, where each client draws its own.
     """
     most = MAX_ROWS if isinstance(data.partition, ResampledPartition) else data.num_clients
@@ -69,7 +69,7 @@ def _draw_bars(axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None
     axes.set_ylim(len(counts) - 0.4, -0.6)  # client 0 on top
     axes.set_xlim(0, start.max() * 1.01)
     axes.set_yticks(_ticks(len(counts)))
-    axes.set_xlabel("pictures", color=SOFT)
+    axes.set_xlabel("examples", color=SOFT)
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(
@@ -91,7 +91,7 @@ def _draw_heat_map(figure: Figure, axes: Axes, counts: np.ndarray, classes: tupl
     axes.set_yticks(_ticks(len(counts)))
     axes.set_xlabel("class", color=SOFT)
     scale = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
-    scale.set_label("pictures", color=SOFT)
+    scale.set_label("examples", color=SOFT)
     scale.ax.tick_params(colors=SOFT, length=0)
     scale.outline.set_visible(False)  # type: ignore[operator]
 
@@ -106,6 +106,6 @@ def _summary(counts: np.ndarray, num_shown: int, num_clients: int) -> str:
     totals = counts.sum(axis=1)
     same = totals.min() == totals.max()
     spread = f"{totals[0]:,}" if same else f"{totals.min():,} to {totals.max():,}, median {np.median(totals):,.0f}"
-    pictures = f"{totals.sum():,} pictures; " if len(counts) == num_clients else ""  # not all clients were counted
-    words = f"{num_clients:,} clients, {pictures}per client {spread}"
+    examples = f"{totals.sum():,} examples; " if len(counts) == num_clients else ""  # not all clients were counted
+    words = f"{num_clients:,} clients, {examples}per client {spread}"
     return words if num_shown == num_clients else f"{words}\nthe first {num_shown:,} clients are shown"

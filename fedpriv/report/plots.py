@@ -86,13 +86,13 @@ def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 
 def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
-    """Every client's own model on its own test pictures, the worst first, with mean and worst decile as levels."""
+    """Every client's own model on its own test examples, the worst first, with mean and worst decile as levels."""
     known = last_known(rounds)
     if not known:
         return None
     spread = spread_over_clients(known)
     order = sorted(known, key=lambda client: (known[client], client))
-    figure, axes = blank_figure("Each client's own model, own test pictures")
+    figure, axes = blank_figure("Each client's own model, own test examples")
     axes.plot(
         range(len(order)), [known[client] for client in order], "o", color=INK, ms=6 if len(order) <= 40 else 3,
         label=f"{len(order)} client{'s' * (len(order) != 1)}", rasterized=len(order) > MANY,

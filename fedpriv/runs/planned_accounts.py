@@ -43,7 +43,7 @@ class PlannedAccounts:
         return found
 
     def _one_more(self, examples: int, participations: int) -> list[Event]:
-        """What the last of so many participations adds to what is planned for a client with so many pictures."""
+        """What the last of so many participations adds to what is planned for a client with so many examples."""
         key = (examples, participations)
         if key not in self._prices:
             client = make_client(self.config, examples=examples)

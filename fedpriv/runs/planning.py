@@ -33,7 +33,7 @@ from fedpriv.runs.accounts import opacus_totals
 @dataclass(frozen=True)
 class Plan:
     """The whole run in figures. ``bytes_up``/``bytes_down``: payload of all messages; ``seconds``: local training on
-    one worker, measured on one batch of random pictures. ``participations``: how often a client takes part, at least
+    one worker, measured on one batch of random examples. ``participations``: how often a client takes part, at least
     and at most.
     """
 
@@ -119,7 +119,7 @@ def cohort_sizes(config: Config) -> list[int]:
 
 def planned_histories(config: Config, counts: NDArray[np.int64]) -> tuple[dict[int, list[Event]], dict[int, int]]:
     """(kind -> the guarantee's events of the whole run, kind -> number of clients). Of one kind are clients that are
-    asked equally often (and, where it matters, hold equally many pictures).
+    asked equally often (and, where it matters, hold equally many examples).
     """
     kinds, clients = _kinds(config, counts)
     histories = [planned_events(make_client(config, examples=size), count) for count, size in kinds]
@@ -127,7 +127,7 @@ def planned_histories(config: Config, counts: NDArray[np.int64]) -> tuple[dict[i
 
 
 def _kinds(config: Config, counts: NDArray[np.int64]) -> tuple[list[tuple[int, int]], list[int]]:
-    """([(how often asked, number of pictures)], [number of clients])."""
+    """([(how often asked, number of examples)], [number of clients])."""
     sizes = example_counts(config) if client_class(config).traits.needs_facts else np.zeros(1, np.int64)
     base = int(sizes.max()) + 1  # (count, size) as one number sorts in the same order, and many times as fast
     kinds, clients = np.unique(counts * base + sizes, return_counts=True)
@@ -176,7 +176,7 @@ def timed(work: Callable[[], object], device: torch.device) -> float:
 
 
 def estimate_seconds(config: Config, worker: Worker) -> float:
-    """Seconds of all local training in one process, from one timed step on random pictures."""
+    """Seconds of all local training in one process, from one timed step on random examples."""
     model, batch = worker.model, config.local.batch_size
     theta = model.theta.clone()
     images = torch.zeros(batch, *worker.data.dataset.shape, device=theta.device)

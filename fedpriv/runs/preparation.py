@@ -29,7 +29,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     import torch
 
     server_class(config)  # refused before anything is written
-    doing("reading and dividing the pictures")
+    doing("reading and dividing the examples")
     worker = Worker(config)
     model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).traits.keeps_layers)
     doing("choosing the noise" if config.privacy.target_epsilon else "checking the options")
@@ -174,5 +174,5 @@ def check_sampler(config: Config, data: FederatedData) -> None:
             raise OptionError(
                 "local.batch_size",
                 config.local.batch_size,
-                f"local.sampler=poisson: the smallest client has {fewest} pictures",
+                f"local.sampler=poisson: the smallest client has {fewest} examples",
             )

@@ -36,7 +36,7 @@ def start_run(config: Config, path: Path) -> dict[str, Any]:
     """A new run in an empty folder; returns its summary. Raises `FedprivError`s; what was computed is kept."""
     began = time.perf_counter()
     if config.dataset.name == "on_nodes":
-        words = "the pictures are on other machines: `flwr run` starts a deployment, here plan=true alone works"
+        words = "the examples are on other machines: `flwr run` starts a deployment, here plan=true alone works"
         raise OptionError("dataset", "on_nodes", words)
     folder = RunFolder(path)
     with locked(folder.path):
@@ -64,7 +64,7 @@ def _untrained(worker: Worker) -> str | None:
     if not missing:
         return None
     names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    return f"the test pictures of {names} count as errors: no training picture is of that class"
+    return f"the test examples of {names} count as errors: no training example is of that class"
 
 
 def _with_ray_or_without(config: Config) -> tuple[Config, str | None]:

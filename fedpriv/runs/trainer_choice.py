@@ -1,6 +1,6 @@
-"""`engine.trainer=auto`: sequential or vectorised, by a quick measurement on random pictures.
+"""`engine.trainer=auto`: sequential or vectorised, by a quick measurement on random examples.
 
-The measurement is kept in the cache beside the decoded pictures, keyed by all that it depends on but the seed: the
+The measurement is kept in the cache beside the decoded examples, keyed by all that it depends on but the seed: the
 seeds of a sweep, in whatever process, and every later run on this machine choose alike. A run's config.yaml holds what
 was chosen, so a resumed or repeated run measures nothing.
 """
@@ -28,7 +28,7 @@ from fedpriv.training.sequential import Clipping, LocalData, SequentialTrainer, 
 
 #: Cohorts below this have nothing to share.
 FEWEST_CLIENTS = 8
-#: So much faster the vectorised trainer must be: it holds a cohort's pictures in memory.
+#: So much faster the vectorised trainer must be: it holds a cohort's examples in memory.
 WORTHWHILE = 1.25
 #: A model that is no chain of Linear and ReLU needs torch.func, whose import takes seconds: training below this many
 #: seconds is not worth it.
@@ -133,7 +133,7 @@ def _measured(config: Config, worker: Worker) -> tuple[str | None, float]:
 
 
 def _usual_examples(config: Config, worker: Worker) -> int:
-    """Pictures of a client in the measurement: an even share, which no seed changes, and a few batches at most."""
+    """Examples of a client in the measurement: an even share, which no seed changes, and a few batches at most."""
     partition = worker.data.partition
     if isinstance(partition, ResampledPartition):
         share = int(partition.num_train[0])

@@ -160,7 +160,7 @@ def test_clients_that_never_took_part_have_no_members(run: Run) -> None:
 
 
 def test_shadow_models_of_a_small_pool_are_smaller_and_stay_alike(run: Run) -> None:
-    """All training pictures in use: test pictures are partners, so shadows have fewer clients, not fewer pictures."""
+    """All training examples in use: test examples are partners, so shadows have fewer clients, not fewer pictures."""
     folder = run("strategy=dpsgd", "num_clients=20", "clients_per_round=10", "num_rounds=1", "local.batch_size=30")
     work = Experiment(RunFolder(folder), read_config(folder))
     job = work.shadow_jobs("ml_leaks")[0]
@@ -252,7 +252,7 @@ def test_clients_that_share_pictures_have_no_members_of_their_own(run: Run, caps
     folder = run("partition=resampled", "partition.examples_per_client=30", "num_rounds=1")
     assert main([f"run={folder}"]) == 2
     error = capsys.readouterr().err
-    assert "partition=resampled: clients share pictures" in error and len(error.strip().splitlines()) == 1
+    assert "partition=resampled: clients share examples" in error and len(error.strip().splitlines()) == 1
 
 
 def test_an_attack_on_pictures_that_are_gone_names_their_folder(

@@ -104,7 +104,7 @@ def test_a_client_with_one_picture_trains_on_it(cache: Path):
 
 
 def test_the_local_test_set_is_drawn_and_not_cut_off(cache: Path):
-    """Of a client with all classes in order, the test pictures are of all classes."""
+    """Of a client with all classes in order, the test examples are of all classes."""
     partition = partition_clients(SORTED_LABELS, iid(test_fraction=0.5), 2, 0, cache)
     counts = np.bincount(SORTED_LABELS[partition.test(0)], minlength=10)
     assert counts.min() > 15  # of 30 expected
@@ -206,15 +206,15 @@ def test_shards_leave_out_what_does_not_fill_them(cache: Path):
 @pytest.mark.parametrize(
     ("kind", "num_clients", "message"),
     [
-        (iid(), 1201, r"num_clients=1201: each client needs one of 1200 training pictures"),
-        (pathological(11), 20, r"partition\.classes_per_client=11: the training pictures have 10 classes"),
+        (iid(), 1201, r"num_clients=1201: each client needs one of 1200 training examples"),
+        (pathological(11), 20, r"partition\.classes_per_client=11: the training examples have 10 classes"),
         (pathological(10), 121, r"partition\.classes_per_client=10: 121 clients: .*121.*120"),
         (shards(3), 401, r"partition\.shards_per_client=3: 401 clients would need 1203 shards, there are 1200"),
-        (dirichlet(0.1, min_examples=13), 100, r"partition\.min_examples=13: .* 1300 training pictures, .* 1200"),
+        (dirichlet(0.1, min_examples=13), 100, r"partition\.min_examples=13: .* 1300 training examples, .* 1200"),
         (
             dirichlet(0.01, min_examples=10),
             100,
-            r"partition\.alpha=0\.01: in 10 attempts no division of 1200 training pictures gave each of 100 clients 10",
+            r"partition\.alpha=0\.01: in 10 attempts no division of 1200 training examples gave each of 100 clients 10",
         ),
         (dirichlet(1e-300), 20, r"partition\.alpha=1e-300: in 10 attempts no division .* 20 clients 1;"),
     ],
@@ -269,7 +269,7 @@ def test_auxiliary_and_reported_pictures_are_disjoint_and_all():
 
 @pytest.mark.parametrize("auxiliary", [360, 1000])
 def test_too_many_auxiliary_pictures_are_refused(auxiliary: int):
-    with pytest.raises(OptionError, match=rf"dataset\.auxiliary={auxiliary}: there are 360 test pictures"):
+    with pytest.raises(OptionError, match=rf"dataset\.auxiliary={auxiliary}: there are 360 test examples"):
         load_federated(digits_config(), auxiliary=auxiliary)
 
 
@@ -301,7 +301,7 @@ def test_a_hundred_clients_with_six_hundred_pictures_of_real_mnist(pictures: Pat
 
 
 def made_up(num_clients: int, num_classes: int) -> FederatedData:
-    """Client k holds k + 1 training pictures and one test picture, all of class k mod num_classes."""
+    """Client k holds k + 1 training examples and one test picture, all of class k mod num_classes."""
     sizes = np.arange(num_clients) + 2
     labels = np.repeat(np.arange(num_clients) % num_classes, sizes)
     images = np.zeros((len(labels), 1, 1, 1), dtype=np.uint8)

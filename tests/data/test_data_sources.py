@@ -70,7 +70,7 @@ def test_digits_keep_scikit_learns_pictures_and_labels_together():
 
 @pytest.fixture
 def tiny_mnist(tmp_path: Path) -> Path:
-    """30 training and 20 test pictures of 6 x 5 in MNIST's files; a picture's pixels are all its own number."""
+    """30 training and 20 test examples of 6 x 5 in MNIST's files; a picture's pixels are all its own number."""
     write_mnist(tmp_path, 30, 20, (6, 5))
     return tmp_path
 
@@ -429,7 +429,7 @@ def change(**arrays):
         (change(labels=lambda y: y - 1), "the smallest is -1"),
         (change(labels=lambda y: y * 0), "at least 2 classes"),
         (lambda split: own(split)[0], r"must return \(images, labels\), not ndarray"),
-        (lambda split: (own(split)[0][..., : len(split)], own(split)[1]), "test pictures"),
+        (lambda split: (own(split)[0][..., : len(split)], own(split)[1]), "test examples"),
         (lambda split: 1 / 0, "raised ZeroDivisionError"),
         (3, "must be a function, is a int"),
     ],
@@ -515,4 +515,4 @@ def test_classes_that_are_tested_and_not_trained_are_in_the_note(own_module, tmp
         [*options, "clients_per_round=2", "local.batch_size=1", NO_REPORT], folder=tmp_path / "run", quiet=True
     )
     assert "count as errors: no training picture is of" in run.summary["note"]
-    assert where != "function" or "the test pictures of 2 count" in run.summary["note"]
+    assert where != "function" or "the test examples of 2 count" in run.summary["note"]

@@ -126,7 +126,7 @@ def test_broken_pictures_reach_the_user_by_name(cli: Cli, tmp_path: Path):
     (tmp_path / "pictures" / "cats" / "notes.txt").unlink()
     assert cli(*call, "num_clients=2", "clients_per_round=2", "hydra.run.dir=first").code == 0
     outcome = cli(*call, "num_clients=200", "clients_per_round=2", "hydra.run.dir=second")  # not within one second
-    assert outcome.code == 2 and "num_clients=200: each client needs one of 12 training pictures" in outcome.err
+    assert outcome.code == 2 and "num_clients=200: each client needs one of 12 training examples" in outcome.err
 
 
 def test_help_and_version(cli: Cli):

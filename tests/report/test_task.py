@@ -75,7 +75,7 @@ def test_every_command_tells_what_it_does(
     monkeypatch.setattr(tasks._Task, "told", lambda self, *what: told.append((f"{self.name}: {what[0]}", *what[1:])))
     small = ("num_clients=4", "clients_per_round=4", "num_rounds=2", "operations.report=false", "engine=inprocess")
     folder = run(*small)
-    assert "set-up: reading and dividing the pictures" in {words for words, *_ in told}
+    assert "set-up: reading and dividing the examples" in {words for words, *_ in told}
     monkeypatch.chdir(tmp_path)
     assert cli("plan=true", *small).code == 0
     assert audit.main(["strategy=fedldp", "trials=2000", *small]) == 0

@@ -56,7 +56,7 @@ def test_every_client_draws_its_own_pictures_by_seed_and_number() -> None:
         assert not np.array_equal(train, other.train(client))
     assert not np.array_equal(one.train(0), one.train(1))
     held = np.bincount(np.concatenate([one.train(k) for k in range(50)]), minlength=len(LABELS))
-    assert held.max() > 1  # clients share pictures
+    assert held.max() > 1  # clients share examples
     assert len(resampled(5, test_fraction=0.0).test(0)) == 0
     for client in (-1, 50):
         with pytest.raises(IndexError):
@@ -84,8 +84,8 @@ def test_nothing_is_built_for_clients_that_nobody_asks() -> None:
 
 def test_impossible_requests_are_refused_in_words(cli: Callable[..., Outcome]) -> None:
     found = cli(*RESAMPLED, "partition.examples_per_client=1438")
-    assert found.code == 2 and "partition.examples_per_client" in found.err and "1437 training pictures" in found.err
-    with pytest.raises(OptionError, match="1000 training pictures"):
+    assert found.code == 2 and "partition.examples_per_client" in found.err and "1437 training examples" in found.err
+    with pytest.raises(OptionError, match="1000 training examples"):
         resampled(3, examples=1001)
     found = cli("partition=iid", "partition.examples_per_client=20")
     assert found.code == 2 and "partition.examples_per_client" in found.err
@@ -93,7 +93,7 @@ def test_impossible_requests_are_refused_in_words(cli: Callable[..., Outcome]) -
 
 @pytest.mark.parametrize("method", ["dpsgd", "nbafl", "dpfl_agn"])
 def test_methods_that_protect_a_picture_are_refused(run: Run, method: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"partition.*resampled.*clients share pictures"):
+    with pytest.raises(OptionError, match=r"partition.*resampled.*clients share examples"):
         run(f"strategy={method}", *RESAMPLED, folder=tmp_path / "refused")
     assert not (tmp_path / "refused" / "config.yaml").exists()
 
@@ -114,8 +114,8 @@ def test_a_hundred_thousand_clients_cost_no_more_than_a_thousand(run: Run) -> No
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["num_clients"] == 100_000
     assert summary["privacy"]["verified_median"] == 0.0 < summary["privacy"]["verified_epsilon"]
-    assert any("clients draw from the same pictures" in reason for reason in summary["privacy"]["reasons"])
-    assert "clients draw from the same pictures" in page_of(folder)
+    assert any("clients draw from the same examples" in reason for reason in summary["privacy"]["reasons"])
+    assert "clients draw from the same examples" in page_of(folder)
 
 
 def test_a_plan_counts_clients_that_are_never_asked() -> None:
@@ -123,7 +123,7 @@ def test_a_plan_counts_clients_that_are_never_asked() -> None:
     plan = make_plan(config, Worker(config))
     assert plan.verified_median == 0.0 < plan.verified_epsilon
     assert plan.participations == (0, 1) and schedule(config).sum() == 12
-    assert any("clients draw from the same pictures" in reason for reason in plan.reasons)
+    assert any("clients draw from the same examples" in reason for reason in plan.reasons)
 
 
 def test_clients_without_releases_count_towards_the_median() -> None:
