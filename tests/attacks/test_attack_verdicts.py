@@ -102,4 +102,4 @@ def test_a_run_whose_members_no_coins_chose_is_never_contradicted(run: Run) -> N
     assert main([f"run={folder}", "attack=lira", "shadows=2", "control_models=6"]) == 0
     found = json.loads((folder / "attacks" / "lira.json").read_text())
     assert found["verdict"].startswith("cannot tell: no coins chose the members")
-    assert "differ as pictures" in found["verdict"] and "auc" in found["figures"]
+    assert "differ as inputs" in found["verdict"] and "auc" in found["figures"]

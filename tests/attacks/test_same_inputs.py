@@ -28,7 +28,7 @@ def pairs_of(shift: str) -> tuple[np.ndarray, np.ndarray, Sides]:
 @pytest.mark.parametrize("shift", [shift for shift in attack_shifts.SHIFTS if shift != "nothing"])
 def test_a_shift_is_seen(shift: str) -> None:
     found = same_inputs.compare(*pairs_of(shift), seed=0)
-    assert found.differ and found.feature and "differ as pictures" in str(found)
+    assert found.differ and found.feature and "differ as inputs" in str(found)
 
 
 def test_where_coins_chose_nothing_is_seen() -> None:

@@ -308,7 +308,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path):
     with pytest.raises(DataError, match="bee: a class folder without pictures"):
         load("image_folder", tmp_path)
     save(tmp_path / "bee" / "0.png", 0)
-    with pytest.raises(DataError, match="every class has a single picture"):
+    with pytest.raises(DataError, match="every class has a single example"):
         load("image_folder", tmp_path)
     (tmp_path / "bee" / "1.png").symlink_to("nowhere")
     with pytest.raises(DataError, match=r"bee/1\.png: No such file"):
@@ -429,7 +429,7 @@ def change(**arrays):
         (change(labels=lambda y: y - 1), "the smallest is -1"),
         (change(labels=lambda y: y * 0), "at least 2 classes"),
         (lambda split: own(split)[0], r"must return \(images, labels\), not ndarray"),
-        (lambda split: (own(split)[0][..., : len(split)], own(split)[1]), "test examples"),
+        (lambda split: (own(split)[0][..., : len(split)], own(split)[1]), "test pictures"),
         (lambda split: 1 / 0, "raised ZeroDivisionError"),
         (3, "must be a function, is a int"),
     ],
@@ -514,5 +514,5 @@ def test_classes_that_are_tested_and_not_trained_are_in_the_note(own_module, tmp
     run = fedpriv.run(
         [*options, "clients_per_round=2", "local.batch_size=1", NO_REPORT], folder=tmp_path / "run", quiet=True
     )
-    assert "count as errors: no training picture is of" in run.summary["note"]
+    assert "count as errors: no training example is of" in run.summary["note"]
     assert where != "function" or "the test examples of 2 count" in run.summary["note"]

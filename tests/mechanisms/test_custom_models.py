@@ -300,8 +300,8 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
     "all dimensions": (lambda net, x: net.head(x.flatten(1) - x.sum((0, 1, 2, 3))), "sum"),
     "turned": (lambda net, x: net.head(x.flatten(1).transpose(0, 1).transpose(0, 1)), "transpose"),
     "permuted": (lambda net, x: net.head(x.permute(2, 1, 0, 3).permute(2, 1, 0, 3).flatten(1)), "permute"),
-    "regrouped": (lambda net, x: net.head(x.reshape(-1, 32).reshape(-1, 64)), "row for each picture"),
-    "flattened": (lambda net, x: net.head(torch.flatten(x).view(x.shape[0], -1)), "row for each picture"),
+    "regrouped": (lambda net, x: net.head(x.reshape(-1, 32).reshape(-1, 64)), "row for each example"),
+    "flattened": (lambda net, x: net.head(torch.flatten(x).view(x.shape[0], -1)), "row for each example"),
     "joined": (lambda net, x: net.head(torch.cat([x, x]).flatten(1)[:3]), "cat"),
     "joined by name": (lambda net, x: net.head(torch.cat(tensors=[x, x], dim=0).flatten(1)), "names alone"),
     "joined without a dimension": (lambda net, x: net.head(torch.cat((x, -x)).flatten(1)), "cat"),
@@ -378,7 +378,7 @@ def with_norm(shape: Any, classes: int) -> nn.Module:
 def test_a_run_says_so_at_its_start(strategy: str) -> None:
     options = (f"strategy={strategy}", "num_clients=4", "clients_per_round=4", "num_rounds=1", "engine=inprocess")
     custom = "model.path=test_custom_models."
-    with pytest.raises(OptionError, match=r"^model=Of: one picture's gradient .* values read in Python\).*; allowed: "):
+    with pytest.raises(OptionError, match=r"^model=Of: one example's gradient .* values read in Python\).*; allowed: "):
         resolve(compose([*options, "model=custom", f"{custom}guarded"]), None)
     _, worker, _ = resolve(compose([*options, "model=custom", f"{custom}with_norm"]), None)
     assert worker.trainer.per_example(worker.data.dataset.shape).mode == "vmap"

@@ -323,7 +323,7 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
     agree(config, here)
     with pytest.raises(RunFailed, match=f"a worker on .* differs from this process: torch {here['torch']}, not 1.0"):
         agree(config, here | {"torch": "1.0"})
-    with pytest.raises(RunFailed, match=r"pictures [0-9a-f]+, not others, clients/fedcad.py [0-9a-f]+, not other$"):
+    with pytest.raises(RunFailed, match=r"examples [0-9a-f]+, not others, clients/fedcad.py [0-9a-f]+, not other$"):
         agree(config, here | {"clients/fedcad.py": "other", "pictures": "others"})
     with pytest.raises(RunFailed, match=r"process: fedpriv/gone.py missing, not abc$"):
         agree(config, here | {"fedpriv/gone.py": "abc"})
@@ -339,7 +339,7 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
         monkeypatch.setattr(
             agreement, "worker_for", lambda _, found=inverted: SimpleNamespace(data=SimpleNamespace(dataset=found))
         )
-        with pytest.raises(RunFailed, match=r"process: pictures [0-9a-f]+, not [0-9a-f]+$"):
+        with pytest.raises(RunFailed, match=r"process: examples [0-9a-f]+, not [0-9a-f]+$"):
             agree(config, here)
 
 
