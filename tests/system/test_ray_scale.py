@@ -324,7 +324,7 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
     with pytest.raises(RunFailed, match=f"a worker on .* differs from this process: torch {here['torch']}, not 1.0"):
         agree(config, here | {"torch": "1.0"})
     with pytest.raises(RunFailed, match=r"examples [0-9a-f]+, not others, clients/fedcad.py [0-9a-f]+, not other$"):
-        agree(config, here | {"clients/fedcad.py": "other", "pictures": "others"})
+        agree(config, here | {"clients/fedcad.py": "other", "examples": "others"})
     with pytest.raises(RunFailed, match=r"process: fedpriv/gone.py missing, not abc$"):
         agree(config, here | {"fedpriv/gone.py": "abc"})
     with pytest.raises(RunFailed, match=r"process: fedpriv/client/base.py [0-9a-f]+, not there$"):
@@ -335,7 +335,7 @@ def test_a_machine_that_differs_is_named_with_what_differs(tmp_path: Path, monke
     dataset = worker_for(config).data.dataset
     for name in ("train", "test"):
         part = getattr(dataset, name)
-        inverted = replace(dataset, **{name: replace(part, images=255 - np.asarray(part.inputs))})
+        inverted = replace(dataset, **{name: replace(part, inputs=255 - np.asarray(part.inputs))})
         monkeypatch.setattr(
             agreement, "worker_for", lambda _, found=inverted: SimpleNamespace(data=SimpleNamespace(dataset=found))
         )
