@@ -212,7 +212,7 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     find_own_methods()
     searches = any(o.startswith("hydra/sweeper=optuna") for o in arguments)
     if searches and not any(o.startswith("hydra.sweeper.direction=") for o in arguments):
-        arguments = [*arguments, "hydra.sweeper.direction=maximize"]  # of the accuracy that `job` returns
+        arguments = [*arguments, "hydra.sweeper.direction=maximize"]  # of what `job` returns
     elsewhere = any(o.startswith("hydra/launcher=") and o != "hydra/launcher=basic" for o in arguments)
     given = sys.argv
     sys.argv = [given[0], *arguments]
@@ -230,8 +230,8 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
 
 
 def job(_: Any) -> float | None:
-    """One Hydra job: composed again by `compose`, run in the folder that Hydra made for it. Returns its accuracy at the
-    end, which a sweeper that searches makes larger; None where there is none.
+    """One Hydra job: composed again by `compose`, run in the folder that Hydra made for it. Returns the final
+    leading metric (accuracy, or an error with its sign turned), which a sweeper that searches makes larger.
 
     A job that fails records that in its folder, and the other jobs of a sweep continue.
     """
@@ -254,12 +254,14 @@ def job(_: Any) -> float | None:
             warn(config)
             _start_ray_early(config)
         with importing():
+            from fedpriv.report.words import leading_metric
             from fedpriv.runs.start import start_run
         if sweep and not is_quiet():
             print(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
             summary = start_run(config, folder)
-        reached.append(summary["accuracy"]["final"])
+        _, value, more_is_better = leading_metric(summary)
+        reached.append(value if value is None or more_is_better else -value)
         finish(summary, folder)
         return DONE
 

@@ -27,6 +27,7 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.models import build_model, resolve_model
 from fedpriv.training.resident import Resident, fits
@@ -195,9 +196,11 @@ class Worker:
         return vector
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
-        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none."""
+        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, and where
+        the task has no classes.
+        """
         rows = self._rows_of(client, "test")
-        if not rows.size:
+        if not rows.size or not isinstance(self.model.task, Classification):
             return {}
         data = self._normalised(rows)
         return {LOCAL_ACCURACY: self.trainer.accuracy(theta, data, self.config.evaluate.batch_size)}

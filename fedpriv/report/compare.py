@@ -14,7 +14,18 @@ from typing import Any
 
 from fedpriv.common.printing import cell
 from fedpriv.report.reading import RunFolder
-from fedpriv.report.words import leaves, mapping_at, number, number_at, other_threats, reasons, threat_key
+from fedpriv.report.words import (
+    leading_metric,
+    leading_of_round,
+    leaves,
+    mapping_at,
+    number,
+    number_at,
+    other_threats,
+    reasons,
+    threat_key,
+    worst_site,
+)
 
 #: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
 NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
@@ -23,7 +34,7 @@ NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
 EPSILONS = ("claimed_epsilon", "verified_epsilon", "audited_epsilon")
 #: Shown where a run has none of them.
 ABSENT = ("no claim", "not computed", "not audited")
-FIGURES = ("accuracy", "personalised", *EPSILONS, "time_s")
+FIGURES = ("accuracy", "metric", "worst_site", "personalised", *EPSILONS, "time_s")
 
 WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
 
@@ -67,12 +78,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Row:
-    """A group under one threat model. ``scopes``: scopes of its claims; ``reasons``: why a bound is not finite."""
+    """A group under one threat model. figures: by name, ``metric`` is the leading one of the runs' task; leading: its
+    name. scopes: of its claims; reasons: why a bound is not finite.
+    """
 
     group: Group
     figures: Mapping[str, Spread]
     scopes: Sequence[str]
     reasons: Sequence[str]
+    leading: str = "accuracy"
+    more_is_better: bool = True
+
+    @property
+    def rank(self) -> float:
+        """Ascending from the best; runs without a value come last."""
+        value = self.figures["metric"].mean
+        return math.inf if value is None else -value if self.more_is_better else value
 
 
 @dataclass(frozen=True)
@@ -98,6 +119,9 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
         for key, privacies in _by_threat(group.runs).items():
             _, rows = threats.setdefault(key, (privacies[0][1], []))
             rows.append(_row(group, privacies))
+    for _, rows in threats.values():
+        if len({row.leading for row in rows}) == 1:
+            rows.sort(key=lambda row: row.rank)
     return Comparison(groups, list(threats.values()), [*((path, why) for path, why in left_out if why), *repeated])
 
 
@@ -115,16 +139,18 @@ def spread(values: Iterable[float | None]) -> Spread:
     return Spread(n, mean(known), std, float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n))
 
 
-def mean_curve(group: Group) -> tuple[list[int], list[float], list[float]]:
-    """(rounds, mean, standard deviation) of the test accuracy over the group's runs, where any has a value."""
+def mean_curve(group: Group) -> tuple[list[int], list[float], list[float], str]:
+    """(rounds, mean, standard deviation, name) of the leading metric over the group's runs, where any has a value."""
     values: dict[int, list[float]] = {}
+    metric = "accuracy"
     for row in chain.from_iterable(run.rounds for run in group.runs):
-        accuracy = number(row.get("accuracy"))
-        if accuracy is not None:
-            values.setdefault(row["round"], []).append(accuracy)
+        name, value = leading_of_round(row)
+        if value is not None:
+            metric = name
+            values.setdefault(row["round"], []).append(value)
     rounds = sorted(values)
     spreads = [spread(values[i]) for i in rounds]
-    return rounds, [s.mean or 0.0 for s in spreads], [s.std or 0.0 for s in spreads]
+    return rounds, [s.mean or 0.0 for s in spreads], [s.std or 0.0 for s in spreads], metric
 
 
 def write_csv(comparison: Comparison, file: Path) -> None:
@@ -133,7 +159,7 @@ def write_csv(comparison: Comparison, file: Path) -> None:
     """
     options = list(comparison.groups[0].options) if comparison.groups else []
     parts = ("mean", "std", "ci95_half_width", "n")
-    header = [*options, "unit", "adjacency", "observer", "delta", "claimed_scope"]
+    header = [*options, "unit", "adjacency", "observer", "delta", "claimed_scope", "leading_metric"]
     header += [f"{figure}_{part}" for figure in FIGURES for part in parts] + ["reasons"]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
@@ -143,7 +169,7 @@ def write_csv(comparison: Comparison, file: Path) -> None:
                 spreads = (row.figures[figure] for figure in FIGURES)
                 cells = chain.from_iterable((s.mean, s.std, s.half_width, s.n) for s in spreads)
                 scopes, why = " ".join(row.scopes), "; ".join(row.reasons)
-                line = (*row.group.options.values(), *threat_key(threat), scopes, *cells, why)
+                line = (*row.group.options.values(), *threat_key(threat), scopes, row.leading, *cells, why)
                 writer.writerow(map(cell, line))
 
 
@@ -232,6 +258,8 @@ def _by_threat(runs: Sequence[RunFolder]) -> dict[str, list[tuple[RunFolder, Map
 def _row(group: Group, privacies: Sequence[tuple[RunFolder, Mapping[str, Any]]]) -> Row:
     figures = {
         "accuracy": spread(number_at(run.summary, "accuracy", "final") for run, _ in privacies),
+        "metric": spread(leading_metric(run.summary)[1] for run, _ in privacies),
+        "worst_site": spread(worst[1] if (worst := worst_site(run.summary)) else None for run, _ in privacies),
         "personalised": spread(number_at(run.summary, "accuracy", "personalised") for run, _ in privacies),
         "time_s": spread(number_at(run.summary, "timing", "total_s") for run, _ in privacies),
     }
@@ -239,4 +267,5 @@ def _row(group: Group, privacies: Sequence[tuple[RunFolder, Mapping[str, Any]]])
     claims = [privacy for _, privacy in privacies if number(privacy.get("claimed_epsilon")) is not None]
     scopes = dict.fromkeys(str(privacy.get("claimed_scope") or "run") for privacy in claims)
     why = dict.fromkeys(chain.from_iterable(reasons(privacy) for _, privacy in privacies))
-    return Row(group, figures, list(scopes), list(why))
+    leading, _, more = leading_metric(privacies[0][0].summary)
+    return Row(group, figures, list(scopes), list(why), leading, more)

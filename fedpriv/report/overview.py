@@ -12,6 +12,8 @@ from fedpriv.report.rendering import rendered
 from fedpriv.report.words import (
     figure,
     further_metrics,
+    in_metric,
+    leading_metric,
     many,
     mapping_at,
     number,
@@ -23,6 +25,7 @@ from fedpriv.report.words import (
     threat_sentence,
     three_figures,
     untrained_layers,
+    worst_site,
     worth,
 )
 
@@ -47,6 +50,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
     known = [value for row in run.rounds if (value := number(row.get("accuracy"))) is not None]
     accuracy = number_at(summary, "accuracy", "final") if summary is not None else next(reversed(known), None)
     metrics = dict(list(further_metrics(summary).items())[:1])  # the leading one, or of two classes auc
+    worst = worst_site(summary)
     total = number_at(summary, "timing", "total_s")
     audited, verified = (number_at(privacy, f"{name}_epsilon") for name in ("audited", "verified"))
     refuted = audited is not None and verified is not None and audited > verified
@@ -57,6 +61,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
         "subtitle": _subtitle(run),
         "accuracy": accuracy,
         "metrics": metrics,
+        "worst": None if worst is None else [worst[0], in_metric(leading_metric(summary)[0], worst[1])],
         "personalised": number_at(summary, "accuracy", "personalised"),
         "worst_decile": number_at(summary, "accuracy", "personalised_worst_decile"),
         "epsilons": three_figures(privacy) if privacy else [],

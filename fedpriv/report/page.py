@@ -30,6 +30,9 @@ from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
 from fedpriv.report.words import (
     all_figures,
     figure,
+    further_metrics,
+    in_metric,
+    leading_metric,
     many,
     mapping_at,
     number,
@@ -47,7 +50,7 @@ from fedpriv.report.words import (
 )
 
 #: Examples of the sections on learning, and on spending and noise.
-LEARNING = ("accuracy.png", "clients.png", "loss.png")
+LEARNING = ("accuracy.png", "metric.png", "clients.png", "loss.png")
 SPENDING = ("epsilon.png", "noise.png", "clipping.png", "significance.png")
 AUDIT = Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")
 LABELS = Picture("labels.png", "Chart of the label distribution of each client", "Labels held by each client.")
@@ -83,6 +86,8 @@ def write_report(folder: Path, live: int | None = None) -> Path:
         spending=SPENDING,
         releases=[_release_row(row) for row in releases],
         attacks=attack_section(run.summary),
+        metrics_table=list(further_metrics(run.summary).items()),
+        sites=_sites(run.summary),
         cost=_cost(run),
         method_figures=_method_figures(run),
         config_text=run.config_text or "config.yaml is not there.",
@@ -114,6 +119,15 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     write_atomic(folder / "comparison.html", page)
     names = ["comparison.html", "comparison.csv", *([picture.file] if picture else [])]
     return [folder / name for name in names]
+
+
+def _sites(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The leading metric site by site, the worst first."""
+    leading, sites = leading_metric(summary)[0], pick(summary, "metrics", "sites")
+    if not sites:
+        return None
+    rows = [[str(one["site"]), in_metric(leading, number_at(one, "value")), f"{one['examples']:,}"] for one in sites]
+    return {"header": ["site", leading.replace("_", " "), "test examples"], "rows": rows}
 
 
 def _privacy_section(privacy: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from fedpriv.report.pictures import (
     save_themed,
 )
 from fedpriv.report.words import figure as in_figures
-from fedpriv.report.words import mapping_at, number, number_at, percent
+from fedpriv.report.words import in_metric, leading_of_round, mapping_at, number, number_at, percent
 
 Round = Mapping[str, Any]
 
@@ -51,14 +51,16 @@ class Band:
     rounds: Sequence[int]
     mean: Sequence[float]
     std: Sequence[float]
+    metric: str = "accuracy"
 
 
 def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
-    """Draws the plots that the rounds have values for: accuracy, clients, loss, epsilon, noise, clipping and
-    significance.png.
+    """Draws the plots that the rounds have values for: accuracy or another leading metric, clients, loss, epsilon,
+    noise, clipping and significance.
     """
     pictures = (
         draw_accuracy(rounds, folder),
+        draw_metric(rounds, folder),
         draw_clients(rounds, folder),
         draw_loss(rounds, folder),
         draw_epsilon(rounds, privacy, folder),
@@ -67,6 +69,25 @@ def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) 
         draw_significance(rounds, folder),
     )
     return [picture for picture in pictures if picture]
+
+
+def draw_metric(rounds: Sequence[Round], folder: Path) -> Picture | None:
+    """The leading metric of a task that has no accuracy."""
+    known = [(row["round"], *leading_of_round(row)) for row in rounds]
+    points = [(x, y) for x, name, y in known if name != "accuracy" and y is not None]
+    name = next((name for _, name, y in known if name != "accuracy" and y is not None), None)
+    if name is None:
+        return None
+    x, y = [x for x, _ in points], [y for _, y in points]
+    figure, axes = blank_figure(f"{name} on the test set")
+    draw_line(axes, x, y, BLUE, f"test {name}")
+    axes.annotate(
+        in_metric(name, y[-1]), (1, y[-1]), xycoords=("axes fraction", "data"), xytext=(4, 0),
+        textcoords="offset points", va="center", color=BLUE, fontweight="bold", annotation_clip=False,
+    )  # fmt: skip
+    ends = f"{in_metric(name, y[0])} in round {x[0]}, {in_metric(name, y[-1])} in round {x[-1]}"
+    alt = f"Line plot of {name} on the test set over rounds: {ends}."
+    return _saved(figure, folder, Picture("metric.png", alt, "Global model on the test set, where evaluated."))
 
 
 def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -242,22 +263,29 @@ def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 
 def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
-    """Accuracy over rounds, a line and a band of one standard deviation for each group: comparison.png."""
+    """The leading metric over rounds, a line and a band of one standard deviation for each group: comparison.png."""
     bands = [band for band in bands if band.rounds]
     if not bands:
         return None
-    figure, axes = blank_figure("Accuracy on the test set, mean over seeds", inches=(6.2, 3.4 + 0.2 * len(bands)))
+    names = {band.metric for band in bands}
+    metric = next(iter(names)) if len(names) == 1 else "leading metric"
+    accuracy = metric == "accuracy"
+    figure, axes = blank_figure(
+        f"{metric.capitalize()} on the test set, mean over seeds", inches=(6.2, 3.4 + 0.2 * len(bands))
+    )
     styles = cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
     for band, (color, style) in zip(bands, styles, strict=False):
         draw_line(axes, band.rounds, band.mean, color, band.label, style)
+        most = 1.0 if accuracy else math.inf
         low = [max(0.0, mean - std) for mean, std in zip(band.mean, band.std, strict=True)]
-        high = [min(1.0, mean + std) for mean, std in zip(band.mean, band.std, strict=True)]
+        high = [min(most, mean + std) for mean, std in zip(band.mean, band.std, strict=True)]
         axes.fill_between(band.rounds, low, high, color=color, alpha=0.16, lw=0)
-    axes.set_ylim(max(0, axes.get_ylim()[0]), min(1.04, axes.get_ylim()[1]))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    if accuracy:
+        axes.set_ylim(max(0, axes.get_ylim()[0]), min(1.04, axes.get_ylim()[1]))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     figure.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
-    ends = ", ".join(f"{band.label} {percent(band.mean[-1])}" for band in bands)
-    alt = f"Line plot of mean test accuracy over rounds, one line per configuration; at the end: {ends}."
+    ends = ", ".join(f"{band.label} {in_metric(band.metric, band.mean[-1])}" for band in bands)
+    alt = f"Line plot of mean test {metric} over rounds, one line per configuration; at the end: {ends}."
     return _saved(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fedpriv.report.compare import ABSENT, EPSILONS, Comparison
 from fedpriv.report.reading import RunFolder
-from fedpriv.report.words import figure, mapping_at, number_at, percent, seconds, size, threat_short
+from fedpriv.report.words import figure, in_metric, leading_metric, mapping_at, number_at, seconds, size, threat_short
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Cell:
 
 
 #: Names of the columns behind those of the options; sizes are payloads of all messages, both ways.
-FIGURES = ("accuracy", "claimed ε", "verified ε", "audited ε", "sent", "time")
+FIGURES = ("claimed ε", "verified ε", "audited ε", "sent", "time")
 
 
 def runs_table(comparison: Comparison, folder: Path) -> tuple[list[str], list[list[Cell]]]:
@@ -51,7 +51,9 @@ def runs_table(comparison: Comparison, folder: Path) -> tuple[list[str], list[li
         for run in group.runs
     ]
     rows.sort(key=lambda row: _in_order(row[0].text))
-    return ["run", *names, "seed", *FIGURES, *(["seen by"] if several else [])], rows
+    leading = {leading_metric(run.summary)[0] for group in comparison.groups for run in group.runs}
+    metric = next(iter(leading)).replace("_", " ") if len(leading) == 1 else "metric"
+    return ["run", *names, "seed", metric, *FIGURES, *(["seen by"] if several else [])], rows
 
 
 def _in_order(name: str) -> tuple[float, str]:
@@ -61,12 +63,12 @@ def _in_order(name: str) -> tuple[float, str]:
 
 
 def _figures(run: RunFolder) -> list[Cell]:
-    accuracy, time = number_at(run.summary, "accuracy", "final"), number_at(run.summary, "timing", "total_s")
+    (leading, value, _), time = leading_metric(run.summary), number_at(run.summary, "timing", "total_s")
     epsilons = [number_at(run.summary, "privacy", name) for name in EPSILONS]
     up, down = (number_at(run.summary, "traffic", name) for name in ("bytes_up", "bytes_down"))
     total = None if up is None or down is None else up + down
     return [
-        Cell(percent(accuracy), accuracy),
+        Cell(in_metric(leading, value, "not evaluated"), value),
         *(Cell(figure(value, words), value) for value, words in zip(epsilons, ABSENT, strict=True)),
         Cell(size(total), total),
         Cell(seconds(time), time),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from fedpriv.report.words import (
     SCOPES,
     figure,
     further_metrics,
+    in_metric,
+    leading_metric,
     mapping_at,
     number_at,
     opacus_figure,
@@ -26,11 +28,12 @@ from fedpriv.report.words import (
     threat_short,
     three_figures,
     untrained_layers,
+    worst_site,
     worth,
 )
 
 COMPARISON_NOTE = (
-    "± is one standard deviation over seeds; the interval is the 95% interval of the mean accuracy (Student's t). "
+    "± is one standard deviation over seeds; the interval is the 95% interval of the mean (Student's t). "
     "comparison.csv has both for every column."
 )
 
@@ -91,10 +94,12 @@ def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     rounds = seconds(number_at(summary, "timing", "median_round_s"))
     model = "global part with untrained personal layers" if untrained_layers(summary) else "global model"
     further, accuracy = further_metrics(summary), number_at(summary, "accuracy", "final")
+    worst_of, leading = worst_site(summary), leading_metric(summary)[0]
     told = [] if accuracy is None and further else [("accuracy", percent(accuracy), f"{model}, test set")]
     return [
         *told,
         *((name, value, f"{model}, test set") for name, value in further.items()),
+        *([] if worst_of is None else [("worst site", in_metric(leading, worst_of[1]), f"{leading} of {worst_of[0]}")]),
         *([] if mean is None else [("personalised", percent(mean), words)]),
         *(
             (f"{f.name} epsilon", f.value, f"{f.scope}; {f.detail}" if f.scope else f.detail)
@@ -117,18 +122,19 @@ def _caption(summary: Mapping[str, Any]) -> str:
 
 def comparison_tables(comparison: Comparison) -> list[TextTable]:
     """One table per threat model, a row per group: accuracy, the three epsilons and the time over seeds."""
-    personalised = any(row.figures["personalised"].n for _, rows in comparison.tables for row in rows)
+    shown = {name for _, rows in comparison.tables for row in rows for name, found in row.figures.items() if found.n}
     tables = []
     for threat, found in comparison.tables:
-        rows = [_comparison_row(row, personalised) for row in found]
+        same = len({row.leading for row in found}) == 1
+        rows = [_comparison_row(row, shown, row.leading.replace("_", " ") if same else "metric") for row in found]
         header, cells = [name for name, _ in rows[0]], [[cell for _, cell in row] for row in rows]
         tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, _reasons(found)))
     return tables
 
 
-def _comparison_row(row: Row, personalised: bool) -> list[tuple[str, str]]:
-    """(column, cell)"""
-    accuracy, n = row.figures["accuracy"], len(row.group.runs)
+def _comparison_row(row: Row, shown: Collection[str], name: str) -> list[tuple[str, str]]:
+    """(column, cell). shown: figures that any row has; name: of the column of the leading metric."""
+    metric, n = row.figures["metric"], len(row.group.runs)
     partial = any(untrained_layers(run.summary) for run in row.group.runs)
     time = row.figures["time_s"]
     claimed, verified, audited = (
@@ -139,9 +145,10 @@ def _comparison_row(row: Row, personalised: bool) -> list[tuple[str, str]]:
     return [
         *zip(row.group.short_names, row.group.options.values(), strict=True),
         ("seeds", str(n)),
-        ("accuracy", _accuracy(accuracy) + (" (global part)" if partial else "")),
-        ("95% interval", _interval(accuracy)),
-        *([("personalised", _accuracy(row.figures["personalised"]))] if personalised else []),
+        (name, _metric(row.leading, metric) + (" (global part)" if partial else "")),
+        ("95% interval", _interval(row.leading, metric)),
+        *([("worst site", _metric(row.leading, row.figures["worst_site"]))] if "worst_site" in shown else []),
+        *([("personalised", _metric("accuracy", row.figures["personalised"]))] if "personalised" in shown else []),
         ("claimed ε", claimed),
         ("verified ε", verified),
         ("worth", promise(row.figures["verified_epsilon"].mean) or "–"),
@@ -159,15 +166,20 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
     return [f"{'; '.join(labels)}: {reason}" for reason, labels in about.items()]
 
 
-def _accuracy(accuracy: Spread) -> str:
-    return percent(accuracy.mean) + ("" if accuracy.std is None else f" ± {100 * accuracy.std:.1f}")
+def _metric(name: str, found: Spread) -> str:
+    absent = "not evaluated" if name == "accuracy" else "–"
+    if found.std is None:
+        return in_metric(name, found.mean, absent)
+    return in_metric(name, found.mean) + (f" ± {100 * found.std:.1f}" if name == "accuracy" else f" ± {found.std:.2g}")
 
 
-def _interval(accuracy: Spread) -> str:
-    if accuracy.mean is None or accuracy.half_width is None:
+def _interval(name: str, found: Spread) -> str:
+    if found.mean is None or found.half_width is None:
         return "–"
-    low, high = max(0.0, accuracy.mean - accuracy.half_width), min(1.0, accuracy.mean + accuracy.half_width)
-    return f"{100 * low:.1f}–{percent(high)}"
+    low, high = found.mean - found.half_width, found.mean + found.half_width
+    if name != "accuracy":
+        return f"{low:.4g} to {high:.4g}"
+    return f"{100 * max(0.0, low):.1f}–{percent(min(1.0, high))}"
 
 
 def _mean_and_std(spread: Spread, runs: int, absent: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv.mechanisms.tasks import TASKS
+
 #: The one definition of each term; docs/epsilons.md shows it.
 UNITS = {
     "client": "all data of one client",
@@ -29,6 +31,8 @@ SCOPES = {
     "round": "one round",
     "coordinate": "one coordinate of one message",
 }
+#: Leading metrics of all tasks.
+LEADING = tuple(dict.fromkeys(task.leading for task in TASKS.values()))
 THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
 
 
@@ -72,6 +76,35 @@ def further_metrics(summary: Any) -> dict[str, str]:
     leading = pick(summary, "metrics", "leading")
     names = sorted(found, key=lambda name: (name != leading, name != "auc"))
     return {name.replace("_", " "): f"{found[name]:.4g}" for name in names if found[name] is not None}
+
+
+def leading_metric(summary: Any) -> tuple[str, float | None, bool]:
+    """(name, final value, whether more is better) of the metric that runs are ranked by: of classes the accuracy."""
+    name = pick(summary, "metrics", "leading") or "accuracy"
+    if name == "accuracy":
+        return name, number_at(summary, "accuracy", "final"), True
+    return name, number_at(summary, "metrics", "final", name), bool(pick(summary, "metrics", "more_is_better"))
+
+
+def leading_of_round(row: Any) -> tuple[str, float | None]:
+    """(name, value) of the leading metric in a line of metrics.jsonl: accuracy, or another task's own."""
+    found = mapping_at(row, "metrics")
+    name = "accuracy" if pick(row, "accuracy") is not None else next((n for n in LEADING if n in found), "accuracy")
+    return name, number(row.get("accuracy") if name == "accuracy" else found[name])
+
+
+def worst_site(summary: Any) -> tuple[str, float] | None:
+    """(site, leading metric of the global model on its test examples), where sites are told apart."""
+    for site in pick(summary, "metrics", "sites") or ():
+        value = number_at(site, "value")
+        if value is not None:
+            return str(pick(site, "site")), value
+    return None
+
+
+def in_metric(name: str, value: float | None, absent: str = "–") -> str:
+    """A metric's value as people read it: accuracies in percent."""
+    return absent if value is None else percent(value) if name == "accuracy" else f"{value:.4g}"
 
 
 def mapping_at(mapping: Any, *keys: str) -> dict[str, Any]:

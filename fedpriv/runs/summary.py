@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedpriv.report.client_accuracy import PERSONAL, round_figures
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.planning import Plan
 from fedpriv.server.round import Round
-from fedpriv.training.evaluation import Score
+from fedpriv.training.evaluation import Score, SiteScore
 
 
 def at_scope(found: Verified, claim: Claim) -> float:
@@ -68,12 +69,15 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     }
 
 
-def metrics_figures(score: Score, best: float | None) -> dict[str, Any]:
-    """Entries of summary.json on metrics beside accuracy and loss; none where the task has no others."""
-    if not score.further:
+def metrics_figures(score: Score, best: float | None, sites: Sequence[SiteScore] = ()) -> dict[str, Any]:
+    """Entries of summary.json on metrics beside accuracy and loss, and on sites (the worst first); none where the task
+    has no other metrics and no site has test examples.
+    """
+    if not score.further and not sites:
         return {}
     better = {"more_is_better": score.more_is_better, "best_on_test": best}
-    return {"metrics": {"leading": score.leading, **better, "final": score.further}}
+    by_site = {"sites": [vars(site) for site in sites]} if sites else {}
+    return {"metrics": {"leading": score.leading, **better, "final": score.further, **by_site}}
 
 
 def metrics_row(

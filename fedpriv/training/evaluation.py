@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.training.sequential import FlatModel, inputs_of
 from fedpriv.training.task_metrics import metrics
+
+#: Sites (clients with test examples of their own) whose metrics are told one by one.
+MOST_SITES = 100
 
 
 class Loaded(Protocol):
@@ -25,6 +30,15 @@ class Loaded(Protocol):
 
     @property
     def model(self) -> FlatModel: ...
+
+
+@dataclass(frozen=True)
+class SiteScore:
+    """The leading metric of the global model on one site's test examples, and how many they are."""
+
+    site: str
+    value: float
+    examples: int
 
 
 @dataclass(frozen=True)
@@ -80,13 +94,43 @@ class Evaluator:
         self.targets = torch.from_numpy(np.asarray(examples.targets[rows]))
 
     def __call__(self, theta: FloatVector) -> Score:
+        return self._score(theta, self.inputs, self.targets)
+
+    def by_site(self, theta: FloatVector) -> list[SiteScore]:
+        """The global model on each site's test examples, the worst first: of the column that divides the rows, else of
+        the clients that keep some (`partition.test_fraction`). Sites whose examples do not define the metric (auc of
+        one class) are left out. Empty where nobody has any, and for more than `MOST_SITES`.
+        """
+        scores = []
+        for site, inputs, targets in self._sites():
+            score = self._score(theta, inputs, targets)
+            if score.value is not None:
+                scores.append(SiteScore(site, score.value, len(targets)))
+        return sorted(scores, key=lambda one: one.value, reverse=not self.worker.model.task.more_is_better)
+
+    def _sites(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        data = self.worker.data
+        dataset, test = data.dataset, np.sort(data.test)
+        if dataset.test.site is not None and len(dataset.sites) <= MOST_SITES:
+            for number, name in enumerate(dataset.sites):
+                rows = torch.from_numpy(np.flatnonzero(dataset.test.site[test] == number))
+                if len(rows):
+                    yield name, self.inputs[rows], self.targets[rows]
+        elif self.worker.config.partition.test_fraction > 0 and data.num_clients <= MOST_SITES:
+            for client in range(data.num_clients):
+                own = data.test_indices(client)
+                if len(own):
+                    targets = torch.from_numpy(np.asarray(dataset.train.targets[own]))
+                    yield f"client {client}", inputs_of(dataset, dataset.train, own), targets
+
+    def _score(self, theta: FloatVector, all_inputs: Tensor, all_targets: Tensor) -> Score:
         model = self.worker.model
         model.load(torch.from_numpy(theta).to(model.theta.device))
         model.module.eval()
         found, total_loss, batch = [], 0.0, self.worker.config.evaluate.batch_size
         with torch.inference_mode():
-            for inputs, targets in zip(self.inputs.split(batch), self.targets.split(batch), strict=True):
+            for inputs, targets in zip(all_inputs.split(batch), all_targets.split(batch), strict=True):
                 found.append(model(inputs.to(model.theta.device)).cpu())
                 total_loss += float(model.task.total_loss(found[-1], targets))
-        score = metrics(model.task, torch.cat(found), self.targets, total_loss / len(self.targets))
+        score = metrics(model.task, torch.cat(found), all_targets, total_loss / len(all_targets))
         return Score(score, model.task.leading, model.task.more_is_better)

@@ -60,7 +60,7 @@ def test_runs_that_differ_only_in_seed_form_a_group(tmp_path):
         {"strategy.client.noise_multiplier": "0.1"},
         {"strategy.client.noise_multiplier": "0.3"},
     ]
-    row = comparison.tables[0][1][0]
+    row = comparison.tables[0][1][1]  # the best comes first
     assert row.figures["accuracy"].mean == pytest.approx(0.81) and row.figures["accuracy"].std == pytest.approx(0.01)
     assert row.figures["claimed_epsilon"].mean == 12.3 and row.figures["audited_epsilon"].n == 0
 
@@ -145,7 +145,7 @@ def test_the_curve_is_the_mean_over_seeds_where_evaluated(tmp_path):
     for seed, accuracy in ((0, 0.7), (1, 0.9)):
         make_run(tmp_path / str(seed), seed=seed, accuracy=accuracy, rounds=5, every=2)
     (group,) = compared(*sorted(tmp_path.iterdir())).groups
-    rounds, mean, std = mean_curve(group)
+    rounds, mean, std, _ = mean_curve(group)
     assert rounds == [2, 4, 5]
     assert mean[-1] == pytest.approx(0.8) and std[-1] == pytest.approx(math.sqrt(0.02))
 
@@ -269,3 +269,29 @@ def test_every_run_has_a_row_with_what_it_is_sorted_by(tmp_path):
     assert (second["audited ε"].key, second["audited ε"].text) == ("", "not audited")
     traffic = json.loads((tmp_path / "9-b/summary.json").read_text())["traffic"]
     assert first["sent"].value == traffic["bytes_up"] + traffic["bytes_down"]
+
+
+def test_runs_are_ranked_by_the_metric_that_leads(tmp_path):
+    """Of a regression the smallest error is best, of classes the largest accuracy."""
+
+    def with_error(name, noise, error):
+        folder = make_run(tmp_path / name, noise=noise, rounds=2)
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["accuracy"]["final"] = None
+        summary["metrics"] = {
+            "leading": "rmse",
+            "more_is_better": False,
+            "final": {"rmse": error},
+            "sites": [{"site": "north", "value": error + 5, "examples": 9}],
+        }
+        (folder / "summary.json").write_text(json.dumps(summary))
+        return folder
+
+    found = compared(with_error("a", 0.1, 60.0), with_error("b", 0.3, 55.5))
+    (table,) = comparison_tables(found)
+    place = table.header.index("rmse")
+    assert [row[place] for row in table.rows] == ["55.5", "60"]
+    assert [row[table.header.index("worst site")] for row in table.rows] == ["60.5", "65"]
+    worse, better = make_run(tmp_path / "c", rounds=2, accuracy=0.8), make_run(tmp_path / "d", noise=0.3, rounds=2)
+    (table,) = comparison_tables(compared(worse, better))
+    assert [row[table.header.index("accuracy")] for row in table.rows][1] == "80.0 %"

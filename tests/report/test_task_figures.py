@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.metrics import root_mean_squared_error
 
 from fedpriv.config.compose import compose
-from fedpriv.report.words import further_metrics
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.tasks import Regression
+from fedpriv.report.reading import read_run
+from fedpriv.report.words import further_metrics, worst_site
 from fedpriv.runs.start import start_run
 
 SMALL = ("strategy=fedavg", "num_clients=3", "clients_per_round=3", "num_rounds=1", "engine=inprocess", "model=linear")
@@ -29,3 +35,47 @@ def test_a_page_shows_what_the_task_measures(dataset: str, shown: str, absent: s
     page = (tmp_path / "run" / "report.html").read_text()
     assert f"<span>{shown}</span>" in page
     assert ("<span>accuracy</span>" in page) == (absent != "accuracy")
+
+
+def test_a_table_of_patients_is_told_site_by_site_and_of_a_number_nobody_tells_an_accuracy(tmp_path: Path) -> None:
+    options = ["partition.test_fraction=0.2", "dataset=diabetes", "evaluate.clients=true"]
+    start_run(compose([*SMALL, *options]), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run.summary is not None and run.summary["accuracy"]["personalised"] is None
+    sites = run.summary["metrics"]["sites"]
+    assert [one["value"] for one in sites] == sorted((one["value"] for one in sites), reverse=True)  # the worst first
+    assert {one["site"] for one in sites} == {"client 0", "client 1", "client 2"}
+    # As scikit-learn measures the saved model on one client's rows.
+    config = compose([*SMALL, *options])
+    worker = Worker(config)
+    worker.model.module.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    rows, data = worker.data.test_indices(1), worker.data.dataset
+    task = data.task
+    assert isinstance(task, Regression)
+    guessed = worker.model(torch.from_numpy(data.train.inputs[rows])).detach().squeeze(1)
+    true = torch.from_numpy(data.train.targets[rows])
+    found = root_mean_squared_error(task.unscaled(true), task.unscaled(guessed))
+    value, examples = next((one["value"], one["examples"]) for one in sites if one["site"] == "client 1")
+    assert value == pytest.approx(float(found), rel=1e-5) and examples == len(rows)
+    assert worst_site(run.summary) == (sites[0]["site"], sites[0]["value"])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Site by site" in page and f"test examples of {sites[0]['site']}" in page and "rmse on the test set" in page
+
+
+def test_a_column_of_sites_divides_the_test_rows_too(tmp_path: Path) -> None:
+    rows = [f"{'north' if i % 3 else 'south'},{i % 7},{i % 2 if i % 3 else 1}" for i in range(120)]
+    (tmp_path / "rows.csv").write_text("\n".join(["place,x,y", *rows, ""]))
+    (tmp_path / "schema.yaml").write_text(
+        "target: {column: y, task: classification, classes: ['0', '1']}\n"
+        "columns: {x: {range: [0, 6]}, place: {ignore: true}}\n"
+    )
+    own = [f"dataset.root={tmp_path / 'rows.csv'}", f"dataset.schema_file={tmp_path / 'schema.yaml'}", "dataset=table"]
+    two = ["num_clients=2", "clients_per_round=2", "partition=column", "partition.column=place"]
+    start_run(compose([*SMALL, *own, *two]), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run.summary is not None
+    sites = run.summary["metrics"]["sites"]
+    assert {one["site"] for one in sites} == {"north", "south"} and sum(one["examples"] for one in sites) == 24
+    worst, best = sorted(one["value"] for one in sites)
+    mean = (worst * sites[0]["examples"] + best * sites[1]["examples"]) / 24
+    assert run.summary["accuracy"]["final"] == pytest.approx(mean)
