@@ -308,7 +308,7 @@ class Session:
                 **summary_figures(rows),
             },
             "loss": {"final": score.loss},
-            **metrics_figures(score, best, self.evaluate.by_site(self.theta)),
+            **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
             "privacy": privacy_figures(config, self.plan, self.accounts, len(self.stopped)),
             "timing": {
                 "total_s": time.perf_counter() - self.began,

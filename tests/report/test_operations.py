@@ -46,7 +46,7 @@ def scrape(port: int) -> dict[tuple[str, ...], float]:
     status, text = get(port, "/metrics")
     assert status == 200
     return {
-        (sample.name.removeprefix("fedpriv_"), *sample.targets.values()): sample.value
+        (sample.name.removeprefix("fedpriv_"), *sample.labels.values()): sample.value
         for family in families(text)
         for sample in family.samples
     }
