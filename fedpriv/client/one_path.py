@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import LATER, BudgetSpent, Charge, Release, Row, Trained, form_of_state, rows_of, stacked
-from fedpriv.client.half import Half
 from fedpriv.client.memory import (
     Answer,
     ClientMemory,
@@ -32,6 +31,7 @@ from fedpriv.client.memory import (
     read_memory,
     state_to_tensors,
 )
+from fedpriv.client.method import Method
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
@@ -64,7 +64,7 @@ class Answered:
 
 
 #: The method for these clients: of one alone, or of all rows of a computation.
-MakeMethod = Callable[[Sequence[Asked]], Half]
+MakeMethod = Callable[[Sequence[Asked]], Method]
 #: Trains clients: (clients, their generators of batches, start [d] or [clients, d], mu, drifts [clients, d] or None) ->
 #: (updates float32 [clients, d], mean losses float64 [clients]).
 Train = Callable[[Sequence[int], Sequence[np.random.Generator], Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
@@ -79,7 +79,7 @@ class _Group:
     theta: the start of local training [d], a whole model.
     """
 
-    method: Half
+    method: Method
     members: list[Asked]
     memories: list[ClientMemory]
     charges: list[tuple[Charge, ...]]
@@ -101,7 +101,7 @@ class Participation:
 
     def __init__(
         self,
-        kind: Half,
+        kind: Method,
         make: MakeMethod,
         num_examples: Callable[[int], int],
         train: Train,
@@ -150,6 +150,7 @@ class Participation:
     def _admitted(self, asked: Sequence[Asked], received: np.ndarray | None, found: Answered) -> list[_Group]:
         """Those who may take part, by what their releases have in common; the others are answered or refused."""
         alike: dict[Any, list[tuple[Asked, ClientMemory]]] = {}
+        apart = self.apart or len(asked) == 1
         for one in asked:
             try:
                 memory = read_memory(one.store)
@@ -159,7 +160,7 @@ class Participation:
             except StaleRequest as stale:
                 found.refused[one.client] = stale
                 continue
-            alike.setdefault(one.client if self.apart else self._form(one, memory), []).append((one, memory))
+            alike.setdefault(one.client if apart else self._form(one, memory), []).append((one, memory))
         groups = []
         for members in alike.values():
             try:
@@ -205,7 +206,7 @@ class Participation:
             method, theta = self._prepared(stayed, received)
         memories = [memory for _, memory in stayed]
         states = [memory.state for memory in memories]
-        rows = not self.apart
+        rows = len(stayed) > 1
         state = method.load_state(stacked(method.traits.State, states) if rows else states[0])
         return _Group(
             method, [one for one, _ in stayed], memories, [charges for _, charges in admitted], rows, state, theta
@@ -213,7 +214,7 @@ class Participation:
 
     def _prepared(
         self, members: Sequence[tuple[Asked, ClientMemory]], received: np.ndarray | None
-    ) -> tuple[Half, Tensor]:
+    ) -> tuple[Method, Tensor]:
         """(the method after it took the request, the whole model [d] that training starts from)."""
         method = self.make([one for one, _ in members])
         one, memory = members[0]
@@ -222,7 +223,7 @@ class Participation:
         return method, method.start_from(down[0], memory, one.request) if down else torch.zeros(0)
 
     def _prices(
-        self, method: Half, members: Sequence[tuple[Asked, ClientMemory]]
+        self, method: Method, members: Sequence[tuple[Asked, ClientMemory]]
     ) -> list[tuple[tuple[Charge, ...], tuple[Charge, ...]]]:
         """(what is booked with this exchange, what will follow in the round) of each client."""
 
@@ -297,7 +298,7 @@ class Participation:
 
     def _in_steps(self, groups: Sequence[_Group]) -> list[Release]:
         """The releases of single clients whose training has noise of its own in every step: all ask for their clipped
-        sums (`Half.steps`), which are computed as one batch, and go on with them.
+        sums (`Method.steps`), which are computed as one batch, and go on with them.
         """
         under_way = dict(enumerate(group.method.steps(group.theta, group.state, group.request) for group in groups))
         replies: dict[int, ClippedSum | None] = dict.fromkeys(under_way)
@@ -357,7 +358,7 @@ class Participation:
         return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
 
 
-def alone(client: Half) -> Participation:
+def alone(client: Method) -> Participation:
     """Of one client at its own site."""
     site = client._site()
 
