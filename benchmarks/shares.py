@@ -68,7 +68,7 @@ class Stopwatch:
 @contextmanager
 def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Iterator[None]:
     """Times the parts of runs that use these client and server classes."""
-    from fedpriv.client.half import Half
+    from fedpriv.client.method import Method
     from fedpriv.engines.worker import Worker
     from fedpriv.runs.session import Session
     from fedpriv.training.sequential import SequentialTrainer
@@ -78,7 +78,7 @@ def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Itera
         (TRAINING, Worker, ("local_data",)),
         (TRAINING, SequentialTrainer, ("train", "clipped_sum")),
         (PRIVACY, client, ("releasing", "release", "measure", "price", *ASKED)),
-        (PRIVACY, Half, ("entries", "check_budget")),
+        (PRIVACY, Method, ("entries", "check_budget")),
         (PRIVACY, Session, ("_collect", "_epsilon_so_far")),
         (AGGREGATION, server, ("aggregate",)),
         (EVALUATION, Session, ("_evaluate",)),

@@ -1,8 +1,7 @@
 """Base of the client halves: a method at a site, as Flower's NumPyClient.
 
 A method's client file says what its release is and what that costs (`release`, `charges` and the rest of
-`fedpriv.client.method.Method`); what a family of methods may change of a participation is in
-`fedpriv.client.half.Half`. The order of a participation is that of `fedpriv.client.one_path`, for all.
+`fedpriv.client.method.Method`). The order of a participation is that of `fedpriv.client.one_path`, for all.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any, final
 import numpy as np
 from flwr.client import NumPyClient
 
-from fedpriv.client.half import Half
+from fedpriv.client.method import Method
 from fedpriv.client.one_path import Asked, alone
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, TRAIN, Outgoing, Request
 
 
-class Client(Half, NumPyClient):
+class Client(Method, NumPyClient):
     """Base of the client halves."""
 
     @final

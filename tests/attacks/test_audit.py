@@ -18,7 +18,7 @@ import torch
 from conftest import Run
 from reference.federation import NEVER_EMPTY, FixedUpdates
 
-import fedpriv.client.half
+import fedpriv.client.method
 from clients.dpsgd import DPSGDClient
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
@@ -191,12 +191,12 @@ def test_sound_participations_pass(view: Callable[[bool, int], np.ndarray]) -> N
 
 
 def test_noise_reused_between_rounds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpriv.client.half, "SeededNoise", lambda seed, client, *rest: SeededNoise(seed, client))
+    monkeypatch.setattr(fedpriv.client.method, "SeededNoise", lambda seed, client, *rest: SeededNoise(seed, client))
     assert audit_fits(two_rounds).epsilon_lower > 2 * truth()
 
 
 def test_generator_seeded_alike_for_two_clients_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpriv.client.half, "SeededNoise", lambda seed, client, *rest: SeededNoise(seed, *rest))
+    monkeypatch.setattr(fedpriv.client.method, "SeededNoise", lambda seed, client, *rest: SeededNoise(seed, *rest))
     assert audit_fits(two_clients).epsilon_lower > 2 * truth()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import clients.fedldp
-import fedpriv.client.half
+import fedpriv.client.method
 import fedpriv.mechanisms.unit_vectors as unit_vectors
 from clients.fedldp import FedLDPClient
 from fedpriv.client.contract import BudgetSpent
@@ -116,7 +116,7 @@ def key_without(client: bool) -> Callable[[Patch], None]:
     def source(seed: int, number: int, *rest: Any) -> NoiseSource:
         return SeededNoise(seed, *rest) if client else SeededNoise(seed, number)
 
-    return lambda patch: patch.setattr(fedpriv.client.half, "SeededNoise", source)
+    return lambda patch: patch.setattr(fedpriv.client.method, "SeededNoise", source)
 
 
 def answers_only_with_an_update(patch: Patch) -> None:

@@ -74,7 +74,7 @@ def a_tenth(value: torch.Tensor, sigma: float, noise: Any) -> torch.Tensor:
         ("fedpriv.client.example_level.add_normal_finely", no_noise),
         ("fedpriv.client.example_level.add_normal_finely", a_tenth),
         ("fedpriv.mechanisms.per_example.clip_factors", lambda norms, bound: torch.ones_like(norms)),
-        ("fedpriv.client.half.Half.noise", lambda self, *key: SILENT),
+        ("fedpriv.client.method.Method.noise", lambda self, *key: SILENT),
     ],
 )
 def test_planted_faults_are_contradicted(place: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import clients.coqfl
 import clients.fedags
 import clients.fedcad
 import clients.fedldp
-import fedpriv.client.half
+import fedpriv.client.method
 import fedpriv.common.messages
 import fedpriv.mechanisms.per_example
 from clients.fedcad import FedCADClient
@@ -163,7 +163,7 @@ def reused(patch: Patch) -> None:
     def source(seed: int, client: int, server_round: int, *rest: Any) -> NoiseSource:
         return SeededNoise(seed, client, server_round - server_round % 2, *rest)
 
-    patch.setattr(fedpriv.client.half, "SeededNoise", source)
+    patch.setattr(fedpriv.client.method, "SeededNoise", source)
 
 
 def reused_turned(patch: Patch) -> None:
@@ -181,7 +181,7 @@ def reused_turned(patch: Patch) -> None:
 
 
 def same_key(patch: Patch) -> None:
-    patch.setattr(fedpriv.client.half, "SeededNoise", lambda seed, client, *rest: SeededNoise(seed, *rest))
+    patch.setattr(fedpriv.client.method, "SeededNoise", lambda seed, client, *rest: SeededNoise(seed, *rest))
 
 
 def wrong_sensitivity(patch: Patch) -> None:
@@ -223,8 +223,8 @@ class _Batches:
 
 
 def _drawn_otherwise(patch: Patch, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    real = fedpriv.client.half.Half.batches
-    patch.setattr(fedpriv.client.half.Half, "batches", lambda self, *asked: _Batches(real(self, *asked), change))
+    real = fedpriv.client.method.Method.batches
+    patch.setattr(fedpriv.client.method.Method, "batches", lambda self, *asked: _Batches(real(self, *asked), change))
 
 
 def fixed_size(patch: Patch) -> None:

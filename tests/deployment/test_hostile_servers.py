@@ -208,7 +208,7 @@ def test_what_is_booked_is_checked_even_where_a_method_does_not_ask(
     machines: MACHINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = machines(2, {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 4.0}]})
-    monkeypatch.setattr("fedpriv.client.half.Half.check_budget", lambda *_: None)
+    monkeypatch.setattr("fedpriv.client.method.Method.check_budget", lambda *_: None)
     reply = asker(network, network.overrides())(1)
     assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
 
@@ -252,7 +252,7 @@ def test_another_name_for_the_run_is_another_charge(asked: tuple[Machines, Calla
 
 def test_a_method_that_does_not_book_is_not_heard(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
     network = machines(2)
-    monkeypatch.setattr("fedpriv.client.half.Half.entries", lambda *_: [])
+    monkeypatch.setattr("fedpriv.client.method.Method.entries", lambda *_: [])
     assert refused(network, network.overrides()) == {"POLICY"}
 
 
@@ -263,7 +263,7 @@ def test_only_the_very_request_that_was_booked_is_repeated_without_a_booking(
     network = machines(2)
     ask = asker(network, network.overrides("num_rounds=2"))
     assert not ask(1).has_error()
-    monkeypatch.setattr("fedpriv.client.half.Half.entries", lambda *_: [])
+    monkeypatch.setattr("fedpriv.client.method.Method.entries", lambda *_: [])
     assert not ask(1).has_error()
     for place in ((1, 1), (2, 0)):
         assert ask(*place).error.code == Refusal.POLICY

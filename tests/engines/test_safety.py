@@ -60,7 +60,7 @@ READERS = (
     "fedpriv.app",
     "fedpriv.engines.adapter",
     "fedpriv.client.base",
-    "fedpriv.client.half",
+    "fedpriv.client.method",
     "fedpriv.client.one_path",
     "fedpriv.client.contract",
     "fedpriv.client.method",
