@@ -146,7 +146,7 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
             Charge(own.in_sum(self.noises), Gaussian(threat=SECURE_SUM, multiplier=summed)),
         )
 
-    @property
+    @cached_property
     def statistics(self) -> Statistics:
         """What is reported goes to the clipping server one by one, whether or not uploads are summed in secret."""
         return self.statistic.beside(self.threat, SECURE_SUM)

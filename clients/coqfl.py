@@ -19,7 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -245,19 +245,26 @@ class CoQFLClient(OneBitClient):
         """
         if math.isinf(self.epsilon):
             return super().charges(state)
-        found = []
-        for threat in (self.threat, WITH_MEMBERS):
-            event = PairedQuantisation(
-                threat=threat,
-                epsilon=self.epsilon,
-                private_share=self.private_share,
-                bits=self.bits,
-                dimension=self.dimension,
-                group_size=self.group_size,
+        own = self.site is not None and self.secret is None
+        return tuple(Charge(shared, alone if own else None) for shared, alone in self._events)
+
+    @cached_property
+    def _events(self) -> list[tuple[PairedQuantisation, RandomisedResponse]]:
+        """(of a shared participation, of one with own noise) against each observer."""
+        return [
+            (
+                PairedQuantisation(
+                    threat=threat,
+                    epsilon=self.epsilon,
+                    private_share=self.private_share,
+                    bits=self.bits,
+                    dimension=self.dimension,
+                    group_size=self.group_size,
+                ),
+                RandomisedResponse(threat=threat, epsilon=self.epsilon, dimension=self.dimension),
             )
-            alone = RandomisedResponse(threat=threat, epsilon=self.epsilon, dimension=self.dimension)
-            found.append(Charge(event, alone if self.site is not None and self.secret is None else None))
-        return tuple(found)
+            for threat in (self.threat, WITH_MEMBERS)
+        ]
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
         return None if math.isinf(self.epsilon) else claimed.coqfl(self.epsilon)

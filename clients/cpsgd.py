@@ -94,6 +94,11 @@ class CpSGDClient(SummingClient, GradientClient):
         return self.grid.event(threat, delta_share(self.options.claimed_delta, self.facts.num_rounds), clients)
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
+        return self._charges
+
+    @cached_property
+    def _charges(self) -> tuple[Charge, ...]:
+        """Of every participation."""
         # Trials that follow from n_k differ: then the client counts on its own alone.
         together = 1 if self.options.sensitivity == "per_example" else self.noises
         return Charge(self.binomial(CLIENT_TO_SERVER, 1)), Charge(self.binomial(SECURE_SUM, together))

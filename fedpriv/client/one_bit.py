@@ -18,9 +18,9 @@ from fedpriv.common.messages import CENTRES, RADII, Request, shown
 from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.clipping import finite_or_zero
 from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack
+from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack, per_layer
 from fedpriv.privacy.events import Event, NoBound, Threat
-from fedpriv.training.flat_model import Layers, Layout, per_layer
+from fedpriv.training.flat_model import Layers, Layout
 
 #: Against the server together with the other members of a pair or group, whose shared bits it then knows.
 WITH_MEMBERS = Threat("client", "replace-one", "server+members")
@@ -145,6 +145,10 @@ class OneBitClient(Client):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """At epsilon = infinity; a method with noise says what that costs."""
+        return self._exact
+
+    @cached_property
+    def _exact(self) -> tuple[Charge, ...]:
         return (Charge(NoBound(threat=self.threat, reason=AT_AN_END), exact=True),)
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:

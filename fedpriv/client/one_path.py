@@ -338,7 +338,7 @@ class Participation:
             left = {"update": release.value, "statistics": statistics}
             waiting = Waiting(request.round, request.attempt, left, figures)  # type: ignore[arg-type]
         else:  # a release without noise has no noise key to protect: nothing is kept of it
-            if self._keeps[0] is not charges:
+            if self._keeps[0] != charges:
                 self._keeps = charges, method.keeps_answer(charges)
             keeps = self._keeps[1] or waiting is not None
             value = release.value.clone() if group.rows else release.value

@@ -76,6 +76,11 @@ class WholeGaussianClient(SummingClient, GaussianClient):
         return 0.5
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
+        return self._charges
+
+    @cached_property
+    def _charges(self) -> tuple[Charge, ...]:
+        """Of every participation: no clip norm changes them."""
         return tuple(Charge(event) for threat in (SECURE_SUM, CLIENT_TO_SERVER) for event in self._events(threat))
 
     def _events(self, threat: Threat) -> list[Event]:

@@ -151,7 +151,7 @@ class Worker:
         found = self._methods.get(known)
         if found is None:
             found = self._methods[known] = self.maker.make(None, examples)
-            _ = found.books_itself, found.statistics  # what a price rests on is computed here, for all copies
+            found.all_charges()  # what a price rests on is computed here, for all copies
             if len(self._methods) > MOST_METHODS:
                 del self._methods[next(iter(self._methods))]
         return found

@@ -287,3 +287,18 @@ class Capped(UnitMechanism):
     @property
     def width(self) -> int:
         return self.setting.cap.dimension
+
+
+@dataclass(frozen=True)
+class Whole(Capped):
+    """PrivUnit in R^d."""
+
+    @property
+    def second_moment(self) -> float:
+        return self.setting.second_moment
+
+    def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
+        return release_unit(vectors, self.setting, noise)
+
+    def decode(self, sent: Tensor, key: Key) -> Tensor:
+        return sent

@@ -10,12 +10,14 @@ v -> own (private uniforms), mu -> private_share. Shapes: [..., d] coordinates; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fedpriv.common.errors import OptionError
 
 #: Coordinates of one piece of a long vector.
 CHUNK = 2**15
@@ -29,6 +31,14 @@ def tanh_half(epsilon: float) -> float:
 def step(radius: Tensor | float, epsilon: float) -> Tensor | float:
     """A = r / tanh(eps/2): the distance of the two decoded values from the centre."""
     return radius / tanh_half(epsilon)  # [CoQ-FL, eq. 2]
+
+
+def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:
+    """One radius for each named block. Raises `OptionError` for another number of them."""
+    found = [float(radius)] * layers if isinstance(radius, int | float) else [float(value) for value in radius]
+    if len(found) != layers:
+        raise OptionError("strategy.client.radius", found, f"{len(found)} radii for {layers} named blocks")
+    return found
 
 
 def high_probability(values: Tensor, centre: Tensor | float, radius: Tensor | float, epsilon: float) -> Tensor:

@@ -36,7 +36,7 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.kashin import frame_size
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
-from fedpriv.mechanisms.privunit import BLUR, Capped, direction, private_unit, release_unit
+from fedpriv.mechanisms.privunit import BLUR, Capped, Whole, direction, private_unit, release_unit
 from fedpriv.mechanisms.privunit import UnitMechanism as UnitMechanism
 from fedpriv.mechanisms.unit_projections import (
     Key,
@@ -49,21 +49,6 @@ from fedpriv.mechanisms.unit_projections import (
 from fedpriv.mechanisms.unit_symbols import MOST_BITS, SQKR, SignSketch
 from fedpriv.mechanisms.unit_symbols import best_bits as best_bits
 from fedpriv.mechanisms.whole_numbers import padded
-
-
-@dataclass(frozen=True)
-class Whole(Capped):
-    """PrivUnit in R^d."""
-
-    @property
-    def second_moment(self) -> float:
-        return self.setting.second_moment
-
-    def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
-        return release_unit(vectors, self.setting, noise)
-
-    def decode(self, sent: Tensor, key: Key) -> Tensor:
-        return sent
 
 
 @dataclass(frozen=True)

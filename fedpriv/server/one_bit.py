@@ -15,10 +15,9 @@ import torch
 from fedpriv.common.messages import CENTRES, RADII, FloatVector, Options
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import OneBitOptions
-from fedpriv.mechanisms.quantisation import decode, in_chunks, unpack
+from fedpriv.mechanisms.quantisation import decode, in_chunks, per_layer, unpack
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
-from fedpriv.training.flat_model import per_layer
 
 
 class OneBitServer(FederatedStrategy):

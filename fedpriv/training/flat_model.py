@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -106,11 +106,3 @@ def layout_of(model: nn.Module) -> Layout:
     if start != sum(parameter.numel() for parameter in model.parameters()):
         raise OptionError("model", type(model).__name__, "every parameter must belong to one named child module")
     return Layout(tuple(blocks), tuple(names), tuple(shapes))
-
-
-def per_layer(radius: float | Sequence[float], layers: int) -> list[float]:
-    """One radius for each named block. Raises `OptionError` for another number of them."""
-    found = [float(radius)] * layers if isinstance(radius, int | float) else [float(value) for value in radius]
-    if len(found) != layers:
-        raise OptionError("strategy.client.radius", found, f"{len(found)} radii for {layers} named blocks")
-    return found

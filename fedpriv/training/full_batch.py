@@ -72,7 +72,8 @@ class FullBatchTrainer(SequentialTrainer):
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """Several clients' `train`; those that ``inner`` trains, as one computation if it does so."""
         whole = [self._takes_whole(one.data) and not one.proximal_mu and one.drift is None for one in requests]
-        others = iter(self.inner.train_all([one for one, here in zip(requests, whole, strict=True) if not here]))
+        left = [one for one, here in zip(requests, whole, strict=True) if not here]
+        others = iter(self.inner.train_all(left) if left else ())
         return [
             self.train(one.theta, one.data, one.rng) if here else next(others)
             for one, here in zip(requests, whole, strict=True)

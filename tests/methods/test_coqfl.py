@@ -52,12 +52,13 @@ from fedpriv.mechanisms.quantisation import (
     high_probability,
     mixed_group_bits,
     mixed_pair_bits,
+    per_layer,
     ranks_of,
 )
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation, RandomisedResponse
-from fedpriv.training.flat_model import Block, Layout, per_layer
+from fedpriv.training.flat_model import Block, Layout
 
 DELTA = 1e-5
 
