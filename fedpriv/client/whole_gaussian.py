@@ -20,9 +20,10 @@ from fedpriv.client.summing import SummingClient
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import WholeGaussianOptions
 from fedpriv.mechanisms.clipping import clip, l2_norm
+from fedpriv.mechanisms.integer_noise import Law
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Event, Threat
-from fedpriv.privacy.sum_grid import Law, SumGrid
+from fedpriv.privacy.sum_grid import SumGrid
 
 
 class WholeGaussianClient(SummingClient, GaussianClient):

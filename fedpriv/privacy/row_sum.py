@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import discrete_gaussian, skellam
+from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, Law, discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import DiscreteGaussianSum, SkellamSum, Threat
-from fedpriv.privacy.sum_grid import MOST_STEPS, SPREAD, Law
 
 #: Wanted: rounding makes what a row changes longer by no more than this share of C.
 LONGER = 2.0**-10

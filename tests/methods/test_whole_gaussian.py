@@ -182,7 +182,7 @@ def test_the_noise_of_many_clients_is_drawn_in_few_pieces(monkeypatch: pytest.Mo
         grid = SumGrid(law, 50, 100, 20, 1.0)  # type: ignore[arg-type]
         drawn = grid.noise(40.0, (20_000,), SeededNoise(law), 25).double()
         assert float(drawn.std()) == pytest.approx(200, rel=0.03)
-        monkeypatch.setattr("fedpriv.privacy.sum_grid.MOST_STEPS", 90.0)  # of one table: five pieces
+        monkeypatch.setattr("fedpriv.mechanisms.integer_noise.MOST_STEPS", 90.0)  # of one table: five pieces
         several = grid.noise(40.0, (20_000,), SeededNoise(law, "several"), 25).double()
         assert float(several.std()) == pytest.approx(200, rel=0.03) and not torch.equal(several, drawn)
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.integer_noise import Law
 from fedpriv.mechanisms.laws import skellam_exponent
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.discrete_gaussian import closeness, sum_rho
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, DiscreteGaussianSum, Event, Gaussian, SkellamSum
 from fedpriv.privacy.skellam import skellam_curvature, skellam_renyi, skellam_window
-from fedpriv.privacy.sum_grid import Law, SumGrid
+from fedpriv.privacy.sum_grid import SumGrid
 
 Floats = NDArray[np.float64]
 ORDERS = np.array([1.001, 1.1, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0])
