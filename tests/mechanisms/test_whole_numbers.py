@@ -23,24 +23,22 @@ from fedpriv.mechanisms.integer_noise import (
     skellam_table,
 )
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
-from fedpriv.mechanisms.residues import (
-    add_residues,
-    as_residues,
-    centred,
-    pack_residues,
-    packed_size,
-    to_residues,
-    unpack_residues,
-)
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.whole_numbers import (
     BETA,
+    add_residues,
+    as_residues,
     blocks,
+    centred,
     conditional_round,
+    pack_residues,
+    packed_size,
     rotate_blocks,
     rotate_blocks_back,
     rotated_size,
     rounded_square,
+    to_residues,
+    unpack_residues,
 )
 
 # --- residues ------------------------------------------------------------------------------------------------
