@@ -21,12 +21,12 @@ from clients.skellam import SkellamClient
 from fedpriv.attacks import release_audit
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.contract import PublicFacts
-from fedpriv.client.whole_gaussian import WholeGaussianClient
+from fedpriv.client.summing import WholeGaussianClient
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CLIP_BIT, CLIP_REPORTED_NORM, Request
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.residues import add_residues, centred, unpack_residues
+from fedpriv.mechanisms.whole_numbers import add_residues, centred, unpack_residues
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, DiscreteGaussianSum, Gaussian, SkellamSum
 from fedpriv.privacy.sum_grid import SumGrid
