@@ -1,4 +1,4 @@
-"""From a vector to whole numbers: rotation, rounding to levels (cpSGD), rounding that keeps the norm (ddgauss); residues.
+"""From a vector to whole numbers: rotation, rounding to levels (cpSGD), rounding that keeps the norm (ddgauss).
 
 N. Agarwal, A. T. Suresh, F. X. Yu, S. Kumar, H. B. McMahan: cpSGD: Communication-efficient and
 differentially-private distributed SGD. NeurIPS 2018.
