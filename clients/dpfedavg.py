@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import Release
-from fedpriv.client.noisy_gradient import NoisyGradientClient
+from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.config.gradient_methods import DPFedAvgOptions
 from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpriv.client.selecting import SelectingClient
+from fedpriv.client.gradient import SelectingClient
 from fedpriv.config.methods import DPFedSNLCOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest, top_count

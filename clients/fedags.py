@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Statistics
-from fedpriv.client.selecting import SelectingClient
+from fedpriv.client.gradient import SelectingClient
 from fedpriv.common.messages import TRAIN_LOSS
 from fedpriv.config.methods import FedAGSOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal

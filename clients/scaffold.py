@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import LocalRule, Release
-from fedpriv.client.noisy_gradient import NoisyGradientClient
+from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.common.messages import MalformedMessage, Request
 from fedpriv.config.gradient_methods import ScaffoldOptions
 from fedpriv.mechanisms.clipping import l2_norm

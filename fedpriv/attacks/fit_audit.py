@@ -27,9 +27,9 @@ from fedpriv.attacks.client_canaries import CanaryWorker
 from fedpriv.attacks.noise_contract import BROKEN, TwinWorker
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, make_client
+from fedpriv.client.gradient import SelectingClient
 from fedpriv.client.memory import ClientMemory
 from fedpriv.client.one_bit import OneBitClient
-from fedpriv.client.selecting import SelectingClient
 from fedpriv.client.summing import SummingClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import ATTEMPT, EXCHANGE, MEMBERS, ROUND, TRAIN, pack_vector, read_request, unpack_array

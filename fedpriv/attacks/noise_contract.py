@@ -26,7 +26,7 @@ from scipy.stats import binom, chi2
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client
 from fedpriv.client.example_level import ExampleLevelClient
-from fedpriv.client.selecting import SelectingClient
+from fedpriv.client.gradient import SelectingClient
 from fedpriv.common.messages import ARRAYS, DIAGNOSTICS, METRICS, NUM_EXAMPLES, pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
