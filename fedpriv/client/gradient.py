@@ -152,7 +152,9 @@ TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
 
 
 class NoisyGradientClient(SummedGaussians, GradientClient):
-    """Clip; with form=local add the noise here, with form=central a trusted server does. epsilon, form=central: of one round, amplified by sampling."""
+    """Clip; with form=local add the noise here, with form=central a trusted server does. epsilon, form=central: of one
+    round, amplified by sampling.
+    """
 
     options: NoisyGradientOptions
     traits = replace(GradientClient.traits, why_no_sum=ONE_NOISE)
