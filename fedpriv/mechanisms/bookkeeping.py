@@ -186,3 +186,9 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
     nn.Conv2d: (_conv_norms, _add_conv),
     nn.GroupNorm: (_group_norm_norms, _add_kept),
 }
+
+
+def filled(values: Tensor, size: int) -> Tensor:
+    """values [b, ...] and zeros, ``size`` rows in all."""
+    missing = size - len(values)
+    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values

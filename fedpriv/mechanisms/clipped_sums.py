@@ -1,4 +1,4 @@
-"""Clipped sums: the factor of each gradient, how long one may be, and a person's rows added up before they are clipped.
+"""Clipped sums: how much longer one gradient may be, and a person's rows added up before they are clipped.
 
 The proof of how far one example moves a sum is in `fedpriv.mechanisms.per_example`.
 """
@@ -11,25 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.mechanisms.bookkeeping import DRIFT, add_rows, without
-
-#: Share of the bound reserved for rounding: of norms, of the sum, and of moving the sum onto the noise's grid.
-KEPT_BACK = 2.0**-10
+from fedpriv.mechanisms.bookkeeping import DRIFT, add_rows, filled, without
+from fedpriv.mechanisms.clipping import clip_factors
 
 #: The largest batch whose rounding error fits into `KEPT_BACK`.
 LARGEST_BATCH = 2**16
 
 #: Numbers that a physical batch may hold besides the model (256 MiB).
 PHYSICAL_NUMBERS = 2**26
-
-
-def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
-    """1 / max(1, norm / bound) for norms [...] (float64), less `KEPT_BACK`; 0 for a norm that is not finite.
-
-    What a broken example contributes must not depend on how it is broken: it contributes nothing.
-    """
-    factors = torch.clamp(bound * (1 - KEPT_BACK) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
-    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
 
 
 def excess(examples: int) -> float:
@@ -82,9 +71,3 @@ def sum_of_units(
         add_rows(total, clip_factors(lengths, bound), without(sums, ~torch.isfinite(lengths)))
         norms.append(lengths)
     return ClippedSum(total, torch.cat(norms).cpu(), loss / len(targets))
-
-
-def filled(values: Tensor, size: int) -> Tensor:
-    """values [b, ...] and zeros, ``size`` rows in all."""
-    missing = size - len(values)
-    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values

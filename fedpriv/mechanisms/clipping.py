@@ -7,6 +7,8 @@ from torch import Tensor
 
 #: Share of the bound held in reserve, so that float32 rounding cannot push a clipped vector over it.
 ROUNDING = 1e-6
+#: The same of a sum of clipped gradients: for rounding of norms and sum, and for moving it onto the noise's grid.
+KEPT_BACK = 2.0**-10
 
 
 #: Numbers beyond which long vectors are taken one by one: what is made of them on the way stays in a core's cache.
@@ -38,6 +40,15 @@ def clip(x: Tensor, bound: float) -> Tensor:
     if _one_by_one(x):
         return torch.stack([clip(row, bound) for row in x])
     return (x / _excess(l2_norm(x), bound * (1 - ROUNDING))).to(x.dtype)
+
+
+def clip_factors(norms: Tensor, bound: Tensor | float) -> Tensor:
+    """1 / max(1, norm / bound) for norms [...] (float64), less `KEPT_BACK`; 0 for a norm that is not finite.
+
+    What a broken example contributes must not depend on how it is broken: it contributes nothing.
+    """
+    factors = torch.clamp(bound * (1 - KEPT_BACK) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
+    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
 
 
 def clip_change(x: Tensor, previous: Tensor, bound: Tensor, slack: float) -> Tensor:

@@ -56,8 +56,9 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, squared_lengths, without
-from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, clip_factors, filled, sum_of_units
+from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
+from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, sum_of_units
+from fedpriv.mechanisms.clipping import clip_factors
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task

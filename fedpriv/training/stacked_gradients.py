@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedpriv.mechanisms.clipped_sums import clip_factors
+from fedpriv.mechanisms.clipping import clip_factors
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Task
 

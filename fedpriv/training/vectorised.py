@@ -114,6 +114,7 @@ class VectorisedTrainer(SequentialTrainer):
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         super().__init__(model, config, precision)
+        self._block = block_for(config.batch_size)  # examples that are clipped together
         # The in-place products of a chain support float32 alone.
         by_hand = Chain.of(model.module, model.task) if precision == "float32" else None
         self.batched: Chain | Mapped = by_hand or Mapped(model.module, model.task)
@@ -293,7 +294,7 @@ class VectorisedTrainer(SequentialTrainer):
         device, counts = self.model.theta.device, [len(request.data) for request in requests]
         thetas = self.split(torch.stack([request.theta for request in requests]).to(device))
         examples, labels = self._pooled([request.data for request in requests])
-        size, offsets = block_for(self.config.batch_size), np.cumsum([0, *counts])
+        size, offsets = self._block, np.cumsum([0, *counts])
         index = torch.full((len(counts), -(-max(counts) // size) * size), len(examples) - 1)
         for client, count in enumerate(counts):
             index[client, :count] = torch.arange(count) + int(offsets[client])
