@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from fedpriv.client.example_level import ExampleLevelClient
+from fedpriv.client.example_level import Adam, ExampleLevelClient
 from fedpriv.config.methods import AdamOptions
-from fedpriv.mechanisms.optimisers import Adam
 
 
 class AGNClient(ExampleLevelClient):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from fedpriv.client.example_level import DecayingNoise
-from fedpriv.mechanisms.optimisers import SGD
+from fedpriv.client.example_level import SGD, DecayingNoise
 
 
 class ANRClient(DecayingNoise):

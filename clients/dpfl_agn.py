@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from fedpriv.client.example_level import DecayingNoise
+from fedpriv.client.example_level import Adam, DecayingNoise
 from fedpriv.config.methods import DPFLAGNOptions
-from fedpriv.mechanisms.optimisers import Adam
 
 
 class DPFLAGNClient(DecayingNoise):

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from fedpriv.client.example_level import ExampleLevelClient
-from fedpriv.mechanisms.optimisers import SGD
+from fedpriv.client.example_level import SGD, ExampleLevelClient
 
 
 class DPSGDClient(ExampleLevelClient):

@@ -25,7 +25,7 @@ from scipy.stats import binom, chi2
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client
-from fedpriv.client.example_level import ExampleLevelClient
+from fedpriv.client.example_level import SGD, ExampleLevelClient
 from fedpriv.client.gradient import SelectingClient
 from fedpriv.common.messages import ARRAYS, DIAGNOSTICS, METRICS, NUM_EXAMPLES, pack_vector, unpack_array
 from fedpriv.config.schema import Config
@@ -34,7 +34,6 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
-from fedpriv.mechanisms.optimisers import SGD
 from fedpriv.privacy.events import (
     Entry,
     NoBound,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,11 +27,10 @@ from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SIGMA, Request, shown
 from fedpriv.config.methods import CLIP_RANGE, DecayingOptions, ExampleLevelOptions
-from fedpriv.mechanisms.clipped_sums import ClippedSum, clip_factors, excess
-from fedpriv.mechanisms.clipping import l2_norm
+from fedpriv.mechanisms.clipped_sums import ClippedSum, excess
+from fedpriv.mechanisms.clipping import clip_factors, l2_norm
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
-from fedpriv.mechanisms.optimisers import Moments, Optimiser
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
 from fedpriv.training.sequential import Clipping
@@ -77,6 +76,7 @@ class ExampleLevelClient(Client):
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
         self.sigma = self.noise_multiplier  # of this participation
+        _ = self.optimiser  # made once, for all copies
         if self.options.clipping == "median" and self.variant != "published":
             raise OptionError("strategy.client.clipping", "median", "privacy.variant=published only; use adaptive")
 
@@ -278,3 +278,63 @@ class DecayingNoise(ExampleLevelClient):
             f"the noise decays whenever the public loss stops falling, which earlier outputs decide ({rule}): the "
             f"guarantee counts on that, the paper's formula on {first:g} in every round",
         )
+
+
+# --- steps on a gradient that already has noise ---------------------------------------------------------------
+# Post-processing of an accounted release. State in, state out; vectors are float32 [..., d].
+
+
+#: The paper's epsilon in the denominator of eq. 10.
+ADAM_EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class Moments:
+    """m, v: moving averages of the gradient and of its square (empty for SGD); steps: number of steps taken."""
+
+    m: Tensor
+    v: Tensor
+    steps: int = 0
+
+
+class Optimiser(Protocol):
+    """A rule that turns a noisy gradient into a step."""
+
+    def fresh(self, like: Tensor) -> Moments:
+        """The state before the first step."""
+        ...
+
+    def step(self, gradient: Tensor, moments: Moments, lr: float) -> tuple[Tensor, Moments]:
+        """(what to add to the parameters, the next state)."""
+        ...
+
+
+class SGD:
+    """theta <- theta - lr * g."""
+
+    def fresh(self, like: Tensor) -> Moments:
+        return Moments(torch.zeros(0), torch.zeros(0))
+
+    def step(self, gradient: Tensor, moments: Moments, lr: float) -> tuple[Tensor, Moments]:
+        return -lr * gradient, Moments(moments.m, moments.v, moments.steps + 1)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam by the paper's equations: its listing prints beta1 for beta2 (lines 14 and 16) and omits the power t of the
+    bias correction (lines 15 and 16).
+    """
+
+    beta1: float
+    beta2: float
+
+    def fresh(self, like: Tensor) -> Moments:
+        return Moments(torch.zeros_like(like), torch.zeros_like(like))
+
+    def step(self, gradient: Tensor, moments: Moments, lr: float) -> tuple[Tensor, Moments]:
+        t = moments.steps + 1
+        m = self.beta1 * moments.m + (1 - self.beta1) * gradient  # [DPFL-AGN, eq. 6]
+        v = self.beta2 * moments.v + (1 - self.beta2) * gradient.square()  # [DPFL-AGN, eq. 7]
+        m_hat = m / (1 - self.beta1**t)  # [DPFL-AGN, eq. 8]
+        v_hat = v / (1 - self.beta2**t)  # [DPFL-AGN, eq. 9]
+        return -lr / (v_hat.sqrt() + ADAM_EPSILON) * m_hat, Moments(m, v, t)  # [DPFL-AGN, eq. 10]

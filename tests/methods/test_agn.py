@@ -22,12 +22,12 @@ from clients.anr import ANRClient
 from clients.dpfl_agn import DPFLAGNClient
 from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import UnsafeNoise
+from fedpriv.client.example_level import SGD, Adam
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.clipped_sums import KEPT_BACK
+from fedpriv.mechanisms.clipping import KEPT_BACK
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.noise_decay import next_sigma, with_count
-from fedpriv.mechanisms.optimisers import SGD, Adam
 from fedpriv.privacy.events import NoBound, PoissonGaussian
 from fedpriv.training.sequential import SequentialTrainer
 from strategies.dpfl_agn import DPFLAGN
