@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import Charge, Release, Statistics, UnsafeClipNorm
+from fedpriv.client.gaussian import TwoExchangeClient
 from fedpriv.client.personal import LastBlocksStay
-from fedpriv.client.two_exchanges import TwoExchangeClient
 from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request, shown
 from fedpriv.config.methods import ADPFLOptions
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale

@@ -60,11 +60,10 @@ READERS = (
     "fedpriv.app",
     "fedpriv.engines.adapter",
     "fedpriv.client.base",
-    "fedpriv.client.method",
     "fedpriv.client.one_path",
     "fedpriv.client.contract",
     "fedpriv.client.method",
-    "fedpriv.client.two_exchanges",
+    "fedpriv.client.gaussian",
     "fedpriv.client.key_agreement",
     "fedpriv.common.identities",
 )
