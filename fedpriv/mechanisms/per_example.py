@@ -75,6 +75,15 @@ def block_for(expected: int) -> int:
     return min(BLOCK, 1 << max(2, (expected - 1).bit_length() - 1))
 
 
+def made_up(*shape: int, vocabulary: int | None, random: torch.Generator) -> Tensor:
+    """Random examples: numbers, or token ids, the last of which are padding where there is room for it."""
+    if vocabulary is None:
+        return torch.randn(*shape, generator=random)
+    ids = torch.randint(min(1, vocabulary - 1), vocabulary, shape, generator=random)
+    ids[..., (3 * shape[-1] + 3) // 4 :] = 0
+    return ids
+
+
 class _Differs(Exception):
     """A way of computing gradients that does not give the model's own."""
 
@@ -97,8 +106,10 @@ class PerExampleGradients:
         physical: int | None = None,
         block: int = BLOCK,
         task: Task = CLASSES,
+        vocabulary: int | None = None,
     ) -> None:
         self.module, self.mode, self.physical, self.block, self.task = module, mode, physical, block, task
+        self.vocabulary = vocabulary
         self._settled = False
         self._parameters = list(module.parameters())
         self._size = sum(parameter.numel() for parameter in self._parameters)
@@ -181,7 +192,7 @@ class PerExampleGradients:
     def _settle(self, shape: Sequence[int], device: torch.device) -> None:
         """Chooses the mode and the physical batch once, from public facts and random examples."""
         random = torch.Generator().manual_seed(0)
-        inputs = torch.randn(3, *shape, generator=random).to(device)
+        inputs = made_up(3, *shape, vocabulary=self.vocabulary, random=random).to(device)
         targets = self.task.blank(3).to(device)
         if self.mode == "opacus":
             return self._settle_opacus(inputs, targets)
@@ -228,7 +239,7 @@ class PerExampleGradients:
         from fedpriv.mechanisms.opacus_gradients import OpacusGradients
 
         try:
-            self._many = OpacusGradients(self.module)
+            self._many = OpacusGradients(self.module, self.task)
             self._compare_formed(inputs, targets)
             self._choose_block(inputs, targets, self._size)
         except (NotRowwise, _Differs) as reason:
