@@ -223,8 +223,7 @@ def _layer_norm_norms(seen: _Seen) -> Tensor:
 
 def _embedding_norms(seen: _Seen) -> Tensor:
     """An example's gradient is zero outside the rows of its tokens: its other rows [b, p, e] are formed, one for each
-    token that occurs, at the places of the first ones, and zeros. It costs what the tokens cost. Added up as torch adds
-    up an embedding's gradient, in a table with p rows for each example.
+    token that occurs, at the places of the first ones, and zeros. It costs what the tokens cost.
     """
     ids, gradient = seen.inputs, seen.gradient
     if seen.layer.padding_idx is not None:
@@ -236,10 +235,16 @@ def _embedding_norms(seen: _Seen) -> Tensor:
     seen.rows = torch.zeros_like(ids).scatter_(1, place, ids)
     examples, positions, width = gradient.shape
     place += positions * torch.arange(examples, device=ids.device).unsqueeze(1)
-    flat = gradient.reshape(-1, width)
-    table = torch.ops.aten.embedding_dense_backward(flat, place.view(-1), examples * positions, -1, False)
+    table = _added_up(gradient.reshape(-1, width), place.view(-1), examples * positions)
     seen.kept = [table.view(examples, positions, width)]
     return squared_lengths(seen.kept[0])
+
+
+def _added_up(values: Tensor, places: Tensor, size: int) -> Tensor:
+    """A table [size, e] of the sums of values [n, e] with one place (int64 [n]), in the order of their numbers."""
+    if values.is_cuda:  # there index_add_ has no order
+        return torch.ops.aten.embedding_dense_backward(values, places, size, -1, False)
+    return values.new_zeros(size, values.shape[1]).index_add_(0, places, values)
 
 
 def _add_embedding(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
