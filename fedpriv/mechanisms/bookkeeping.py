@@ -3,8 +3,8 @@
 The formula for each layer and its rounding error are in `fedpriv.mechanisms.per_example`, the proof that no example
 meets another in `fedpriv.mechanisms.rowwise`.
 
-Shapes: b examples, d parameters, p positions of an example, i (times the kernel) and o input and output channels, e width
-of an embedding.
+Shapes: b examples, d parameters, p positions of an example, i (times the kernel) and o input and output channels,
+e width of an embedding.
 """
 
 from __future__ import annotations

@@ -66,13 +66,16 @@ from fedpriv.mechanisms.tasks import CLASSES, Task
 #: The most examples computed at a time.
 BLOCK = 32
 
+#: The same where an example is a row of token ids, whose gradients take little memory.
+BLOCK_OF_TEXT = 128
+
 #: How closely a way must agree with the model's own gradients of single examples before it is used.
 TOLERANCE = 1e-3
 
 
-def block_for(expected: int) -> int:
+def block_for(expected: int, most: int = BLOCK) -> int:
     """Rows of a block for batches of a public expected size, such that few rows stay blank."""
-    return min(BLOCK, 1 << max(2, (expected - 1).bit_length() - 1))
+    return min(most, 1 << max(2, (expected - 1).bit_length() - 1))
 
 
 def made_up(*shape: int, vocabulary: int | None, random: torch.Generator) -> Tensor:

@@ -17,7 +17,7 @@ from fedpriv.common.errors import DataError
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.clipped_sums import ClippedSum
-from fedpriv.mechanisms.per_example import PerExampleGradients, block_for, made_up
+from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for, made_up
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.stacked_gradients import Chain
@@ -25,8 +25,8 @@ from fedpriv.training.stacked_gradients import Chain
 
 @dataclass(frozen=True)
 class LocalData:
-    """One client's training examples (float32 [n, ...], token ids int64 [n, t]) and targets [n, ...]; unit: int64 [n], where rows of one person
-    are to be clipped together.
+    """One client's training examples (float32 [n, ...], token ids int64 [n, t]) and targets [n, ...]; unit: int64 [n],
+    where rows of one person are to be clipped together.
     """
 
     inputs: Tensor
@@ -39,8 +39,8 @@ class LocalData:
 
 def inputs_of(dataset: Dataset, examples: Examples, rows: np.ndarray) -> Tensor:
     """What a model reads of these rows (int64 [b]): normalised examples float32 [b, c, h, w], or their public features
-    [b, d, 1, 1], or a table's rows [b, d], or token ids int64 [b, t]. Features are used as they are: a mean or deviation of them over a data set
-    would be a release.
+    [b, d, 1, 1], or a table's rows [b, d], or token ids int64 [b, t]. Features are used as they are: a mean or
+    deviation of them over a data set would be a release.
     """
     if dataset.vocabulary is not None:
         return ids_of(examples.inputs[rows], dataset.vocabulary)
@@ -285,7 +285,7 @@ class SequentialTrainer:
         if self._per_example is None:
             # Opacus' formulas, or gradients that are formed: of a person's rows they are added before they are clipped.
             mode = "opacus" if self.config.clipping == "opacus" else "vmap" if units else None
-            block = block_for(self.config.batch_size)
+            block = block_for(self.config.batch_size, BLOCK if self.model.vocabulary is None else BLOCK_OF_TEXT)
             model = self.model
             found = PerExampleGradients(model.module, mode, block=block, task=model.task, vocabulary=model.vocabulary)
             found.settle(shape, self.model.theta.device)
