@@ -27,7 +27,7 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated
-from fedpriv.mechanisms.tasks import Classification
+from fedpriv.mechanisms.tasks import Classification, NextToken
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.language_models import text_of
 from fedpriv.training.models import build_model, resolve_model
@@ -200,11 +200,11 @@ class Worker:
         return vector
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
-        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, and where
-        the task has no classes.
+        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, nor where
+        the task has no accuracy.
         """
         rows = self._rows_of(client, "test")
-        if not rows.size or not isinstance(self.model.task, Classification):
+        if not rows.size or not isinstance(self.model.task, Classification | NextToken):
             return {}
         data = self._normalised(rows)
         return {LOCAL_ACCURACY: self.trainer.accuracy(theta, data, self.config.evaluate.batch_size)}

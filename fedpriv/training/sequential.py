@@ -18,7 +18,7 @@ from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for, made_up
-from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
+from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.stacked_gradients import Chain
 
@@ -293,16 +293,16 @@ class SequentialTrainer:
         return self._per_example
 
     def accuracy(self, theta: Tensor, data: LocalData, batch_size: int) -> float:
-        """Share of the examples (at least one) that the model ``theta`` [d] gets right."""
+        """Share of the examples (at least one), of sequences of their tokens, that the model ``theta`` [d] gets right."""
         model = self.model
         model.load(theta.to(model.theta.device))
         model.module.eval()
         with torch.inference_mode():
             batches = zip(data.inputs.split(batch_size), data.targets.cpu().split(batch_size), strict=True)
             right = [
-                (model(inputs.to(model.theta.device)).argmax(1).cpu() == labels).sum() for inputs, labels in batches
+                (model(inputs.to(model.theta.device)).argmax(-1).cpu() == labels).sum() for inputs, labels in batches
             ]
-        return int(sum(right)) / len(data)
+        return int(sum(right)) / max(1, int((data.targets != PADDING).sum()))
 
     def _mixed(self) -> AbstractContextManager[Any]:
         if self.precision != "bfloat16":  # to enter and leave a context that changes nothing is a tenth of a small step
