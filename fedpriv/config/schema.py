@@ -49,7 +49,9 @@ class ModelConfig(Options):
     heads: int = Field(default=4, ge=1, description="transformer: heads of attention (divides the embedding)")
     second_hidden: int = Field(default=0, ge=0, description="cnn_agn: width of a second fully connected layer, 0 none")
     groups: int = Field(default=8, ge=1, description="resnet: groups of GroupNorm (divides 64)")
-    path: str | None = Field(default=None, description="custom: dotted path of a function (shape, classes) -> module")
+    path: str | None = Field(
+        default=None, description="custom: dotted path of (shape, classes; of text: vocabulary) -> module"
+    )
 
 
 class LocalConfig(Options):

@@ -202,7 +202,7 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None) 
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError("model.path", config.path, f"cannot be imported ({error})") from None
     try:
-        model = build(shape, classes)
+        model = build(shape, classes, *(() if text is None else (text.vocabulary,)))
         if not isinstance(model, nn.Module):
             raise OptionError("model.path", config.path, f"must return a torch.nn.Module, not {type(model).__name__}")
         with torch.no_grad():

@@ -293,7 +293,7 @@ class SequentialTrainer:
         return self._per_example
 
     def accuracy(self, theta: Tensor, data: LocalData, batch_size: int) -> float:
-        """Share of the examples (at least one), of sequences of their tokens, that the model ``theta`` [d] gets right."""
+        """Share of the examples (at least one), of sequences of their tokens, that ``theta`` [d] gets right."""
         model = self.model
         model.load(theta.to(model.theta.device))
         model.module.eval()
