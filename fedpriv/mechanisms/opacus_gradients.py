@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.mechanisms.bookkeeping import Trace
-from fedpriv.mechanisms.rowwise import Rowwise
+from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
 
@@ -28,6 +28,8 @@ class OpacusGradients:
 
     def __init__(self, module: nn.Module, task: Task = CLASSES) -> None:
         self._steps, self._task = Rowwise(module), task
+        if any(type(layer) is nn.LayerNorm and layer.bias is None for layer in self._steps.layers):
+            raise NotRowwise("it has no formula for a LayerNorm without a bias")
         from opacus import grad_sample  # seconds to import
 
         self._formulas: dict[type[nn.Module], Any] = {

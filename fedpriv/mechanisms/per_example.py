@@ -6,7 +6,10 @@ product of its input and its output's gradient, so norms and the weighted sum fo
 - Linear: the norm is a product of two norms (Goodfellow 2015), the sum is the matrix product of a plain step.
 - Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large relative
   to the example, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
-- GroupNorm: two sums over positions.
+- Linear over the positions of a sequence, and any layer that is called several times (each call a position): as Conv2d.
+- GroupNorm, LayerNorm: two sums over positions.
+- Embedding: one row for each token of the example, the sum of its positions' gradients; the other rows are zero and are
+  never formed, so it costs what the tokens cost.
 It is used for models that are proved to treat a batch's examples one by one (`fedpriv.mechanisms.rowwise`). Any other
 model's gradient of one example is frozen as a list of torch's operations (`fedpriv.mechanisms.frozen_gradient`), which
 `torch.func.vmap` computes for several examples, or, where it cannot, one after the other. Models for which neither can
@@ -21,14 +24,15 @@ fl(S) the computed one. Then |fl S(D+e) - fl S(D)| <= w_e |c_e| + err(D+e) + err
 gamma(n) = n u/(1 - n u) bound a float64 sum of n products, in any order (Higham 2002, section 3.1): by gamma(n)
 times the sum of their absolute values. Lengths are Euclidean.
 
-1. Gradients that are formed (GroupNorm, biases, explicit Conv2d, vmap): c_k is the float32 tensor itself, however
-   badly it was computed, and the same tensor is measured and summed. Norm and sum are float64: the norm is right
-   within gamma(d), the sum within gamma(b) sum_k w_k |c_k|.
+1. Gradients that are formed (GroupNorm, LayerNorm, Embedding, biases, explicit Conv2d, vmap): c_k is the float32
+   tensor itself, however badly it was computed, and the same tensor is measured and summed. Norm and sum are float64:
+   the norm is right within gamma(d), the sum within gamma(b) sum_k w_k |c_k|. (An Embedding's c_k is kept as p rows, no
+   two of one token that are not zero: a row of the sum has one term of each example. Its other rows are zero exactly.)
 2. Linear: c_k = g x^T, |c_k| = |g| |x|, and its terms do not cancel within an example: as 1.
-3. Conv2d by ghost clipping: c_k = sum_p g_p x_p^T. With the mass A = sum_p |g_p| |x_p|, every entry of the Gram
-   matrices X^T X and G^T G is right within gamma(i) |x_p| |x_q| and gamma(o) |g_p| |g_q|, so the sum of their products
-   is |c_k|^2 within gamma(i + o + p^2 + 2) A^2. The sum over the m p products of a physical batch is right within
-   gamma(m p + 2) sum_k w_k A_k. Both are held by measuring too long:
+3. Conv2d, and Linear of several positions, by ghost clipping: c_k = sum_p g_p x_p^T. With the mass
+   A = sum_p |g_p| |x_p|, every entry of the Gram matrices X^T X and G^T G is right within gamma(i) |x_p| |x_q| and
+   gamma(o) |g_p| |g_q|, so the sum of their products is |c_k|^2 within gamma(i + o + p^2 + 2) A^2. The sum over the
+   m p products of a physical batch is right within gamma(m p + 2) sum_k w_k A_k. Both are held by measuring too long:
    length^2 = computed |c_k|^2 + slack A^2, slack = 2 gamma(i + o + p^2 + 8) + (gamma(m p + 8) / DRIFT)^2,
    which is at least |c_k|^2 and at least (gamma A / DRIFT)^2, so that gamma w_k A_k <= DRIFT bound. Squares add up
    over the layers. (The factor 2 and the 8 cover the rounding of A and of the slack.)
