@@ -109,7 +109,7 @@ def test_clipped_sums_are_those_of_explicit_gradients(name: str, mode: str) -> N
     model, (ids, targets) = MODELS[name](), texts(7)
     way = PerExampleGradients(model, mode, block=4, vocabulary=VOCABULARY)
     if mode == "opacus" and name in UNKNOWN_TO_OPACUS:
-        with pytest.raises(OptionError, match="local.clipping=opacus: .*allowed: fedpriv"):
+        with pytest.raises(OptionError, match=r"local.clipping=opacus: .*allowed: fedpriv"):
             way.settle((TOKENS,), torch.device("cpu"))
         return
     way.settle((TOKENS,), torch.device("cpu"))
