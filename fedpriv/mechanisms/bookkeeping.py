@@ -249,7 +249,7 @@ def _added_up(values: Tensor, places: Tensor, size: int) -> Tensor:
 
 def _add_embedding(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
     assert seen.rows is not None, "norms come first"
-    weighted = (seen.kept[0].double() * weights.view(-1, 1, 1)).flatten(0, 1)
+    weighted = (seen.kept[0] * weights.view(-1, 1, 1)).flatten(0, 1)  # float64, as the weights
     parts[0].index_add_(0, seen.rows.view(-1), weighted)
 
 

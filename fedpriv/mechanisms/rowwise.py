@@ -288,7 +288,8 @@ def _step(target: Any, rows: int, args: tuple[Any, ...], options: dict[str, Any]
     call = (lambda: getattr(args[0], target)(*args[1:], **options)) if isinstance(target, str) else None
     if not args:
         raise NotRowwise(f"{name} is called by names alone")
-    if not any(isinstance(value, Tensor) for value in _flat((args, tuple(options.values())))):
+    given = isinstance(args[0], Tensor)
+    if not given and not any(isinstance(value, Tensor) for value in _flat((args, tuple(options.values())))):
         if target not in OF_SHAPES:
             raise NotRowwise(f"{name} of what is no tensor")
         return target(*args, **options)
@@ -297,7 +298,7 @@ def _step(target: Any, rows: int, args: tuple[Any, ...], options: dict[str, Any]
     if call is not None and target in ("size", "dim"):
         return call()
     rule = STEPS.get(target)
-    on_tensor = isinstance(args[0], Tensor) or rule in (_joining, _stacking) or (rule is _elementwise and call is None)
+    on_tensor = given or rule in (_joining, _stacking) or (rule is _elementwise and call is None)
     if rule is None or not on_tensor or not rule(args, options):
         raise NotRowwise(f"{name}, as it is used, is not known to keep to its rows")
     found = target(*args, **options) if call is None else call()

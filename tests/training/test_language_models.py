@@ -73,7 +73,7 @@ def test_clipped_sums_are_those_of_explicit_gradients(name: str, each: bool, mod
     factors = torch.clamp(bound * (1 - KEPT_BACK) / norms.clamp(min=1e-30), max=1.0)
     expected = (torch.stack(singles) * factors[:, None]).sum(0)
     found = way.clipped_sum(ids, targets, bound)
-    assert way.mode == mode
+    assert way.mode == mode and way.physical == 4
     assert torch.allclose(found.norms, norms, rtol=1e-4, atol=1e-7)
     assert float((found.total - expected).norm()) <= 1e-5 * float(expected.norm())
 
@@ -115,7 +115,10 @@ def _gradient(model: FlatModel, ids: Tensor, targets: Tensor) -> Tensor:
 def test_padding_behind_a_text_changes_nothing(name: str) -> None:
     model, ids = model_of(name), torch.randint(1, VOCABULARY, (3, TOKENS), generator=torch.Generator().manual_seed(0))
     ids[:, 5:] = 0
-    outputs = model(ids)
+    outputs, body = model(ids), model.module[0]  # type: ignore[index]
+    body.tokens = 5
+    assert torch.allclose(model(ids[:, :5]), outputs, atol=1e-6)
+    body.tokens = TOKENS
     with torch.no_grad():  # noise moves the row of padding too
         model.module[0].words.weight[0] += 7.0  # type: ignore[index, union-attr]
     assert torch.allclose(model(ids), outputs, atol=1e-6)
