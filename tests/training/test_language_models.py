@@ -19,7 +19,7 @@ import fedpriv.data.load
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.mechanisms.clipped_sums import KEPT_BACK
+from fedpriv.mechanisms.clipping import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import NextToken, Task, of_classes
 from fedpriv.runs.start import start_run
@@ -207,7 +207,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[s
         small = ("dataset=breast_cancer", "num_clients=4", "clients_per_round=4", "num_rounds=2", "engine=inprocess")
         start_run(compose([*small, "local.batch_size=20", "operations.report=false", *options]), tmp_path / "run")
         summary: dict[str, Any] = json.loads((tmp_path / "run" / "summary.json").read_text())
-        return summary
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        return summary | {"errors": [json.loads(line)["errors"] for line in lines]}
 
     return started
 
@@ -232,6 +233,7 @@ def test_a_gru_learns_the_next_token(run: Callable[..., dict[str, Any]]) -> None
 )
 def test_text_runs(each: bool, options: tuple[str, ...], run: Callable[..., dict[str, Any]]) -> None:
     found = run(each, *options)
+    assert found["errors"] == [{}, {}]  # a broken update is one that was released
     assert math.isfinite(found["loss"]["final"]) and 0 < found["accuracy"]["final"] < 1
     assert found["model"] == ("transformer" if "model=transformer" in options else "bag")
     if "evaluate.clients=true" in options:
