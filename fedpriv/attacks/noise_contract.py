@@ -84,11 +84,17 @@ class TwinWorker(Worker):
         rows = np.arange(1) if chosen is None else chosen
         if chosen is not None:
             self.drawn.append((client, rows))
-        images = torch.full((len(rows), *self.data.dataset.shape), self.other)
+        vocabulary = self.data.dataset.vocabulary
+        images = torch.full((len(rows), *self.data.dataset.shape), self._read(self.other, vocabulary))
         if self.plain and len(rows):
             self.first.setdefault(client, int(rows[0]))
-        images[torch.from_numpy(rows == self.first.get(client, 0))] = self.value
-        return LocalData(images, torch.full((len(rows),), self.label))
+        images[torch.from_numpy(rows == self.first.get(client, 0))] = self._read(self.value, vocabulary)
+        return LocalData(images, torch.full((len(rows), *self.model.task.target_shape), self.label))
+
+    @staticmethod
+    def _read(value: float, vocabulary: int | None) -> float | int:
+        """A text has token ids, the same for the same value."""
+        return value if vocabulary is None else 1 + int(abs(value) * 7) % (vocabulary - 1)
 
 
 @dataclass

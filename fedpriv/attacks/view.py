@@ -29,7 +29,7 @@ class View:
 
     def __init__(self, model: FlatModel, pool: Dataset) -> None:
         self.model, self.pool = model, pool
-        self._gradients = PerExampleGradients(model.module)
+        self._gradients = PerExampleGradients(model.module, task=model.task, vocabulary=model.vocabulary)
         layers = [layer for layer in model.module.modules() if list(layer.parameters(recurse=False))]
         self._last = layers[-1]
 

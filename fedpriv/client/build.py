@@ -22,6 +22,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_source import schema_of_dataset
 from fedpriv.training.flat_model import Layout, layout_of
+from fedpriv.training.language_models import text_of
 from fedpriv.training.models import build_model, resolve_model
 
 
@@ -159,8 +160,9 @@ def layout_for(config: Config) -> Layout:
     key = repr((*(part.model_dump_json() for part in parts), keeps_layers))
     if key not in _layouts:
         dataset = load_federated(config).dataset
-        model = resolve_model(config.model, dataset.shape, keeps_layers)
-        _layouts[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0))
+        text = text_of(dataset)
+        model = resolve_model(config.model, dataset.shape, keeps_layers, text)
+        _layouts[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0, text))
     return _layouts[key]
 
 

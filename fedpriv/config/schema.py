@@ -23,12 +23,35 @@ from fedpriv.config.strategy_options import StrategyConfig, without_what_is_youn
 # --- model, local training, engine, privacy --------------------------------------------------------------
 
 
+#: Models that read token ids, and the options that only they have: younger than committed results.
+TEXT_MODELS = ("bag", "gru", "transformer")
+OF_TEXT = ("embedding", "layers", "heads")
+
+
 class ModelConfig(Options):
-    name: Literal["auto", "linear", "softmax", "mlp", "cnn", "cnn_agn", "resnet18", "resnet34", "custom"]
-    hidden: int = Field(default=64, ge=1, description="mlp: width of the hidden layer")
+    name: Literal[
+        "auto",
+        "linear",
+        "softmax",
+        "mlp",
+        "cnn",
+        "cnn_agn",
+        "resnet18",
+        "resnet34",
+        "bag",
+        "gru",
+        "transformer",
+        "custom",
+    ]
+    hidden: int = Field(default=64, ge=1, description="mlp: width of the hidden layer; gru: of the state")
+    embedding: int = Field(default=32, ge=0, description="text: width of a token; bag, 0: that of the outputs")
+    layers: int = Field(default=2, ge=1, description="transformer: blocks of attention and a feed-forward layer")
+    heads: int = Field(default=4, ge=1, description="transformer: heads of attention (divides the embedding)")
     second_hidden: int = Field(default=0, ge=0, description="cnn_agn: width of a second fully connected layer, 0 none")
     groups: int = Field(default=8, ge=1, description="resnet: groups of GroupNorm (divides 64)")
-    path: str | None = Field(default=None, description="custom: dotted path of a function (shape, classes) -> module")
+    path: str | None = Field(
+        default=None, description="custom: dotted path of (shape, classes; of text: vocabulary) -> module"
+    )
 
 
 class LocalConfig(Options):
@@ -227,6 +250,8 @@ class Config(Options):
         for name, unused in YOUNGER_DATA_OPTIONS.items():
             if content["dataset"].get(name) == unused:
                 content["dataset"].pop(name)
+        if content["model"]["name"] not in TEXT_MODELS:
+            content["model"] = {name: value for name, value in content["model"].items() if name not in OF_TEXT}
         without_what_is_younger(content["strategy"])
         return content
 

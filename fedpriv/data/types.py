@@ -65,6 +65,7 @@ class Dataset:
     0..1).
 
     input_shape: what a model reads, where that is not the pictures: [d, 1, 1]. sites: names of the values of `site`.
+    vocabulary: of text, public: inputs are rows of token ids [n, tokens] in [0, vocabulary), 0 is padding.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Dataset:
     std: tuple[float, ...] = ()
     input_shape: tuple[int, ...] | None = None
     sites: tuple[str, ...] = ()
+    vocabulary: int | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
 | raise | it raises before anything of its work is written | no |
 | kill | the process that runs it dies; it is asked again under the next attempt | once, by the second process |
 | disk_full | its disk is full | no: nothing may leave that is not booked |
-| non_finite_update | its examples are NaN, and so is its update | yes, as a noised zero |
+| non_finite_update | its examples are NaN (of text: its parameters), and so is its update | yes, as a noised zero |
 | drop | the reply is lost | yes |
 | slow | the reply comes after the deadline; the simulation does not wait for it | yes |
 | corrupt, oversized, wrong_shape, not_finite | the reply is damaged on its way | yes |
@@ -27,6 +27,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -141,6 +142,13 @@ def _breaking(client: Client, error: Exception) -> None:
 def _with_poison(client: Client) -> None:
     site = client.site
     assert site is not None
+
+    if site.trainer.model.vocabulary is not None:  # no token id is NaN: the parameters that it trains from are
+        trainer = copy(site.trainer)
+        trainer.model = copy(trainer.model)
+        trainer.model.load = lambda theta: trainer.model.theta.fill_(torch.nan)  # type: ignore[assignment, method-assign, return-value]
+        client.site = replace(site, trainer=trainer)
+        return
 
     def load_data(*rows: Any) -> LocalData:
         data = site.load_data(*rows)

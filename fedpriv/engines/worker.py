@@ -27,8 +27,9 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated
-from fedpriv.mechanisms.tasks import Classification
+from fedpriv.mechanisms.tasks import Classification, NextToken
 from fedpriv.training.allocator import keep_freed_memory
+from fedpriv.training.language_models import text_of
 from fedpriv.training.models import build_model, resolve_model
 from fedpriv.training.resident import Resident, fits
 from fedpriv.training.sequential import (
@@ -96,10 +97,11 @@ class Worker:
     def model(self) -> FlatModel:
         """The model that this process trains and evaluates; its parameters are what was loaded last."""
         config, dataset = self.config, self.data.dataset
-        chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers)
-        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed)
+        text = text_of(dataset)
+        chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text)
+        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text)
         device = resolve_device(config.engine.device)
-        model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task)
+        model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task, dataset.vocabulary)
         self._initial = model.theta.detach().cpu().clone()
         return model
 
@@ -113,7 +115,9 @@ class Worker:
     def resident(self) -> Resident | None:
         """The training examples on the model's device, where it has memory of its own and they fit."""
         dataset, device = self.data.dataset, self.model.theta.device
-        return Resident(dataset.train, dataset.mean, dataset.std, device) if fits(dataset.train, device) else None
+        if not fits(dataset.train, device):
+            return None
+        return Resident(dataset.train, dataset.mean, dataset.std, device, dataset.vocabulary)
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
@@ -196,11 +200,11 @@ class Worker:
         return vector
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
-        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, and where
-        the task has no classes.
+        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, nor where
+        the task has no accuracy.
         """
         rows = self._rows_of(client, "test")
-        if not rows.size or not isinstance(self.model.task, Classification):
+        if not rows.size or not isinstance(self.model.task, Classification | NextToken):
             return {}
         data = self._normalised(rows)
         return {LOCAL_ACCURACY: self.trainer.accuracy(theta, data, self.config.evaluate.batch_size)}

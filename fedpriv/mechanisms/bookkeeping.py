@@ -3,12 +3,13 @@
 The formula for each layer and its rounding error are in `fedpriv.mechanisms.per_example`, the proof that no example
 meets another in `fedpriv.mechanisms.rowwise`.
 
-Shapes: b examples, d parameters, p positions of an example, i (times the kernel) and o input and output channels.
+Shapes: b examples, d parameters, p positions of an example, i (times the kernel) and o input and output channels,
+e width of an embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+from fedpriv.mechanisms.rowwise import OF_SEQUENCES, NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: Bound on the rounding error of a ghost-clipped example's part of the sum, in units of the clip bound.
@@ -36,23 +37,40 @@ def gamma(terms: int) -> float:
 
 @dataclass
 class _Seen:
-    """A layer with its input and output [b, ...], then the gradient of its output, then what was computed from these.
+    """A layer with its input [b, ...] and the gradient of its output, then what was computed from these. Of a sequence,
+    and of a layer that was called several times, [b, p, ...]: the positions of all calls.
 
     most: the most examples of a physical batch.
     """
 
     layer: Any
     inputs: Tensor
-    outputs: Tensor
+    gradient: Tensor
     most: int
-    gradient: Tensor = field(init=False)
     kept: list[Tensor] = field(default_factory=list)  # per-example gradients [b, ...] of parameters
-    columns: Tensor | None = None  # of a convolution whose gradients are not formed: unfolded inputs [b, i, p]
+    columns: Tensor | None = None  # where gradients are not formed: inputs [b, i, p], of a convolution unfolded
+    rows: Tensor | None = None  # of an embedding: the rows [b, p] that ``kept`` is about
+
+    @classmethod
+    def of(cls, layer: nn.Module, calls: list[tuple[Tensor, Tensor]], gradients: list[Tensor], most: int) -> _Seen:
+        """calls: (input, output) of each."""
+        if len(calls) == 1 and (
+            type(layer) not in OF_SEQUENCES or (type(layer) is nn.Linear and calls[0][0].ndim == 2)
+        ):
+            return cls(layer, calls[0][0], gradients[0], most)
+        size = layer.normalized_shape if isinstance(layer, nn.LayerNorm) else (-1,)
+
+        def positions(parts: list[Tensor], own: Sequence[int]) -> Tensor:
+            return torch.cat([x.reshape(len(x), -1, *(x.shape[-1:] if own == (-1,) else own)) for x in parts], 1)
+
+        inputs = [given for given, _ in calls]
+        ids = isinstance(layer, nn.Embedding)
+        return cls(layer, positions(inputs, () if ids else size), positions(gradients, size), most)
 
     def tensors(self) -> list[Tensor]:
         """All tensors held for this layer."""
         columns = [] if self.columns is None else [self.columns]
-        return [self.inputs, self.outputs, self.gradient, *self.kept, *columns]
+        return [self.inputs, self.gradient, *self.kept, *columns]
 
 
 class Trace:
@@ -68,19 +86,22 @@ class Trace:
 
     def run(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Forward pass, then backward pass to the layers' outputs; losses [b]."""
-        found: dict[int, _Seen] = {}
+        calls: dict[int, list[tuple[Tensor, Tensor]]] = {id(layer): [] for layer in self.layers}
 
         def note(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
-            found[id(layer)] = _Seen(layer, inputs.detach(), outputs, self.most)
+            calls[id(layer)].append((inputs.detach(), outputs))
 
         losses = self.task.losses(self.steps.run(inputs, note), targets)
-        self.seen = [found[id(layer)] for layer in self.layers]
-        outputs = [seen.outputs for seen in self.seen]
-        gradients = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-        for seen, gradient in zip(self.seen, gradients, strict=True):
-            if gradient is None:
+        outputs = [output for layer in self.layers for _, output in calls[id(layer)]]
+        found = iter(torch.autograd.grad(losses.sum(), outputs, allow_unused=True))
+        self.seen = []
+        for layer in self.layers:
+            own = calls[id(layer)]
+            gradients = [next(found) for _ in own]
+            if all(gradient is None for gradient in gradients):
                 raise NotRowwise("a layer has no part in the logits")
-            seen.gradient = gradient
+            whole = [torch.zeros_like(y) if g is None else g for g, (_, y) in zip(gradients, own, strict=True)]
+            self.seen.append(_Seen.of(layer, own, whole, self.most))
         return losses.detach()
 
     def squared_norms(self) -> Tensor:
@@ -105,8 +126,8 @@ class Trace:
             seen.columns = None if seen.columns is None else without(seen.columns, broken)
 
     def numbers(self) -> int:
-        """How many numbers this pass holds in memory."""
-        return sum(t.numel() for seen in self.seen for t in seen.tensors())
+        """How many numbers this pass holds in memory: outputs are as many as their gradients."""
+        return sum(t.numel() for seen in self.seen for t in (seen.gradient, *seen.tensors()))
 
 
 def without(values: Tensor, broken: Tensor) -> Tensor:
@@ -125,21 +146,31 @@ def add_rows(total: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 
 def _linear_norms(seen: _Seen) -> Tensor:
+    if seen.gradient.ndim == 3:
+        return _summed_norms(seen, seen.gradient.mT, seen.inputs.mT)
     return squared_lengths(seen.gradient) * (squared_lengths(seen.inputs) + (seen.layer.bias is not None))
 
 
 def _add_linear(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
+    if seen.gradient.ndim == 3:
+        return _add_summed(seen, seen.gradient.mT, weights, parts)
     weighted = seen.gradient.double() * weights.unsqueeze(1)
     parts[0].addmm_(weighted.T, seen.inputs.double())
     if len(parts) == 2:
         parts[1] += weighted.sum(0).unsqueeze(1)
+    return None
 
 
 def _conv_norms(seen: _Seen) -> Tensor:
-    layer, gradient = seen.layer, seen.gradient.flatten(2)  # [b, o, p]; columns: [b, i, p]
+    layer, gradient = seen.layer, seen.gradient.flatten(2)
     columns = functional.unfold(seen.inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+    return _summed_norms(seen, gradient, columns)
+
+
+def _summed_norms(seen: _Seen, gradient: Tensor, columns: Tensor) -> Tensor:
+    """Of the sum over positions of g_p x_p^T, gradient [b, o, p] and columns [b, i, p], and of the bias."""
     outputs, positions, inputs = gradient.shape[1], gradient.shape[2], columns.shape[1]
-    seen.kept = [] if layer.bias is None else [gradient.sum(2)]
+    seen.kept = [] if seen.layer.bias is None else [gradient.sum(2)]
     if positions * (inputs + outputs) < inputs * outputs:  # Gram matrices [p, p] cost less than the gradients
         seen.columns = columns
         return _ghost_norms(gradient.double(), columns.double(), seen.most) + sum(map(squared_lengths, seen.kept))
@@ -161,9 +192,14 @@ def _ghost_norms(gradient: Tensor, columns: Tensor, most: int) -> Tensor:
 
 
 def _add_conv(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
+    return _add_summed(seen, seen.gradient.flatten(2), weights, parts)
+
+
+def _add_summed(seen: _Seen, gradient: Tensor, weights: Tensor, parts: list[Tensor]) -> None:
+    """gradient: [b, o, p]."""
     if seen.columns is None:
         return _add_kept(seen, weights, parts)
-    gradient = seen.gradient.flatten(2).transpose(0, 1) * weights.view(1, -1, 1)  # [o, b, p], float64
+    gradient = gradient.transpose(0, 1) * weights.view(1, -1, 1)  # [o, b, p], float64
     columns = seen.columns.transpose(0, 1)  # [i, b, p]
     parts[0].addmm_(gradient.flatten(1), columns.flatten(1).double().T)
     return _add_kept(seen, weights, parts[1:])
@@ -176,6 +212,47 @@ def _group_norm_norms(seen: _Seen) -> Tensor:
     return squared_lengths(seen.kept[0]) + squared_lengths(seen.kept[1])
 
 
+def _layer_norm_norms(seen: _Seen) -> Tensor:
+    layer = seen.layer
+    normal = functional.layer_norm(seen.inputs, layer.normalized_shape, eps=layer.eps)
+    seen.kept = [(seen.gradient * normal).sum(1)]
+    if layer.bias is not None:
+        seen.kept.append(seen.gradient.sum(1))
+    return torch.stack([squared_lengths(part) for part in seen.kept]).sum(0)
+
+
+def _embedding_norms(seen: _Seen) -> Tensor:
+    """An example's gradient is zero outside the rows of its tokens: its other rows [b, p, e] are formed, one for each
+    token that occurs, at the places of the first ones, and zeros. It costs what the tokens cost.
+    """
+    ids, gradient = seen.inputs, seen.gradient
+    if seen.layer.padding_idx is not None:
+        gradient = gradient.masked_fill((ids == seen.layer.padding_idx).unsqueeze(-1), 0.0)
+    sorted_ids, order = ids.sort(dim=1, stable=True)
+    begins = torch.ones_like(ids)
+    begins[:, 1:] = sorted_ids[:, 1:] != sorted_ids[:, :-1]
+    place = torch.empty_like(ids).scatter_(1, order, begins.cumsum(1) - 1)  # of its token among the example's
+    seen.rows = torch.zeros_like(ids).scatter_(1, place, ids)
+    examples, positions, width = gradient.shape
+    place += positions * torch.arange(examples, device=ids.device).unsqueeze(1)
+    table = _added_up(gradient.reshape(-1, width), place.view(-1), examples * positions)
+    seen.kept = [table.view(examples, positions, width)]
+    return squared_lengths(seen.kept[0])
+
+
+def _added_up(values: Tensor, places: Tensor, size: int) -> Tensor:
+    """A table [size, e] of the sums of values [n, e] with one place (int64 [n]), in the order of their numbers."""
+    if values.is_cuda:  # there index_add_ has no order
+        return torch.ops.aten.embedding_dense_backward(values, places, size, -1, False)
+    return values.new_zeros(size, values.shape[1]).index_add_(0, places, values)
+
+
+def _add_embedding(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
+    assert seen.rows is not None, "norms come first"
+    weighted = (seen.kept[0] * weights.view(-1, 1, 1)).flatten(0, 1)  # float64, as the weights
+    parts[0].index_add_(0, seen.rows.view(-1), weighted)
+
+
 def _add_kept(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
     for part, rows in zip(parts, seen.kept, strict=True):
         add_rows(part, weights, rows)
@@ -185,6 +262,8 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
     nn.Linear: (_linear_norms, _add_linear),
     nn.Conv2d: (_conv_norms, _add_conv),
     nn.GroupNorm: (_group_norm_norms, _add_kept),
+    nn.LayerNorm: (_layer_norm_norms, _add_kept),
+    nn.Embedding: (_embedding_norms, _add_embedding),
 }
 
 

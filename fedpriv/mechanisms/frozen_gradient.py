@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
@@ -111,12 +112,13 @@ class FrozenGradient:
         places, image = _places(module), image.clone()
         gradient, given = torch.func.grad(loss_of, has_aux=True), (*tensors_of(module), image, label)
         try:
-            try:
-                graph = make_fx(torch.func.functionalize(gradient))(*given)
-            except RuntimeError as error:
-                if "Functionalize rule" not in str(error):
-                    raise
-                graph = make_fx(gradient)(*given)  # an autograd.Function: then nothing may be changed in place at all
+            with sdpa_kernel(SDPBackend.MATH):  # attention as products, which vmap knows, and without random numbers
+                try:
+                    graph = make_fx(torch.func.functionalize(gradient))(*given)
+                except RuntimeError as error:
+                    if "Functionalize rule" not in str(error):
+                        raise
+                    graph = make_fx(gradient)(*given)  # an autograd.Function: then nothing may be changed in place
         except Exception as error:  # the user's code
             raise Unfit(f"one example's gradient is no fixed list of operations ({_in_words(error)})") from None
         for node in graph.graph.nodes:
@@ -195,7 +197,7 @@ def _keep_constants(graph: fx.GraphModule) -> None:
 def _seed(trained: dict[str, Tensor], image: Tensor, label: Tensor) -> int:
     """Of an example's random numbers: others at other parameters, which a sum of each tensor tells apart."""
     sums = [float(value.double().sum()) for value in trained.values()]
-    told = repr((sums, int(label))).encode() + image.cpu().numpy().tobytes()
+    told = repr((sums, label.tolist())).encode() + image.cpu().numpy().tobytes()
     return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little") >> 1
 
 

@@ -19,25 +19,30 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.mechanisms.bookkeeping import Trace
-from fedpriv.mechanisms.rowwise import Rowwise
+from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+from fedpriv.mechanisms.tasks import CLASSES, Task
 
 
 class OpacusGradients:
     """Gradients of single examples of one model. Raises `NotRowwise` where its layers are not proved independent."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._steps = Rowwise(module)
+    def __init__(self, module: nn.Module, task: Task = CLASSES) -> None:
+        self._steps, self._task = Rowwise(module), task
+        if any(type(layer) is nn.LayerNorm and layer.bias is None for layer in self._steps.layers):
+            raise NotRowwise("it has no formula for a LayerNorm without a bias")
         from opacus import grad_sample  # seconds to import
 
         self._formulas: dict[type[nn.Module], Any] = {
             nn.Linear: grad_sample.compute_linear_grad_sample,
             nn.Conv2d: grad_sample.compute_conv_grad_sample,
             nn.GroupNorm: grad_sample.compute_group_norm_grad_sample,
+            nn.LayerNorm: grad_sample.compute_layer_norm_grad_sample,
+            nn.Embedding: grad_sample.compute_embedding_grad_sample,
         }
 
     def __call__(self, module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """As `FrozenGradient.mapped`: name of a parameter -> gradients [b, ...]; losses [b]."""
-        trace = Trace(module, len(targets), self._steps)
+        trace = Trace(module, len(targets), self._steps, self._task)
         losses, found = trace.run(inputs, targets), dict[str, Tensor]()
         with torch.no_grad():
             for layer_name, seen in zip(self._steps.names, trace.seen, strict=True):

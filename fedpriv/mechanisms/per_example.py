@@ -6,7 +6,10 @@ product of its input and its output's gradient, so norms and the weighted sum fo
 - Linear: the norm is a product of two norms (Goodfellow 2015), the sum is the matrix product of a plain step.
 - Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large relative
   to the example, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
-- GroupNorm: two sums over positions.
+- Linear over the positions of a sequence, and any layer that is called several times (each call a position): as Conv2d.
+- GroupNorm, LayerNorm: two sums over positions.
+- Embedding: one row for each token of the example, the sum of its positions' gradients; the other rows are zero and are
+  never formed, so it costs what the tokens cost.
 It is used for models that are proved to treat a batch's examples one by one (`fedpriv.mechanisms.rowwise`). Any other
 model's gradient of one example is frozen as a list of torch's operations (`fedpriv.mechanisms.frozen_gradient`), which
 `torch.func.vmap` computes for several examples, or, where it cannot, one after the other. Models for which neither can
@@ -21,14 +24,15 @@ fl(S) the computed one. Then |fl S(D+e) - fl S(D)| <= w_e |c_e| + err(D+e) + err
 gamma(n) = n u/(1 - n u) bound a float64 sum of n products, in any order (Higham 2002, section 3.1): by gamma(n)
 times the sum of their absolute values. Lengths are Euclidean.
 
-1. Gradients that are formed (GroupNorm, biases, explicit Conv2d, vmap): c_k is the float32 tensor itself, however
-   badly it was computed, and the same tensor is measured and summed. Norm and sum are float64: the norm is right
-   within gamma(d), the sum within gamma(b) sum_k w_k |c_k|.
+1. Gradients that are formed (GroupNorm, LayerNorm, Embedding, biases, explicit Conv2d, vmap): c_k is the float32
+   tensor itself, however badly it was computed, and the same tensor is measured and summed. Norm and sum are float64:
+   the norm is right within gamma(d), the sum within gamma(b) sum_k w_k |c_k|. (An Embedding's c_k is kept as p rows, no
+   two of one token that are not zero: a row of the sum has one term of each example. Its other rows are zero exactly.)
 2. Linear: c_k = g x^T, |c_k| = |g| |x|, and its terms do not cancel within an example: as 1.
-3. Conv2d by ghost clipping: c_k = sum_p g_p x_p^T. With the mass A = sum_p |g_p| |x_p|, every entry of the Gram
-   matrices X^T X and G^T G is right within gamma(i) |x_p| |x_q| and gamma(o) |g_p| |g_q|, so the sum of their products
-   is |c_k|^2 within gamma(i + o + p^2 + 2) A^2. The sum over the m p products of a physical batch is right within
-   gamma(m p + 2) sum_k w_k A_k. Both are held by measuring too long:
+3. Conv2d, and Linear of several positions, by ghost clipping: c_k = sum_p g_p x_p^T. With the mass
+   A = sum_p |g_p| |x_p|, every entry of the Gram matrices X^T X and G^T G is right within gamma(i) |x_p| |x_q| and
+   gamma(o) |g_p| |g_q|, so the sum of their products is |c_k|^2 within gamma(i + o + p^2 + 2) A^2. The sum over the
+   m p products of a physical batch is right within gamma(m p + 2) sum_k w_k A_k. Both are held by measuring too long:
    length^2 = computed |c_k|^2 + slack A^2, slack = 2 gamma(i + o + p^2 + 8) + (gamma(m p + 8) / DRIFT)^2,
    which is at least |c_k|^2 and at least (gamma A / DRIFT)^2, so that gamma w_k A_k <= DRIFT bound. Squares add up
    over the layers. (The factor 2 and the 8 cover the rounding of A and of the slack.)
@@ -66,13 +70,25 @@ from fedpriv.mechanisms.tasks import CLASSES, Task
 #: The most examples computed at a time.
 BLOCK = 32
 
+#: The same where an example is a row of token ids, whose gradients take little memory.
+BLOCK_OF_TEXT = 128
+
 #: How closely a way must agree with the model's own gradients of single examples before it is used.
 TOLERANCE = 1e-3
 
 
-def block_for(expected: int) -> int:
+def block_for(expected: int, most: int = BLOCK) -> int:
     """Rows of a block for batches of a public expected size, such that few rows stay blank."""
-    return min(BLOCK, 1 << max(2, (expected - 1).bit_length() - 1))
+    return min(most, 1 << max(2, (expected - 1).bit_length() - 1))
+
+
+def made_up(*shape: int, vocabulary: int | None, random: torch.Generator) -> Tensor:
+    """Random examples: numbers, or token ids, the last of which are padding where there is room for it."""
+    if vocabulary is None:
+        return torch.randn(*shape, generator=random)
+    ids = torch.randint(min(1, vocabulary - 1), vocabulary, shape, generator=random)
+    ids[..., (3 * shape[-1] + 3) // 4 :] = 0
+    return ids
 
 
 class _Differs(Exception):
@@ -97,8 +113,10 @@ class PerExampleGradients:
         physical: int | None = None,
         block: int = BLOCK,
         task: Task = CLASSES,
+        vocabulary: int | None = None,
     ) -> None:
         self.module, self.mode, self.physical, self.block, self.task = module, mode, physical, block, task
+        self.vocabulary = vocabulary
         self._settled = False
         self._parameters = list(module.parameters())
         self._size = sum(parameter.numel() for parameter in self._parameters)
@@ -181,7 +199,7 @@ class PerExampleGradients:
     def _settle(self, shape: Sequence[int], device: torch.device) -> None:
         """Chooses the mode and the physical batch once, from public facts and random examples."""
         random = torch.Generator().manual_seed(0)
-        inputs = torch.randn(3, *shape, generator=random).to(device)
+        inputs = made_up(3, *shape, vocabulary=self.vocabulary, random=random).to(device)
         targets = self.task.blank(3).to(device)
         if self.mode == "opacus":
             return self._settle_opacus(inputs, targets)
@@ -228,7 +246,7 @@ class PerExampleGradients:
         from fedpriv.mechanisms.opacus_gradients import OpacusGradients
 
         try:
-            self._many = OpacusGradients(self.module)
+            self._many = OpacusGradients(self.module, self.task)
             self._compare_formed(inputs, targets)
             self._choose_block(inputs, targets, self._size)
         except (NotRowwise, _Differs) as reason:

@@ -14,24 +14,33 @@ all k. The examples are rowwise. Every step below maps rowwise tensors and publi
 
 - elementwise functions of one tensor, or of several of one rank: broadcasting aligns first dimension with first
   dimension, and each is b. (Of unequal ranks it would align rows with something else: refused.)
-- Linear, Conv2d, GroupNorm, pooling on inputs of the rank at which torch calls the first dimension the batch;
-  their parameters are the same for all rows.
+- Conv2d, GroupNorm, pooling on inputs of the rank at which torch calls the first dimension the batch, Linear on at
+  least two dimensions (it acts on the last alone), LayerNorm on more dimensions than it normalises (the last ones, each
+  vector of them by its own mean and deviation), Embedding on numbers [b, ...] (each is replaced by the row of the table
+  that it names); their parameters are the same for all rows. An Embedding that scales by how often a number occurs in
+  the batch, or shortens rows of its table when they are read, is refused.
+- attention (`scaled_dot_product_attention`, without dropout) on tensors [b, ..., t, i] of one rank, the mask too: for
+  each index of all dimensions but the last two it is softmax(Q K' / sqrt(i) + M) V of the matrices there, and the
+  first of these dimensions is b in each of them, so row k of the result is made of row k alone.
 - flatten, reshape, view, squeeze, unsqueeze keep the row-major order of the elements, so if the first dimension is b
   before and after, row k keeps its own elements.
-- reductions and softmax over named dimensions, none of them the first; transpose and permute that leave it in
-  place; cat along another; indexing that takes all of it, with numbers and slices only.
+- reductions, running sums and softmax over named dimensions, none of them the first; transpose and permute that leave
+  it in place; cat along another, stack before another; indexing that takes all of it, with numbers and slices only.
+- tensors of zeros as large as one: a function of its shape.
 
 A step that is not on the list is refused, as is a tensor from elsewhere (a parameter used on its own, a buffer, a
 table, something drawn). By induction logits are rowwise, so the loss of example k is a function of example k, and the
 gradient of the sum of all losses with respect to row k of a layer's output is that of loss k alone. If besides every
-parameter belongs to one layer, which is called once, the layer's input and that gradient at row k give all of example
-k's gradient with respect to it (`fedpriv.mechanisms.per_example`). A tied weight has a second use, which this would
-forget: refused.
+parameter belongs to one layer, the inputs of all calls of the layer and those gradients at row k give all of example
+k's gradient with respect to it: by the chain rule it is the sum over the calls of what each gives with its input held
+(`fedpriv.mechanisms.per_example`). So the steps of a recurrent layer are calls like the places of a sequence. A tied
+weight has a second use, which this would forget: refused.
 """
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
@@ -99,6 +108,34 @@ def _joining(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     return tensors and isinstance(dim, int) and dim % parts[0].ndim != 0 and len({part.ndim for part in parts}) == 1
 
 
+def _stacking(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """A new dimension, which is not the first."""
+    parts, dim = args[0], options.get("dim", args[1] if len(args) == 2 else 0)
+    tensors = (
+        isinstance(parts, tuple | list) and all(isinstance(part, Tensor) for part in parts) and {"dim"} >= {*options}
+    )
+    return tensors and isinstance(dim, int) and dim % (parts[0].ndim + 1) != 0
+
+
+def _attending(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    known = {"query", "key", "value", "attn_mask", "is_causal", "scale"}
+    mask = options.get("attn_mask", args[3] if len(args) > 3 else None)
+    tensors = [*args[:3], *([] if mask is None else [mask])]
+    others = [value for name, value in options.items() if name != "attn_mask"]
+    alike = all(isinstance(part, Tensor) and part.ndim == args[0].ndim > 2 for part in tensors)
+    return (
+        3 <= len(args) <= 4
+        and {*options} <= known
+        and alike
+        and len({len(x) for x in tensors}) == 1
+        and _public(*others)
+    )
+
+
+def _like(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    return len(args) == 1 and not options
+
+
 def _indexing(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     value, index = args
     index = index if isinstance(index, tuple) else (index,)
@@ -129,14 +166,18 @@ STEPS: dict[Any, Rule] = {
     **_unary("relu", "relu6", "tanh", "sigmoid", "gelu", "silu", "elu", "selu", "leaky_relu", "softplus", "hardtanh"),
     **_unary("abs", "neg", "exp", "square", "sqrt", "clamp", "add", "sub", "mul", "div", "pow"),
     **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.truediv, operator.neg), _elementwise),
+    **dict.fromkeys((operator.ne, operator.eq), _elementwise),
     **dict.fromkeys(("contiguous", "float"), _elementwise),
     **_both(_reshaping, "flatten", "reshape", "view", "squeeze", "unsqueeze"),
-    **_both(_over_dimensions, "mean", "sum", "amax", "amin", "softmax", "log_softmax", "logsumexp"),
+    **_both(_over_dimensions, "mean", "sum", "amax", "amin", "softmax", "log_softmax", "logsumexp", "cumsum"),
     **dict.fromkeys((functional.softmax, functional.log_softmax), _over_dimensions),
     **dict.fromkeys((functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d), _pooling),
     **_both(_transposing, "transpose"),
     **_both(_permuting, "permute"),
     torch.cat: _joining,
+    torch.stack: _stacking,
+    torch.zeros_like: _like,
+    functional.scaled_dot_product_attention: _attending,
     operator.getitem: _indexing,
 }
 
@@ -148,8 +189,11 @@ POINTWISE = (
     *(nn.Softplus, nn.Hardtanh),
 )
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
-#: Layers with parameters, and the rank of their inputs.
-WITH_PARAMETERS: dict[type[nn.Module], int] = {nn.Linear: 2, nn.Conv2d: 4, nn.GroupNorm: 4}
+#: Layers with parameters, and the rank of their inputs; of sequences, any that the layer leaves a first dimension.
+WITH_PARAMETERS: dict[type[nn.Module], int | None] = {nn.Conv2d: 4, nn.GroupNorm: 4}
+WITH_PARAMETERS |= dict.fromkeys((nn.Linear, nn.LayerNorm, nn.Embedding))
+#: Those that may be called several times.
+OF_SEQUENCES = (nn.Linear, nn.LayerNorm, nn.Embedding)
 LEAVES = (*POINTWISE, *POOLS, nn.Flatten, *WITH_PARAMETERS)
 
 
@@ -184,10 +228,12 @@ class Rowwise:
         called = [self._modules[node.target] for node in self._nodes if node.op == "call_module"]
         if sum(node.op == "placeholder" for node in self._nodes) != 1:
             raise NotRowwise("it takes more than examples")
-        if sorted(map(id, filter(lambda layer: type(layer) in WITH_PARAMETERS, called))) != sorted(
-            map(id, self.layers)
+        calls = Counter(id(layer) for layer in called if type(layer) in WITH_PARAMETERS)
+        once = [calls.pop(id(layer), 0) for layer in self.layers]
+        if calls or not all(
+            n == 1 or (n and type(layer) in OF_SEQUENCES) for n, layer in zip(once, self.layers, strict=True)
         ):
-            raise NotRowwise("a layer with parameters is not used exactly once")
+            raise NotRowwise("a layer with parameters is not used, or a convolution or GroupNorm is used twice")
         for node in self._nodes:
             if node.op == "get_attr":
                 raise NotRowwise(f"{node.target} is used outside a layer of its own")
@@ -225,8 +271,9 @@ class Rowwise:
         if options or len(args) != 1 or not isinstance(args[0], Tensor):
             raise NotRowwise(f"{kind.__name__} is called with more than its input")
         (inputs,) = args
-        rank = WITH_PARAMETERS.get(kind, 4 if kind in POOLS else inputs.ndim)
-        if inputs.ndim != rank:
+        rank = WITH_PARAMETERS.get(kind, 4 if kind in POOLS else None)
+        least = 1 + {nn.Linear: 1, nn.LayerNorm: len(getattr(layer, "normalized_shape", ()))}.get(kind, 0)
+        if inputs.ndim < least or rank not in (None, inputs.ndim):
             raise NotRowwise(f"{kind.__name__} has an input of {inputs.ndim} dimensions")
         outputs = kind.forward(layer, inputs)  # not the object's own `forward`, nor its hooks
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != (rows,):
@@ -241,7 +288,8 @@ def _step(target: Any, rows: int, args: tuple[Any, ...], options: dict[str, Any]
     call = (lambda: getattr(args[0], target)(*args[1:], **options)) if isinstance(target, str) else None
     if not args:
         raise NotRowwise(f"{name} is called by names alone")
-    if not any(isinstance(value, Tensor) for value in _flat((args, tuple(options.values())))):
+    given = isinstance(args[0], Tensor)
+    if not given and not any(isinstance(value, Tensor) for value in _flat((args, tuple(options.values())))):
         if target not in OF_SHAPES:
             raise NotRowwise(f"{name} of what is no tensor")
         return target(*args, **options)
@@ -250,7 +298,7 @@ def _step(target: Any, rows: int, args: tuple[Any, ...], options: dict[str, Any]
     if call is not None and target in ("size", "dim"):
         return call()
     rule = STEPS.get(target)
-    on_tensor = isinstance(args[0], Tensor) or rule is _joining or (rule is _elementwise and call is None)
+    on_tensor = given or rule in (_joining, _stacking) or (rule is _elementwise and call is None)
     if rule is None or not on_tensor or not rule(args, options):
         raise NotRowwise(f"{name}, as it is used, is not known to keep to its rows")
     found = target(*args, **options) if call is None else call()
@@ -284,6 +332,8 @@ def _objections(module: nn.Module, layers: list[nn.Module]) -> Iterator[str]:
             layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)
         ):
             yield f"{names[id(layer)]} is a convolution with groups or padding of another kind"
+        if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
+            yield f"{names[id(layer)]} is an embedding that changes rows as they are read, or scales by how often"
         if any(type(parameter) is not nn.Parameter for parameter in layer.parameters()):
             yield f"{names[id(layer)]} has parameters of a class of their own"
         if any(not parameter.requires_grad or parameter._backward_hooks for parameter in layer.parameters()):

@@ -179,11 +179,12 @@ def estimate_seconds(config: Config, worker: Worker) -> float:
     """Seconds of all local training in one process, from one timed step on random examples."""
     model, batch = worker.model, config.local.batch_size
     theta = model.theta.clone()
-    images = torch.zeros(batch, *worker.data.dataset.shape, device=theta.device)
+    inputs = model.made_up(batch, *worker.data.dataset.shape, random=torch.Generator().manual_seed(0))
+    inputs = (inputs if model.vocabulary else torch.zeros_like(inputs)).to(theta.device)
     targets = model.task.blank(batch).to(theta.device)
 
     def step() -> None:
-        model.task.mean_loss(model(images), targets).backward()  # type: ignore[no-untyped-call]
+        model.task.mean_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
 
     seconds = [timed(step, theta.device) for _ in range(3)]
     model.grad.zero_()

@@ -21,6 +21,7 @@ from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.distillation import DistillationOptions, Distiller
 from fedpriv.training.evaluation import Evaluator
+from fedpriv.training.language_models import text_of
 from fedpriv.training.models import resolve_model
 
 
@@ -31,7 +32,8 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     server_class(config)  # refused before anything is written
     doing("reading and dividing the examples")
     worker = Worker(config)
-    model = resolve_model(config.model, worker.data.dataset.shape, client_class(config).traits.keeps_layers)
+    dataset = worker.data.dataset
+    model = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text_of(dataset))
     doing("choosing the noise" if config.privacy.target_epsilon else "checking the options")
     config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
     check_sampler(config, worker.data)

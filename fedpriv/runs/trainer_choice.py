@@ -115,6 +115,8 @@ def _measured(config: Config, worker: Worker) -> tuple[str | None, float]:
         "model": config.model.model_dump(),
         "shape": worker.data.dataset.shape,
         "classes": len(worker.data.dataset.classes),
+        "task": worker.model.task.name,
+        "vocabulary": worker.model.vocabulary,
         "local": config.local.model_dump(),
         "precision": config.engine.precision,
         "examples": examples,
@@ -142,6 +144,14 @@ def _usual_examples(config: Config, worker: Worker) -> int:
     return max(1, min(share, BATCHES * config.local.batch_size))
 
 
+def _made_up_targets(worker: Worker, examples: int, random: torch.Generator) -> torch.Tensor:
+    """Random classes, also of tokens; blank ones of tasks without classes."""
+    blank = worker.model.task.blank(examples)
+    if blank.is_floating_point():
+        return blank
+    return torch.randint(0, len(worker.data.dataset.classes), blank.shape, generator=random)
+
+
 def measure(config: Config, worker: Worker, examples: int) -> float:
     """How many times faster a client's share of the vectorised training is. The model is left as it was."""
     from fedpriv.training.vectorised import VectorisedTrainer
@@ -150,9 +160,8 @@ def measure(config: Config, worker: Worker, examples: int) -> float:
     together = min(CLIENTS, config.clients_per_round)
     theta = before.cpu()
     random = torch.Generator().manual_seed(0)
-    images = torch.randn(examples, *worker.data.dataset.shape, generator=random)
-    labels = torch.randint(0, len(worker.data.dataset.classes), (examples,), generator=random)
-    data = LocalData(images, labels)
+    inputs = model.made_up(examples, *worker.data.dataset.shape, random=random)
+    data = LocalData(inputs, _made_up_targets(worker, examples, random))
     local = config.local.model_copy(update={"epochs": 1})
     precision = config.engine.precision
     vectorised, sequential = VectorisedTrainer(model, local, precision), SequentialTrainer(model, local, precision)

@@ -14,7 +14,7 @@ from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.training.sequential import FlatModel, inputs_of
-from fedpriv.training.task_metrics import metrics
+from fedpriv.training.task_metrics import metrics, needed
 
 #: Sites (clients with test examples of their own) whose metrics are told one by one.
 MOST_SITES = 100
@@ -130,7 +130,8 @@ class Evaluator:
         found, total_loss, batch = [], 0.0, self.worker.config.evaluate.batch_size
         with torch.inference_mode():
             for inputs, targets in zip(all_inputs.split(batch), all_targets.split(batch), strict=True):
-                found.append(model(inputs.to(model.theta.device)).cpu())
-                total_loss += float(model.task.total_loss(found[-1], targets))
+                outputs = model(inputs.to(model.theta.device)).cpu()
+                total_loss += float(model.task.total_loss(outputs, targets))
+                found.append(needed(model.task, outputs))
         score = metrics(model.task, torch.cat(found), all_targets, total_loss / len(all_targets))
         return Score(score, model.task.leading, model.task.more_is_better)

@@ -1,4 +1,5 @@
-"""Image classifiers as ordered, named blocks, and one flat vector of all their parameters.
+"""Models of pictures and of tables as ordered, named blocks, and one flat vector of all their parameters. Those of
+text are in `fedpriv.training.language_models`.
 
 Every model is an ``nn.Sequential`` of named blocks, so that "the last two blocks" or "the base layers" is a
 slice of the flat parameter vector (`Layout`). No in-place activations (per-example gradients need the inputs)
@@ -16,33 +17,42 @@ from torch import Tensor, nn
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.config.schema import ModelConfig
+from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
+from fedpriv.training.language_models import Text
 
 #: Examples with a side below this get the linear model under `model=auto`: two 5x5 convolutions do not fit.
 SMALLEST_CNN_SIDE = 16
 
 
-def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False) -> ModelConfig:
-    """Replaces ``auto`` by the model it stands for on pictures of this shape; ``divided``: it must have two blocks or
+def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False, text: Text | None = None) -> ModelConfig:
+    """Replaces ``auto`` by the model it stands for on examples of this shape; ``divided``: it must have two blocks or
     more.
     """
     if config.name != "auto":
         return config
     small = "mlp" if divided else "linear"
     name = "cnn" if len(shape) == 3 and min(shape[1:]) >= SMALLEST_CNN_SIDE else small
-    return config.model_copy(update={"name": name})
+    return config.model_copy(update={"name": name if text is None else "bag"})
 
 
-def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """A freshly initialised model, the same for the same seed.
+def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int, text: Text | None = None) -> nn.Module:
+    """A freshly initialised model, the same for the same seed. text: of token ids [t].
 
-    Raises `OptionError` where pictures are too small for the network, and for a model with BatchNorm, naming the layer.
+    Raises `OptionError` where pictures are too small for the network, for a model that reads no text and one that reads
+    nothing else, and for a model with BatchNorm, naming the layer.
     """
-    config = resolve_model(config, shape)
+    config = resolve_model(config, shape, text=text)
+    if (config.name in language_models.BUILDERS) != (text is not None) and config.name != "custom":
+        words = "reads text" if text is None else "reads no token ids, and these examples are text"
+        known = [*_BUILDERS] if text is None else [*language_models.BUILDERS]
+        raise OptionError("model", config.name, f"{words}; allowed: auto, {', '.join(known)}, custom")
     with torch.random.fork_rng(devices=[]):  # torch's initialisers take no generator: the global state is restored
         torch.manual_seed(seed)
         if config.name == "custom":
-            model = _custom(config, shape, classes)
+            model = _custom(config, shape, classes, text)
+        elif text is not None:
+            model = nn.Sequential(OrderedDict(language_models.BUILDERS[config.name](config, text, shape[0], classes)))
         else:
             model = _BUILDERS[config.name](config, shape, classes)
     refuse_batch_norm(model, config.name)
@@ -183,7 +193,7 @@ _BUILDERS = {
 }
 
 
-def _custom(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
+def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None) -> nn.Module:
     if config.path is None:
         raise OptionError("model.path", "null", "custom needs the dotted path of a function, package.module.name")
     module, _, name = config.path.rpartition(".")
@@ -192,19 +202,19 @@ def _custom(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError("model.path", config.path, f"cannot be imported ({error})") from None
     try:
-        model = build(shape, classes)
+        model = build(shape, classes, *(() if text is None else (text.vocabulary,)))
         if not isinstance(model, nn.Module):
             raise OptionError("model.path", config.path, f"must return a torch.nn.Module, not {type(model).__name__}")
         with torch.no_grad():
-            logits = model(torch.zeros(2, *shape))
+            logits = model(torch.zeros(2, *shape, dtype=torch.float32 if text is None else torch.int64))
     except OptionError:
         raise
     except Exception as error:  # user code: one line states what it raised
         raise OptionError("model.path", config.path, f"raised {type(error).__name__}: {error}") from error
-    if tuple(logits.shape) != (2, classes):
-        raise OptionError(
-            "model.path", config.path, f"must give logits [n, {classes}], gave {tuple(logits.shape)} for n=2"
-        )
+    wanted = (*(shape if text is not None and text.each else ()), classes)
+    if tuple(logits.shape) != (2, *wanted):
+        words = f"must give logits [n, {', '.join(map(str, wanted))}], gave {tuple(logits.shape)} for n=2"
+        raise OptionError("model.path", config.path, words)
     return model
 
 

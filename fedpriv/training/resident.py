@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedpriv.data import Examples
-from fedpriv.training.sequential import LocalData, scale_and_shift
+from fedpriv.training.sequential import LocalData, ids_of, scale_and_shift
 
 #: Share of the memory free at loading: with four workers on one GPU, a third of it is left for training.
 SHARE = 0.25
@@ -23,19 +23,30 @@ def fits(part: Examples, device: torch.device) -> bool:
 
 
 class Resident:
-    """All examples of a split as uint8 [n, channels, height, width] on a device, or their public features as float32
-    [n, d, 1, 1], with their targets.
+    """All examples of a split on a device, pictures as uint8 [n, channels, height, width], or their public features as
+    float32 [n, d, 1, 1], a table's rows float32 [n, d], token ids int64 [n, t], with their targets.
     """
 
-    def __init__(self, part: Examples, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
+    def __init__(
+        self,
+        part: Examples,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: torch.device,
+        vocabulary: int | None = None,
+    ) -> None:
         found = part.inputs if part.features is None else part.features[np.arange(len(part))][:, :, None, None]
-        self.inputs = torch.from_numpy(np.array(found)).to(device)
+        read = np.array(found)
+        self.inputs = (torch.from_numpy(read) if vocabulary is None else ids_of(read, vocabulary)).to(device)
         self.targets = torch.from_numpy(np.array(part.targets)).to(device)
-        self._scale, self._shift = (torch.from_numpy(values).to(device) for values in scale_and_shift(mean, std))
+        self._scaled = part.features is None and len(mean) > 0
+        if self._scaled:
+            both = scale_and_shift(mean, std)
+            self._scale, self._shift = (torch.from_numpy(values).to(device) for values in both)
 
     def chosen(self, rows: np.ndarray) -> LocalData:
         """What a model reads of these rows (int64 [b]), as `fedpriv.data.load.inputs` gives it."""
         index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.inputs.device)
-        if self.inputs.dtype == torch.float32:  # features are used as they are
+        if not self._scaled:  # features, a table's rows and token ids are used as they are
             return LocalData(self.inputs[index], self.targets[index])
         return LocalData(self.inputs[index].float().mul_(self._scale).sub_(self._shift), self.targets[index])

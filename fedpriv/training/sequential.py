@@ -13,19 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.common.errors import DataError
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.clipped_sums import ClippedSum
-from fedpriv.mechanisms.per_example import PerExampleGradients, block_for
-from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
+from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for, made_up
+from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.stacked_gradients import Chain
 
 
 @dataclass(frozen=True)
 class LocalData:
-    """One client's training examples (float32 [n, ...]) and targets [n, ...]; unit: int64 [n], where rows of one person
-    are to be clipped together.
+    """One client's training examples (float32 [n, ...], token ids int64 [n, t]) and targets [n, ...]; unit: int64 [n],
+    where rows of one person are to be clipped together.
     """
 
     inputs: Tensor
@@ -38,14 +39,23 @@ class LocalData:
 
 def inputs_of(dataset: Dataset, examples: Examples, rows: np.ndarray) -> Tensor:
     """What a model reads of these rows (int64 [b]): normalised examples float32 [b, c, h, w], or their public features
-    [b, d, 1, 1], or a table's rows [b, d]. Features are used as they are: a mean or deviation of them over a data set
-    would be a release.
+    [b, d, 1, 1], or a table's rows [b, d], or token ids int64 [b, t]. Features are used as they are: a mean or
+    deviation of them over a data set would be a release.
     """
+    if dataset.vocabulary is not None:
+        return ids_of(examples.inputs[rows], dataset.vocabulary)
     if examples.inputs.dtype != np.uint8:
         return torch.from_numpy(np.ascontiguousarray(examples.inputs[rows]))
     if examples.features is None:
         return normalise(examples.inputs[rows], dataset.mean, dataset.std)
     return torch.from_numpy(examples.features[rows])[:, :, None, None]
+
+
+def ids_of(ids: np.ndarray, vocabulary: int) -> Tensor:
+    """Token ids as int64. Raises `DataError` for one outside the vocabulary: a GPU would not come back from it."""
+    if ids.size and not (ids.min() >= 0 and ids.max() < vocabulary):
+        raise DataError(f"token ids from {ids.min()} to {ids.max()}; allowed: 0 (padding) to {vocabulary - 1}")
+    return torch.from_numpy(ids.astype(np.int64))
 
 
 def normalise(inputs: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -127,7 +137,7 @@ class FlatModel:
     Loading global parameters, an SGD step and computing an update are then single vector operations.
 
     channels_last: pass examples with the channels innermost in memory, for models whose layers are known to support
-    it (`prefers_channels_last`).
+    it (`prefers_channels_last`). vocabulary: of a model that reads token ids.
     """
 
     def __init__(
@@ -136,8 +146,10 @@ class FlatModel:
         device: torch.device | str = "cpu",
         channels_last: bool = False,
         task: Task = CLASSES,
+        vocabulary: int | None = None,
     ) -> None:
         self.module, self.channels_last, self.task = model.to(device), channels_last, task
+        self.vocabulary = vocabulary
         self.layout = layout_of(self.module)
         size = self.layout.num_parameters
         self.theta = torch.empty(size, device=device)
@@ -155,6 +167,10 @@ class FlatModel:
         """Logits [n, classes] of normalised examples [n, channels, height, width]."""
         logits: Tensor = self.module(channels_innermost(inputs) if self.channels_last else inputs)
         return logits
+
+    def made_up(self, *shape: int, random: torch.Generator) -> Tensor:
+        """Random examples that this model can read, of this shape in all."""
+        return made_up(*shape, vocabulary=self.vocabulary, random=random)
 
     def load(self, theta: Tensor) -> None:
         """Sets all parameters from a flat vector [d]; a wrong length raises ValueError."""
@@ -269,23 +285,24 @@ class SequentialTrainer:
         if self._per_example is None:
             # Opacus' formulas, or gradients that are formed: of a person's rows they are added before they are clipped.
             mode = "opacus" if self.config.clipping == "opacus" else "vmap" if units else None
-            block = block_for(self.config.batch_size)
-            found = PerExampleGradients(self.model.module, mode, block=block, task=self.model.task)
+            block = block_for(self.config.batch_size, BLOCK if self.model.vocabulary is None else BLOCK_OF_TEXT)
+            model = self.model
+            found = PerExampleGradients(model.module, mode, block=block, task=model.task, vocabulary=model.vocabulary)
             found.settle(shape, self.model.theta.device)
             self._per_example = found
         return self._per_example
 
     def accuracy(self, theta: Tensor, data: LocalData, batch_size: int) -> float:
-        """Share of the examples (at least one) that the model ``theta`` [d] gets right."""
+        """Share of the examples (at least one), of sequences of their tokens, that ``theta`` [d] gets right."""
         model = self.model
         model.load(theta.to(model.theta.device))
         model.module.eval()
         with torch.inference_mode():
             batches = zip(data.inputs.split(batch_size), data.targets.cpu().split(batch_size), strict=True)
             right = [
-                (model(inputs.to(model.theta.device)).argmax(1).cpu() == labels).sum() for inputs, labels in batches
+                (model(inputs.to(model.theta.device)).argmax(-1).cpu() == labels).sum() for inputs, labels in batches
             ]
-        return int(sum(right)) / len(data)
+        return int(sum(right)) / max(1, int((data.targets != PADDING).sum()))
 
     def _mixed(self) -> AbstractContextManager[Any]:
         if self.precision != "bfloat16":  # to enter and leave a context that changes nothing is a tenth of a small step

@@ -14,8 +14,15 @@ from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextTo
 LARGEST = 1e30
 
 
+def needed(task: Task, outputs: Tensor) -> Tensor:
+    """What `metrics` needs of a batch's outputs: of sequences the most likely tokens [n, t], since all outputs would
+    not fit into memory.
+    """
+    return outputs.argmax(-1) if isinstance(task, NextToken) else outputs
+
+
 def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[str, float]:
-    """Metrics by name, of outputs [n, k] and targets of all test examples with this mean loss.
+    """Metrics by name, of outputs [n, k] (as `needed` gives them) and targets of all test examples with this mean loss.
 
     classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the second class) and brier (mean
     squared error of its probability). multilabel: auc and average_precision, means over the labels of which both values
@@ -32,8 +39,8 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
         found |= _of_numbers(task, outputs.squeeze(-1).double(), targets.double())
     elif isinstance(task, NextToken):
         known = targets != PADDING
-        right = (outputs.argmax(-1) == targets)[known].double().mean()
-        found |= {"perplexity": min(math.exp(min(found["loss"], 60.0)), LARGEST), "accuracy": float(right)}
+        right = int((outputs == targets)[known].sum()) / max(1, int(known.sum()))
+        found |= {"perplexity": min(math.exp(min(found["loss"], 60.0)), LARGEST), "accuracy": right}
     return found
 
 

@@ -45,8 +45,8 @@ def obstacle(model: FlatModel, shape: tuple[int, ...]) -> str | None:
 def _agrees(model: FlatModel, shape: tuple[int, ...]) -> bool:
     device, before = model.theta.device, model.theta.clone()
     random = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2, 3, *shape, generator=random)
-    inputs[1, 2] = 0.0  # padding
+    inputs = model.made_up(2, 3, *shape, random=random)
+    inputs[1, 2] = 0  # padding
     targets, weights = model.task.blank(2, 3), torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0.0]])
     thetas = torch.stack([before.cpu(), before.cpu() * 1.1])
     trainer = VectorisedTrainer(model, LocalConfig(epochs=1, batch_size=3, lr=1.0, momentum=0.0, sampler="shuffle"))

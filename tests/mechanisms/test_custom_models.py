@@ -183,10 +183,10 @@ MODELS: dict[str, tuple[Made, str]] = {
     ),
     "shapes": (lambda: Of(shapes, first=nn.Conv2d(1, 4, 1), head=head(160)), "bookkeeping"),
     "fixed table": (Table, "vmap"),
-    "positions and attention": (Positions, "singly"),
+    "positions and attention": (Positions, "vmap"),
     "frozen layer": (lambda: Of(simple, body=frozen(nn.Linear(64, 16)), head=head()), "vmap"),
     "frozen at the end": (lambda: Of(simple, body=nn.Linear(64, 16), head=frozen(head())), "vmap"),
-    "layer norm": (lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm(64), head(64)), "vmap"),
+    "layer norm": (lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm(64), head(64)), "bookkeeping"),
     "gru": (lambda: recurrent(nn.GRU), "vmap"),
     "lstm": (lambda: recurrent(nn.LSTM), "vmap"),
     "rnn": (lambda: recurrent(nn.RNN), "vmap"),
@@ -207,7 +207,7 @@ MODELS: dict[str, tuple[Made, str]] = {
     "weight norm": (lambda: with_body(nn.utils.parametrizations.weight_norm(nn.Linear(64, 16))), "vmap"),
     "groups": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), head(64)), "vmap"),
     "same padding": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), head(128)), "vmap"),
-    "one layer under two names": (shared, "vmap"),
+    "one layer under two names": (shared, "bookkeeping"),
     "one weight under two names": (lambda: nn.Sequential(TwoNames(), head()), "vmap"),
 }
 
@@ -291,6 +291,8 @@ def test_dropout_draws_for_every_example_and_anew_at_other_parameters() -> None:
     assert PerExampleGradients(module).clipped_sum(images, label, 1.0).norms.std() > 0.02 * float(norms.mean())
 
 
+attention = functional.scaled_dot_product_attention
+
 #: Steps that are refused, with the reason's words, though nothing of the numbers shows it at the start.
 REFUSED: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
     "ranks": (lambda net, x: net.head(x.flatten(1) + x.flatten(1)[:, None]), "add"),
@@ -316,11 +318,16 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
     "rolled": (lambda net, x: net.head(x.roll(1, 0).flatten(1)), "roll"),
     "in place": (lambda net, x: net.head(x.flatten(1).mul_(2)), "mul_"),
     "random": (lambda net, x: net.head(functional.dropout(x.flatten(1))), "dropout"),
-    "a weight": (lambda net, x: functional.linear(x.flatten(1), net.head.weight), "outside a layer|exactly once"),
+    "a weight": (lambda net, x: functional.linear(x.flatten(1), net.head.weight), "outside a layer|is not used"),
     "the weight besides": (lambda net, x: net.head(x.flatten(1)) + net.head.weight.sum(), "outside a layer"),
     "a number of a tensor": (lambda net, x: net.head(x.flatten(1)) * x.max().item(), "not known"),
-    "twice": (lambda net, x: net.head(x.flatten(1)) + net.head(2 * x.flatten(1)), "exactly once"),
-    "of other rank": (lambda net, x: net.head(x.view(x.shape[0], 1, -1)).squeeze(1), "dimensions"),
+    "stacked first": (lambda net, x: net.head(torch.stack([x, x]).flatten(1)), "stack"),
+    "a running sum of rows": (lambda net, x: net.head(x.flatten(1).cumsum(0)), "cumsum"),
+    "attention over rows": (lambda net, x: net.head(attention(*3 * [x.flatten(1)])), "scaled_dot"),
+    "attention of other ranks": (lambda net, x: net.head(attention(x, x[:, 0], x).flatten(1)), "scaled_dot"),
+    "a mask of other rank": (lambda net, x: net.head(attention(x, x, x, x[:, 0]).flatten(1)), "scaled_dot"),
+    "attention with dropout": (lambda net, x: net.head(attention(x, x, x, dropout_p=0.5).flatten(1)), "scaled_dot"),
+    "of one dimension": (lambda net, x: net.head(x.sum((1, 2, 3))), "dimensions"),
     "branch": (lambda net, x: net.head(x.flatten(1)) if x.max() > 1 else net.head(-x.flatten(1)), "listed"),
 }
 
@@ -371,7 +378,7 @@ def guarded(shape: Any, classes: int) -> nn.Module:
 
 
 def with_norm(shape: Any, classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.LayerNorm(shape[1] ** 2), nn.Linear(shape[1] ** 2, classes))
+    return nn.Sequential(nn.InstanceNorm2d(1, affine=True), nn.Flatten(), nn.Linear(shape[1] ** 2, classes))
 
 
 @pytest.mark.parametrize("strategy", ["dpsgd", "agn", "anr", "dpfl_agn"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression
-from fedpriv.training.task_metrics import LARGEST, metrics
+from fedpriv.training.task_metrics import LARGEST, metrics, needed
 
 
 def test_two_classes_have_more_than_accuracy() -> None:
@@ -54,5 +54,5 @@ def test_labels_are_averaged_where_both_values_occur() -> None:
 def test_tokens_that_are_not_there_count_for_nothing() -> None:
     task = NextToken(("a", "b"), tokens=3)
     outputs = torch.tensor([[[5.0, 0.0], [0.0, 5.0], [5.0, 0.0]]])
-    found = metrics(task, outputs, torch.tensor([[0, 0, PADDING]]), math.log(3.0))
+    found = metrics(task, needed(task, outputs), torch.tensor([[0, 0, PADDING]]), math.log(3.0))
     assert found["accuracy"] == 0.5 and found["perplexity"] == pytest.approx(3.0)
