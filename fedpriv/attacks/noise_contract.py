@@ -58,6 +58,10 @@ MOST_COMPARED, ALIKE, FEWEST_VALUES = 4096, 0.999, 1000
 BROKEN = math.nan
 
 
+#: Rows of a person, all alike, where persons are the unit: added up without being clipped together, they would show.
+ROWS = 8
+
+
 class TwinWorker(Worker):
     """A worker whose clients all hold the same examples: row 0 is (``value``, ``label``), every other row is
     (``other``, label); all pixels of an example have one value. An example of NaN contributes nothing. The rows
@@ -88,6 +92,9 @@ class TwinWorker(Worker):
         if self.plain and len(rows):
             self.first.setdefault(client, int(rows[0]))
         images[torch.from_numpy(rows == self.first.get(client, 0))] = self.value
+        if self.by_person:  # each row is a person's, who has it several times
+            images, unit = images.repeat_interleave(ROWS, 0), torch.from_numpy(rows).repeat_interleave(ROWS)
+            return LocalData(images, torch.full((len(images),), self.label), unit)
         return LocalData(images, torch.full((len(rows),), self.label))
 
 
