@@ -39,9 +39,7 @@ THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
 
 @dataclass(frozen=True)
 class Figure:
-    """One of a run's epsilons for display; ``scope`` and ``promise``, what it is worth, are empty where there is no
-    figure.
-    """
+    """One of a run's epsilons for display; ``scope`` and ``promise``, what it is worth, are empty where it has none."""
 
     name: str
     value: str
@@ -184,9 +182,8 @@ def threat_key(privacy: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def unit_words(privacy: Mapping[str, Any]) -> str:
     """Whose data are protected; of persons by the word that the table's schema has for one."""
-    unit, person = str(privacy.get("unit")), privacy.get("person")
-    words = UNITS.get(unit, f"the unit “{unit}”")
-    return words.replace("one person", f"one {person}") if unit == "person" and person else words
+    words = UNITS.get(str(privacy.get("unit")), f"the unit “{privacy.get('unit')}”")
+    return words.replace("one person", f"one {privacy.get('person') or 'person'}")
 
 
 def threat_short(privacy: Mapping[str, Any]) -> str:
@@ -225,9 +222,7 @@ def promise(epsilon: float | None) -> str:
 
 
 def still_wrong(epsilon: float, delta: float = 0.0) -> str:
-    """The least error of an observer who at first held both worlds to be equally likely:
-    (1 - delta) / (1 + e^epsilon).
-    """
+    """The least error of an observer of two equally likely worlds: (1 - delta) / (1 + e^epsilon)."""
     return f"{100 * (1 - delta) / (1 + math.exp(epsilon)):.2g} %"
 
 
