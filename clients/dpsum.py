@@ -11,6 +11,9 @@ looks on learn the noisy sum over those who stayed. `min_replies` is the floor b
 Symbols: C -> clip_norm, sigma -> noise_multiplier (one site's), k -> noises = min_replies - colluders, R ->
 `RowSumGrid.steps`.
 
+With unit person a row is a person below: C bounds the mean of its rows' gradients, and `rows` counts persons
+(`fedpriv.mechanisms.clipped_sums` has the proof).
+
 Why it costs what it does. Given theta, which is a function of earlier sums, a site's whole numbers move by at most
 l2 grid steps when an example is added or removed (proof: `fedpriv.privacy.row_sum`), and those of other sites do
 not move. The opened sum has the noises of at least k sites that the observer does not know, all independent of the
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -42,7 +46,6 @@ from fedpriv.privacy.row_sum import RowSumGrid
 from fedpriv.training.sequential import Clipping
 
 EXAMPLE_IN_SUM = Threat("example", "add-or-remove-one", "secure-sum")
-EXAMPLE_TO_SERVER = Threat("example", "add-or-remove-one", "server")
 MEAN_OF_MODELS = "the final model is the mean of the last rounds' (strategy.server.average)"
 
 
@@ -80,7 +83,7 @@ class DPSumClient(SummingClient):
         numbers = self.grid.whole_numbers(found.total / self.clip_norm, self.noise(request, "release"))
         figures = {
             "train_loss": found.loss,
-            "gradient_norm": float(found.norms.nan_to_num(0.0, 0.0, 0.0).mean()) if len(data) else 0.0,
+            "gradient_norm": float(found.norms.nan_to_num(0.0, 0.0, 0.0).mean()) if len(found.norms) else 0.0,
             "clipped_norm": float(torch.linalg.vector_norm(found.total)),
             "noise_norm": self.noise_multiplier * self.clip_norm * math.sqrt(len(theta)),
         }
@@ -92,7 +95,7 @@ class DPSumClient(SummingClient):
         """Against whoever sees sums; and against a server that sees a site's own numbers: one noise."""
         share = delta_share(self.options.claimed_delta, self.facts.num_rounds)
         longer = excess(self.facts.num_examples)
-        pairs = ((EXAMPLE_IN_SUM, self.noises), (EXAMPLE_TO_SERVER, 1))
+        pairs = ((self.threat, self.noises), (replace(self.threat, observer="server"), 1))
         return tuple(Charge(self.grid.event(threat, noises, share, longer)) for threat, noises in pairs)
 
     def remarks(self) -> tuple[str, ...]:

@@ -52,6 +52,9 @@ class ExampleCanaryWorker(Worker):
 
     def __init__(self, config: Config, seed: int, run: int) -> None:
         super().__init__(config)
+        if self.by_person:
+            words = "canaries of this method are single rows, and persons are the unit: mechanism"
+            raise OptionError("level", "training", words)
         each = min(MOST_PER_CLIENT, int(example_counts(config).min()) // 10)
         if each < 1:
             raise OptionError("level", "training", "a client needs at least 10 examples to hold a canary")

@@ -20,6 +20,7 @@ from fedpriv.attacks.shadows import Job, Shelf
 from fedpriv.attacks.subject import Scored, Subject, Trained
 from fedpriv.attacks.targets import FEWEST, Rows, Targets, TooFewExamples, choose, singles
 from fedpriv.attacks.view import View
+from fedpriv.client.build import unit_of
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
@@ -70,6 +71,9 @@ class Experiment:
         if config.partition.name == "resampled":
             words = "clients share examples, so membership of an example is ambiguous; attack a run with a partition"
             raise OptionError("partition", "resampled", words)
+        if unit_of(config) == "person":
+            words = "coins choose single rows, and two rows that change places change two persons"
+            raise OptionError("privacy.unit", "person", f"{words}; allowed: a run of another unit, or `fedpriv audit`")
         # Where the run was trained no longer matters.
         engine = config.engine.model_copy(update={"device": "auto", "name": "inprocess"})
         self.folder, self.config = folder, config.model_copy(update={"engine": engine})

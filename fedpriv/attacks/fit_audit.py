@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedpriv.attacks.client_canaries import CanaryWorker
 from fedpriv.attacks.noise_contract import BROKEN, TwinWorker
 from fedpriv.client.base import Client
-from fedpriv.client.build import client_class, make_client
+from fedpriv.client.build import client_class, make_client, unit_of
 from fedpriv.client.gradient import SelectingClient
 from fedpriv.client.memory import ClientMemory
 from fedpriv.client.one_bit import OneBitClient
@@ -45,7 +45,7 @@ from fedpriv.mechanisms.whole_numbers import centred, unpack_residues
 from fedpriv.privacy.auditor import Audit, audit
 from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.events import BLIND_TO_COHORT, CLIENT_TO_SERVER
+from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 
@@ -95,21 +95,24 @@ def audit_fits(config: Config, *, trials: int, confidence: float, seed: int, par
     sample.learn(seed)
     found = audit(sample, trials=trials, seed=seed, **settings)  # type: ignore[arg-type]
     # What a client sends towards a secure sum is seen here without it.
-    threat = CLIENT_TO_SERVER if _in_sum(client) else client.threat
+    threat = replace(client.threat, observer="server") if _in_sum(client) else client.threat
     verified = compose_events(client.planned_events(participations, threat), config.privacy.delta).epsilon
     return FitAudit("one release" if participations == 1 else f"{participations} releases", found, verified)
 
 
 def _small(config: Config) -> Config:
-    """The same method and privacy on small examples, a small model, one local step, and few clients."""
+    """The same method and privacy on small examples, a small model, one local step, and few clients. Where persons are
+    the unit, the run's own table stays: its rows are replaced, and persons have several (`TwinWorker`).
+    """
     from fedpriv.config.compose import compose
 
     clients = CLIENTS if issubclass(client_class(config), OneBitClient) else min(config.num_clients, CLIENTS)
     plain = compose(["model=linear", f"num_clients={clients}", f"clients_per_round={clients}", "engine=inprocess"])
     layered = client_class(config).traits.keeps_layers
+    pictures = plain.dataset.model_copy(update={"auxiliary": min(4, config.dataset.auxiliary)})
     return config.model_copy(
         update={
-            "dataset": plain.dataset.model_copy(update={"auxiliary": min(4, config.dataset.auxiliary)}),
+            "dataset": config.dataset if unit_of(config) == "person" else pictures,
             "partition": plain.partition,
             "model": compose(["model=mlp"]).model if layered else plain.model,
             "engine": plain.engine.model_copy(update={"device": "cpu"}),

@@ -1,5 +1,5 @@
 """Training-level audit of methods that clip the gradient of each example: a real run in which some training examples
-are canaries, whose gradients are Diracs.
+are canaries, whose gradients are Diracs. Where persons are the unit, a canary is a person.
 
 A secret coin decides for each canary whether it is in its client's data at all. Wherever it is drawn, its gradient is
 ten clip bounds long and lies along one coordinate, and the production code's own factor clips it (Nasr et al., USENIX
@@ -117,7 +117,9 @@ class GradientCanaryWorker(Worker):
         drawn = np.arange(self.data.num_examples(client)) if chosen is None else chosen
         found = super().local_data(client, drawn[~np.isin(drawn, canaries.positions)])
         there = np.isin(canaries.positions, drawn) & canaries.present
-        return WithCanaries(found.inputs, found.targets, coordinates=torch.from_numpy(canaries.coordinates[there]))
+        return WithCanaries(
+            found.inputs, found.targets, found.unit, coordinates=torch.from_numpy(canaries.coordinates[there])
+        )
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
@@ -126,7 +128,7 @@ class GradientCanaryWorker(Worker):
         real = found.clipped_sums
 
         def clipped_sums(requests: Sequence[Clipping]) -> list[ClippedSum]:
-            plain = [replace(one, data=LocalData(one.data.inputs, one.data.targets)) for one in requests]
+            plain = [replace(one, data=LocalData(one.data.inputs, one.data.targets, one.data.unit)) for one in requests]
             return [with_canaries(*both) for both in zip(requests, real(plain), strict=True)]
 
         found.clipped_sums = clipped_sums  # type: ignore[method-assign]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.attacks.noise_contract import BROKEN, Floats, Heard, listen, spread_of
-from fedpriv.client.build import client_class
+from fedpriv.client.build import client_class, make_client
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.config.schema import Config
 from fedpriv.privacy.events import (
@@ -107,8 +108,9 @@ def booked_distance(heard: Heard, server_round: int = 1, *, bound: bool = False)
     """
     entries = [entry for entry in heard.entries if entry.client == heard.clients[0] and entry.round == server_round]
     booked = [entry.event if bound else entry.spent for entry in entries]
-    own = client_class(heard.config).threat
-    threat = CLIENT_TO_SERVER if any(event.threat == CLIENT_TO_SERVER for event in booked) else own
+    own = make_client(heard.config).threat
+    heard_alone = (CLIENT_TO_SERVER, replace(own, observer="server"))
+    threat = next((one for one in heard_alone if any(event.threat == one for event in booked)), own)
     events = [event for event in booked if event.threat == threat]
     if not events or not all(isinstance(event, ADDED) for event in events):
         return None

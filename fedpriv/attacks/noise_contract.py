@@ -58,6 +58,10 @@ MOST_COMPARED, ALIKE, FEWEST_VALUES = 4096, 0.999, 1000
 BROKEN = math.nan
 
 
+#: Rows of a person, all alike, where persons are the unit: added up without being clipped together, they would show.
+ROWS = 8
+
+
 class TwinWorker(Worker):
     """A worker whose clients all hold the same examples: row 0 is (``value``, ``label``), every other row is
     (``other``, label); all pixels of an example have one value. An example of NaN contributes nothing. The rows
@@ -89,7 +93,11 @@ class TwinWorker(Worker):
         if self.plain and len(rows):
             self.first.setdefault(client, int(rows[0]))
         images[torch.from_numpy(rows == self.first.get(client, 0))] = self._read(self.value, vocabulary)
-        return LocalData(images, torch.full((len(rows), *self.model.task.target_shape), self.label))
+        shape = self.model.task.target_shape
+        if self.by_person:  # each row is a person's, who has it several times
+            images, unit = images.repeat_interleave(ROWS, 0), torch.from_numpy(rows).repeat_interleave(ROWS)
+            return LocalData(images, torch.full((len(images), *shape), self.label), unit)
+        return LocalData(images, torch.full((len(rows), *shape), self.label))
 
     @staticmethod
     def _read(value: float, vocabulary: int | None) -> float | int:

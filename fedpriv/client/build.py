@@ -100,16 +100,12 @@ class ClientMaker:
         if self.kind.threat.unit == "example" and config.partition.name == "resampled":
             words = f"clients share examples, and {config.strategy.name} protects one example at one client alone"
             raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
-        unit = schema_of_dataset(config.dataset).unit if config.dataset.name in TABLES else None
-        if self.kind.threat.unit == "example" and unit is not None:
-            words = f"its unit is {unit}, and {config.strategy.name} protects single rows, not all rows of one {unit}"
-            allowed = "a schema without unit, or a method that protects whole clients"
-            raise OptionError("dataset.schema_file", config.dataset.schema_file, f"{words}; allowed: {allowed}")
+        self.unit = unit_of(config)
         self.facts = _facts_of_the_smallest(config) if self.kind.traits.needs_facts else None
         # In a pair a mechanism's dimension is that of its release.
         pair = config.privacy.mechanism is not None
         if pair and self.facts is not None and self.kind.traits.keeps_layers:
-            up = self.kind(self.options, RunFacts(self.variant, self.facts)).layers(layout_for(config), 1).up
+            up = self.make().layers(layout_for(config), 1).up
             self.facts = replace(self.facts, num_parameters=up.stop - up.start)
 
     def make(self, site: Site | None = None, examples: int | None = None, **changes: Any) -> Client:
@@ -118,7 +114,61 @@ class ClientMaker:
         if facts is not None and examples is not None:
             facts = replace(facts, num_examples=examples)
         options = self.options.model_copy(update=changes) if changes else self.options
-        return self.kind(options, RunFacts(self.variant, facts, site))
+        return self.kind(options, RunFacts(self.variant, facts, site, self.unit))
+
+
+def unit_of(config: Config) -> str:
+    """Whose data the run protects, as its threat says it: client, example or person (`privacy.unit`). A person where
+    examples are clipped and the table's schema names a unit, unless rows are asked for. Raises `OptionError`.
+    """
+    kind, asked, name = client_class(config), config.privacy.unit, config.method
+    named = schema_of_dataset(config.dataset).unit if config.dataset.name in TABLES else None
+    if config.privacy.rows_per_person is not None and named is None:
+        words = "needs a table whose schema names the column of persons (unit); allowed: null"
+        raise OptionError("privacy.rows_per_person", config.privacy.rows_per_person, words)
+    if kind.threat.unit == "client":
+        if asked in (None, "client"):
+            return "client"
+        words = f"{name} protects all of a client's data, every row and person in it; allowed: null, client"
+        raise OptionError("privacy.unit", asked, words)
+    allowed = "null, row" if named is None else "null, person, row"
+    if asked == "client":
+        words = (
+            f"{name} bounds what one example (person) changes, and nothing bounds what all of a client's data change"
+        )
+        raise OptionError("privacy.unit", "client", f"{words}; allowed: {allowed}, or a method that protects clients")
+    if asked == "row" or named is None:
+        if asked == "person":
+            words = "needs a table whose schema names the column of persons (unit)"
+            raise OptionError("privacy.unit", "person", f"{words}; allowed: {allowed}")
+        return "example"
+    if not kind.traits.clips_examples:
+        words = f"the schema's unit is {named}, and {name} clips no gradients, so a person's cannot be clipped together"
+        raise OptionError("privacy.unit", asked or "null", f"{words}; allowed: row, or another method")
+    return "person"
+
+
+def person_word(config: Config) -> dict[str, str]:
+    """{person: what reports call one}, where persons are the unit; else empty."""
+    return {"person": str(schema_of_dataset(config.dataset).person)} if unit_of(config) == "person" else {}
+
+
+def unit_remarks(config: Config) -> tuple[str, ...]:
+    """What a reader must know of persons with several rows, in sentences for plan and report."""
+    schema = schema_of_dataset(config.dataset) if config.dataset.name in TABLES else None
+    if schema is None or schema.unit is None or (unit := unit_of(config)) == "client":
+        return ()
+    person, cap = schema.person, config.privacy.rows_per_person
+    kept = "" if cap is None else f"; of a {person} {cap} training rows at most are used (privacy.rows_per_person)"
+    if unit == "person":
+        words = f"one {person} is all training rows with one {schema.unit} at one client; who is at two clients is two"
+        return (f"{words}{kept}",)
+    rows = "k rows" if cap is None else f"k = {cap} rows"
+    words = f"privacy.unit=row: one row is protected, although a {person} may have several ({schema.unit}){kept}"
+    return (
+        f"{words}. A {person} with {rows} is protected by k times this epsilon only, at a delta of "
+        "(e^(k epsilon) - 1)/(e^epsilon - 1) times this one (group privacy); privacy.unit=person protects all rows",
+    )
 
 
 def _facts_of_the_smallest(config: Config) -> PublicFacts:
@@ -180,11 +230,14 @@ _counts: dict[str, np.ndarray] = {}
 
 
 def example_counts(config: Config) -> np.ndarray:
-    """How many examples each client trains on (int64 [N]): public, and the same in every process."""
+    """How many examples (persons, where these are the unit) each client trains on (int64 [N]): public, and the same in
+    every process.
+    """
+    persons, cap = unit_of(config) == "person", config.privacy.rows_per_person
     parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
-    key = repr(parts)
+    key = repr((*parts, persons, cap))
     if key not in _counts:
-        _counts[key] = load_federated(config).partition.num_train
+        _counts[key] = load_federated(config).counts(persons)
     return _counts[key]
 
 

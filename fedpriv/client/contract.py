@@ -177,12 +177,14 @@ class RunFacts:
     """What a client half is told beside its options.
 
     variant: repaired | published. facts: of methods whose guarantee depends on them. site: None: planned and audited,
-    not trained.
+    not trained. unit: person, where a method that protects examples protects all of a person's; then its counts, its
+    sampling and its batches are of persons.
     """
 
     variant: str
     facts: PublicFacts | None = None
     site: Site | None = None
+    unit: str = ""
 
 
 # --- several clients as rows -----------------------------------------------------------------------------

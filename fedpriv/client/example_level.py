@@ -6,6 +6,9 @@ upload) is post-processing, and so is what the client keeps: the moments and an 
 
 The client adds the noise; the server sees each client's model after each round; example counts are public.
 
+With unit person an example is a person: drawn with all of its rows, whose mean gradient is clipped; n_j and H count
+persons (`fedpriv.mechanisms.clipped_sums` has the proof).
+
 Symbols: sigma_t -> noise_multiplier (standard deviation / Theta), Theta -> clip_norm, H -> local.batch_size,
 n_j -> num_examples, eta -> local.lr, s_b -> count_noise, eta_C -> clip_lr.
 """
@@ -162,12 +165,13 @@ class ExampleLevelClient(Client):
             rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
             batch = site.load_data(rows)
             found = yield Clipping(theta + update, batch, float(state.clip_norm), chosen)
-            within = (found.norms <= state.clip_norm).double().sum() - len(batch) / 2
+            many = len(found.norms)  # examples or persons
+            within = (found.norms <= state.clip_norm).double().sum() - many / 2
             step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
             change, moments = self.optimiser.step(step.gradient, state.moments, site.trainer.config.lr)
             update = update + change
             state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
-            losses, drawn = losses + found.loss * len(batch), drawn + len(batch)
+            losses, drawn = losses + found.loss * many, drawn + many
             norms += float(found.norms.nan_to_num(0.0, 0.0, 0.0).sum())
         figures = {
             "train_loss": losses / drawn if drawn else 0.0,

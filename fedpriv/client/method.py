@@ -69,6 +69,8 @@ class Method(Planned):
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         self.options, self.run, self.variant, self.site = options, run, run.variant, run.site
+        if run.unit == "person":
+            self.threat = replace(self.threat, unit="person")
         #: Of this participation, or in a plan.
         self.round = 1
         #: Whether this exchange is for statistics of an update whose release follows.

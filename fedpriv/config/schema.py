@@ -142,6 +142,14 @@ class PrivacyConfig(Options):
     target_observer: Literal["server", "server+members", "secure-sum", "trusted-server", "public"] | None = Field(
         default=None, description="against whom target_epsilon is met (null: the method's own observer)"
     )
+    unit: Literal["row", "person", "client"] | None = Field(
+        default=None,
+        description="whose data are protected (null: by the method; a person where it protects examples and the "
+        "table's schema names a unit; row: single rows, although a person has several)",
+    )
+    rows_per_person: int | None = Field(
+        default=None, ge=1, description="training rows of a person at most, drawn by the seed (null: all)"
+    )
     rng: Literal["seeded", "secure"] = Field(description="noise: repeatable, or from the operating system's keys")
     accountant: Library = Field(default="fedpriv", description="opacus: one more figure beside ours, for comparison")
     mechanism: Mechanism | None = Field(
@@ -244,7 +252,13 @@ class Config(Options):
         are found by a digest of this.
         """
         content = self.to_dict()
-        younger = (("clipping", "fedpriv"), ("accountant", "fedpriv"), ("mechanism", None))
+        younger = (
+            ("clipping", "fedpriv"),
+            ("accountant", "fedpriv"),
+            ("mechanism", None),
+            ("unit", None),
+            ("rows_per_person", None),
+        )
         for group in ("local", "privacy"):
             content[group] = {name: value for name, value in content[group].items() if (name, value) not in younger}
         for name, unused in YOUNGER_DATA_OPTIONS.items():

@@ -20,7 +20,7 @@ from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.partition import by_column, labels_of, partition_clients, split_test_set
 from fedpriv.data.sources import find_source
-from fedpriv.data.splits import check_split, chosen_examples, read_split
+from fedpriv.data.splits import at_most_each, check_split, chosen_examples, read_split
 from fedpriv.data.table_source import load_table
 from fedpriv.data.types import Dataset, Examples, FederatedData, Partition, ResampledPartition
 from fedpriv.mechanisms.tasks import of_classes
@@ -89,7 +89,10 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
         check_split(options.split, split, len(dataset.train))
         rows, tested = split.train, split.test
     public, reported = split_test_set(len(tested), auxiliary, config.seed)
-    chosen = dataset.train.chosen(rows)
+    chosen, most = dataset.train.chosen(rows), config.privacy.rows_per_person
+    if most is not None and chosen.unit is not None:
+        kept = at_most_each(chosen.unit, most, config.seed)
+        rows, chosen = rows[kept], chosen.chosen(kept)
     if isinstance(config.partition, ColumnPartition):
         partition: Partition | ResampledPartition = by_column(
             chosen, config.partition, dataset.sites, config.num_clients, config.seed

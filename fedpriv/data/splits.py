@@ -52,6 +52,26 @@ def chosen_examples(available: int, wanted: int | None, seed: int) -> np.ndarray
     return np.sort(generator(seed, "train-examples").permutation(available)[:wanted])
 
 
+def at_most_each(unit: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """Positions, ascending, of rows with these persons (int64 [n]) such that nobody has more than ``most``.
+
+    A cap leaks nothing: of a person with m rows those at the places P(seed, m) are kept, in the order of its own rows.
+    That is a function of this person's rows and of public numbers, so whether another person is in the table changes
+    nobody else's choice, and neighbours that differ in one person still do so after the cap. No value is looked at.
+    """
+    _, member, counts = np.unique(unit, return_inverse=True, return_counts=True)
+    order = np.argsort(member, kind="stable")
+    place = np.empty(len(unit), np.int64)  # of a row among its person's
+    place[order] = np.arange(len(unit)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = np.ones(len(unit), bool)
+    for rows in np.unique(counts[counts > most]):
+        drawn = np.zeros(rows, bool)
+        drawn[generator(seed, f"rows-per-person/{rows}").permutation(rows)[:most]] = True
+        theirs = counts[member] == rows
+        kept[theirs] = drawn[place[theirs]]
+    return np.flatnonzero(kept)
+
+
 def write_split(path: Path, split: Split) -> None:
     np.savez(path, train=split.train, test=split.test, seed=split.seed)
 

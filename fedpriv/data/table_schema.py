@@ -21,6 +21,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -170,6 +171,11 @@ class TableSchema(Options):
 
     target: Target
     unit: str | None = Field(default=None, description="column of the person that a row belongs to (null: a row)")
+    word: str | None = Field(
+        default=None,
+        pattern=r"^[^\W\d_][\w -]{0,39}$",
+        description="what reports call a person: patient (null: by unit)",
+    )
     columns: dict[str, Column]
     missing: Literal["indicator", "refuse"] = Field(
         default="indicator", description="a missing value: 0 beside an input that says so, or an error"
@@ -182,6 +188,8 @@ class TableSchema(Options):
         for name in (*self.target.names, self.unit):
             if name is not None and name in self.columns and self.columns[name].ignore is None:
                 raise ValueError(f"the column {name} is the target or unit, so it cannot be an input as well")
+        if self.word is not None and self.unit is None:
+            raise ValueError(f"word: {self.word} is what a person is called, and no unit names the persons' column")
         if self.unit in self.target.names:
             raise ValueError(f"the column {self.unit} is both target and unit")
         if not any(column.ignore is None for column in self.columns.values()):
@@ -189,6 +197,11 @@ class TableSchema(Options):
         if not self.unfilled and self.num_inputs > MOST_INPUTS:
             raise ValueError(f"{self.num_inputs} inputs in all; at most {MOST_INPUTS} are allowed")
         return self
+
+    @property
+    def person(self) -> str | None:
+        """What reports call a person: ``word``, or the unit's column without `_id`. None where a row is a unit."""
+        return self.word or (self.unit and (self.unit.removesuffix("_id").replace("_", " ").strip() or self.unit))
 
     @property
     def inputs(self) -> Iterator[tuple[str, Column]]:
@@ -239,7 +252,9 @@ class TableSchema(Options):
     @property
     def digest(self) -> str:
         """SHA-256 of what the schema says, in hex: the same for two files that differ in comments or spelling only."""
-        said = json.dumps(self.model_dump(mode="json", exclude_none=True), separators=(",", ":"), ensure_ascii=False)
+        said = json.dumps(
+            self.model_dump(mode="json", exclude_none=True, exclude={"word"}), separators=(",", ":"), ensure_ascii=False
+        )
         return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -251,12 +266,17 @@ def read_schema(path: str | Path, unfilled: bool = False) -> TableSchema:
         raise OptionError(OPTION, path, f"cannot be read ({error.strerror})") from None
     if len(raw) > MOST_BYTES:
         raise OptionError(OPTION, path, f"{len(raw)} bytes; a schema has at most {MOST_BYTES}")
+    return _parsed(raw, str(path), unfilled)
+
+
+@lru_cache(maxsize=8)  # a plan asks for the unit of every kind of client
+def _parsed(raw: bytes, path: str, unfilled: bool) -> TableSchema:
     try:
         loader = _Strict(raw.decode("utf-8-sig"))
         said = loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(OPTION, path, f"is not YAML ({' '.join(str(error).split())[:300]})") from None
-    return schema_of(said, str(path), unfilled)
+    return schema_of(said, path, unfilled)
 
 
 def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:

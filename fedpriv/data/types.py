@@ -246,6 +246,20 @@ class FederatedData:
         """Number of examples that the client trains on."""
         return int(self.partition.num_train[client])
 
+    def persons(self, client: int) -> np.ndarray:
+        """Who each of the client's training rows is of: int64 [rows], as `train_indices` has them, the client's persons
+        numbered from 0.
+        """
+        assert self.dataset.train.unit is not None, "the schema names a unit"
+        numbers = np.unique(self.dataset.train.unit[self.train_indices(client)], return_inverse=True)[1]
+        return numbers.astype(np.int64)
+
+    def counts(self, persons: bool) -> np.ndarray:
+        """How many examples, or ``persons``, each client trains on: int64 [N]."""
+        if not persons:
+            return self.partition.num_train
+        return np.array([self.persons(client).max(initial=-1) + 1 for client in range(self.num_clients)])
+
 
 # --- between the sources and the cache -------------------------------------------------------------------
 

@@ -40,7 +40,9 @@ NOT_COVERED = "this release promises nothing under the policy's threat model"
 class UnitBudget(Options):
     """The largest total epsilon of one unit of protection, over everything that the ledger holds."""
 
-    unit: Literal["client", "example"] = Field(description="whose data: all of this client's, or one record")
+    unit: Literal["client", "example", "person"] = Field(
+        description="whose data: all of this client's, one record, or all records of one person"
+    )
     delta: float = Field(gt=0, lt=1, description="delta at which max_epsilon is stated")
     max_epsilon: float = Field(gt=0, description="largest epsilon of everything in the ledger")
     adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"] = Field(

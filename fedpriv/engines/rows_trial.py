@@ -39,8 +39,7 @@ class Workplace(Protocol):
     @property
     def maker(self) -> Any: ...
 
-    @property
-    def data(self) -> Any: ...
+    def num_examples(self, client: int) -> int: ...
 
     @property
     def trainer(self) -> Any: ...
@@ -70,7 +69,7 @@ def _differs(worker: Workplace, clients: Sequence[int]) -> bool:
     initial = worker.initial_parameters()
     received = np.zeros(plain.traits.vectors_down * initial.size, np.float32)
     received[: initial.size] = initial
-    examples = worker.data.num_examples(0)
+    examples = worker.num_examples(0)
     nothing = LocalData(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 
     def half(asked: Sequence[Asked]) -> Client:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import ClientMaker, client_class
+from fedpriv.client.build import ClientMaker, client_class, unit_of
 from fedpriv.client.contract import Charge, Site
 from fedpriv.client.memory import MemoryStore
 from fedpriv.client.one_path import Asked, Participation
@@ -81,7 +82,7 @@ class Worker:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}}
+        self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}, "persons": {}}
         self._methods: dict[int, Client] = {}
         self._down = (0, 0)  # the newest (round, how many numbers come down in it)
         torch.set_num_threads(config.engine.threads_per_client)
@@ -211,10 +212,17 @@ class Worker:
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
         """A client's training examples, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
-        memory map is read in order.
+        memory map is read in order. Where persons are the unit, all rows of the client's persons, or of the chosen.
         """
         rows = self._rows_of(client)
-        return self._normalised(rows if chosen is None else rows[chosen])
+        if not self.by_person:
+            return self._normalised(rows if chosen is None else rows[chosen])
+        persons = self._rows_of(client, "persons")
+        if chosen is not None:
+            drawn = np.zeros(persons.max(initial=-1) + 1, bool)
+            drawn[chosen] = True
+            rows, persons = rows[drawn[persons]], persons[drawn[persons]]
+        return replace(self._normalised(rows), unit=torch.from_numpy(persons))
 
     def _normalised(self, rows: np.ndarray) -> LocalData:
         if self.resident is not None:
@@ -341,19 +349,27 @@ class Worker:
         return math.prod(self.data.dataset.shape)
 
     @cached_property
+    def by_person(self) -> bool:
+        """Whether clients count, draw and clip persons."""
+        return unit_of(self.config) == "person"
+
+    @cached_property
     def _counts(self) -> np.ndarray:
-        return self.data.partition.num_train
+        return self.data.counts(self.by_person)
 
     def num_examples(self, client: int) -> int:
-        """How many examples a client trains on."""
+        """How many examples, or persons, a client trains on."""
         return int(self._counts[client])
 
     def _rows_of(self, client: int, part: str = "train") -> np.ndarray:
-        """A client's rows; of the newest clients they are remembered, since drawing them takes a while."""
+        """A client's rows (persons: whose the training rows are); of the newest clients they are remembered, since
+        drawing them takes a while.
+        """
         known = self._known_rows[part]
         rows = known.pop(client, None)
         if rows is None:
-            rows = self.data.train_indices(client) if part == "train" else self.data.test_indices(client)
+            read = {"train": self.data.train_indices, "test": self.data.test_indices, "persons": self.data.persons}
+            rows = read[part](client)
         known[client] = rows
         if len(known) > MOST_KNOWN:
             del known[next(iter(known))]

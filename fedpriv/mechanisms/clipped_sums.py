@@ -1,17 +1,37 @@
-"""Clipped sums: how much longer one gradient may be, and a person's rows added up before they are clipped.
+"""Clipped sums: how much longer one gradient may be, and a person's rows averaged before they are clipped.
 
-The proof of how far one example moves a sum is in `fedpriv.mechanisms.per_example`.
+The proof of how far one example moves a sum is in `fedpriv.mechanisms.per_example`. Its symbols are used here.
+
+**How much one person moves the sum.** Neighbours: a data set with and without one person, that is with and without all
+rows of one unit at one site (a person with rows at two sites is two units, each protected). Each site's Poisson sample
+draws persons, each with all of its rows or none; their number at a site is public, their numbers of rows are not used.
+Person k with rows r = 1..m has the exact vector c_k = (1/m) sum_r v_r of the float32 gradients v_r as they are (of a
+Linear layer: v_r = g_r x_r^T). A row's bits depend on its own example alone (there: fixed blocks), so c_k is a function
+of this person's rows and of theta: who else is in the data changes it by nothing. Its mass is A_k = (1/m) sum_r |v_r|.
+
+The float64 sum of the rows, in any order and by any kernel, is c'_k with |c'_k - c_k| <= gamma(m + 4) A_k. Measured is
+
+    L^2 = |c'_k|^2 + (s A_k)^2,   s = gamma(m + 8) / (DRIFT / 4),
+
+and c'_k enters with weight w' = min(1, B/L), B = bound (1 - KEPT_BACK). Let w be the weight by exact c_k and A_k. With
+e = |c'_k - c_k|, |w' - w| |c_k| <= e w', since |L' - L| <= e and |c_k| <= L; so |w' c'_k - w c_k| <= 2 w' e, and
+w' e <= (B/L) gamma A_k <= B DRIFT / 4. Over n persons these errors and that of the float64 sum over persons,
+gamma(n) sum_k w_k |c_k| <= n 2^-33 B, stay below n (DRIFT + 2^-33) B: the err(D) of an example, with persons in the
+place of examples. And |w_k c_k| <= B whatever the rows are, and however many. So one person moves the computed sum by
+less than (1 - 2^-12) bound up to `LARGEST_BATCH` persons, and by `excess` more beyond: twice the rows of a person, or a
+thousand huge ones, change nothing of that. A person with a row whose gradient is not finite has no finite L, and
+contributes nothing. A GPU's sums in changing order are covered: the proof does not ask for equal bits of c'_k.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedpriv.mechanisms.bookkeeping import DRIFT, add_rows, filled, without
+from fedpriv.mechanisms.bookkeeping import DRIFT, ROUNDOFF, add_rows, filled, without
 from fedpriv.mechanisms.clipping import clip_factors
 
 #: The largest batch whose rounding error fits into `KEPT_BACK`.
@@ -47,27 +67,62 @@ def sum_of_units(
     physical: int,
 ) -> ClippedSum:
     """The sum over persons of the mean of their rows' gradients, clipped as one vector; rows with one number in
-    ``unit`` (int64 [b]) are of one person. norms: of the persons, in the order of their numbers.
-
-    A person's vector is a float64 tensor of its own rows alone (a row's bits depend on nothing else, as there), it
-    is measured and summed as it is: `per_example`'s case 1, whatever the rows are and however many.
+    ``unit`` (int64 [b]) are of one person. norms: of the persons, in the order of their numbers. Any model's gradients
+    are formed, row by row.
     """
-    ids, member = torch.unique(unit, return_inverse=True)
-    order = torch.argsort(member, stable=True)
-    starts = torch.searchsorted(member[order].contiguous(), torch.arange(len(ids) + 1, device=unit.device))
+    members = Members.of(unit)
     together = max(1, PHYSICAL_NUMBERS // max(1, 4 * num_parameters))
     total = torch.zeros(num_parameters, dtype=torch.float64, device=targets.device)
     norms, loss, size = [], 0.0, physical
-    for first in range(0, len(ids), together):
-        last = min(first + together, len(ids))
-        sums = torch.zeros(last - first, num_parameters, dtype=torch.float64, device=targets.device)
-        for rows in order[int(starts[first]) : int(starts[last])].split(size):
+    for first in range(0, len(members.counts), together):
+        last = min(first + together, len(members.counts))
+        means = torch.zeros(last - first, num_parameters, dtype=torch.float64, device=targets.device)
+        mass = torch.zeros(last - first, dtype=torch.float64, device=targets.device)
+        for rows in members.order[int(members.starts[first]) : int(members.starts[last])].split(size):
             found, losses = gradients(filled(inputs[rows], size), filled(targets[rows], size))
-            flat = torch.cat([part[: len(rows)].flatten(1) for part in found.values()], dim=1)
-            sums.index_add_(0, member[rows] - first, flat.double())
+            flat = torch.cat([part[: len(rows)].flatten(1) for part in found.values()], dim=1).double()
+            own = members.member[rows] - first
+            means.index_add_(0, own, flat)
+            mass.index_add_(0, own, torch.linalg.vector_norm(flat, dim=1))
             loss += float(losses[: len(rows)].nan_to_num(0.0, 0.0, 0.0).sum())
-        sums /= (starts[first + 1 : last + 1] - starts[first:last]).unsqueeze(1)
-        lengths = torch.linalg.vector_norm(sums, dim=1)
-        add_rows(total, clip_factors(lengths, bound), without(sums, ~torch.isfinite(lengths)))
+        counts = members.counts[first:last]
+        means /= counts.unsqueeze(1)
+        lengths = measured(torch.linalg.vector_norm(means, dim=1), mass / counts, counts)
+        add_rows(total, clip_factors(lengths, bound), without(means, ~torch.isfinite(lengths)))
         norms.append(lengths)
     return ClippedSum(total, torch.cat(norms).cpu(), loss / len(targets))
+
+
+def measured(lengths: Tensor, mass: Tensor, rows: Tensor) -> Tensor:
+    """L (float64 [k]) of persons' means with computed lengths |c'| and mass A [k], of so many rows each (int64 [k])."""
+    slack = (rows.double() + 8) * ROUNDOFF / (1 - (rows.double() + 8) * ROUNDOFF) / (DRIFT / 4)
+    return torch.sqrt(lengths.square() + (slack * mass).square())
+
+
+@dataclass(frozen=True)
+class Members:
+    """Rows by person. member: int64 [b], persons numbered from 0; order: rows, person after person; starts: int64
+    [persons + 1], where each person's rows begin in it; counts: of rows [persons].
+    """
+
+    member: Tensor
+    order: Tensor
+    starts: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, unit: Tensor) -> Members:
+        ids, member = torch.unique(unit, return_inverse=True)
+        order = torch.argsort(member, stable=True)
+        starts = torch.searchsorted(member[order].contiguous(), torch.arange(len(ids) + 1, device=unit.device))
+        return cls(member, order, starts, starts.diff())
+
+    def alike(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(persons [k], their rows [k, m] and -1 where there are fewer), m a power of two: of like numbers of rows."""
+        widths = 2 ** torch.ceil(torch.log2(self.counts.double())).long()
+        for width in widths.unique().tolist():
+            persons = torch.nonzero(widths == width)[:, 0]
+            places = torch.arange(width, device=persons.device)
+            there = places < self.counts[persons].unsqueeze(1)
+            rows = self.order[(self.starts[persons].unsqueeze(1) + places).clamp(max=len(self.order) - 1)]
+            yield persons, rows.masked_fill(~there, -1)

@@ -144,11 +144,11 @@ class PerExampleGradients:
         if not len(targets):
             return ClippedSum(self._zeros(targets.device), torch.zeros(0, dtype=torch.float64), 0.0)
         self.settle(inputs.shape[1:], targets.device)
+        if chosen == "median":
+            bound = self._median_norm(inputs, targets, unit)
         if unit is not None:
             assert self.mode != "bookkeeping", "a person's rows need gradients that are formed"
             return sum_of_units(self._gradients, inputs, targets, bound, unit, self._size, self.physical or 1)
-        if chosen == "median":
-            bound = self._median_norm(inputs, targets)
         total, norms, loss = self._zeros(targets.device), [], 0.0
         size = self.physical or 1
         for start in range(0, len(targets), size):
@@ -185,8 +185,8 @@ class PerExampleGradients:
         names = trace.steps.names
         return [(name, KINDS[type(seen.layer)][0](seen)) for name, seen in zip(names, trace.seen, strict=True)], losses
 
-    def _median_norm(self, inputs: Tensor, targets: Tensor) -> float:
-        norms = self.clipped_sum(inputs, targets, 1.0).norms
+    def _median_norm(self, inputs: Tensor, targets: Tensor, unit: Tensor | None) -> float:
+        norms = self.clipped_sum(inputs, targets, 1.0, unit=unit).norms
         return max(float(norms.nan_to_num(0.0, 0.0).median()), 1e-6)
 
     def _add(self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:

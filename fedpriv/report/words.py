@@ -13,6 +13,7 @@ from fedpriv.mechanisms.tasks import TASKS
 UNITS = {
     "client": "all data of one client",
     "example": "one training example",
+    "person": "all training rows of one person at one client",
 }
 ADJACENCIES = {
     "replace-one": "replaced by any other of the same public size",
@@ -38,9 +39,7 @@ THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
 
 @dataclass(frozen=True)
 class Figure:
-    """One of a run's epsilons for display; ``scope`` and ``promise``, what it is worth, are empty where there is no
-    figure.
-    """
+    """One of a run's epsilons for display; ``scope`` and ``promise``, what it is worth, are empty where it has none."""
 
     name: str
     value: str
@@ -181,16 +180,23 @@ def threat_key(privacy: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(privacy.get(key) for key in THREAT_KEYS)
 
 
+def unit_words(privacy: Mapping[str, Any]) -> str:
+    """Whose data are protected; of persons by the word that the table's schema has for one."""
+    words = UNITS.get(str(privacy.get("unit")), f"the unit “{privacy.get('unit')}”")
+    return words.replace("one person", f"one {privacy.get('person') or 'person'}")
+
+
 def threat_short(privacy: Mapping[str, Any]) -> str:
     unit, adjacency, observer, delta = _words(privacy)
-    return f"unit {unit}, {adjacency}, seen by {observer}, delta {delta}"
+    person = f" ({privacy['person']})" if privacy.get("person") else ""
+    return f"unit {unit}{person}, {adjacency}, seen by {observer}, delta {delta}"
 
 
 def threat_sentence(privacy: Mapping[str, Any]) -> str:
     """The question that these epsilons answer, in words."""
-    unit, adjacency, observer, delta = _words(privacy)
+    _, adjacency, observer, delta = _words(privacy)
     return (
-        f"How well can an observer tell whether {UNITS.get(unit, f'the unit “{unit}”')} was "
+        f"How well can an observer tell whether {unit_words(privacy)} was "
         f"{ADJACENCIES.get(adjacency, f'changed (“{adjacency}”)')}? "
         f"The observer: {OBSERVERS.get(observer, f'“{observer}”')}. "
         f"The smaller the epsilon, the less it can tell; delta = {delta} is the additive slack."
@@ -216,9 +222,7 @@ def promise(epsilon: float | None) -> str:
 
 
 def still_wrong(epsilon: float, delta: float = 0.0) -> str:
-    """The least error of an observer who at first held both worlds to be equally likely:
-    (1 - delta) / (1 + e^epsilon).
-    """
+    """The least error of an observer of two equally likely worlds: (1 - delta) / (1 + e^epsilon)."""
     return f"{100 * (1 - delta) / (1 + math.exp(epsilon)):.2g} %"
 
 
@@ -253,7 +257,7 @@ def threat_table(privacy: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     unit, adjacency, observer, delta = _words(privacy)
     slack = "the additive slack in (epsilon, delta)-differential privacy; well below one over the number of units"
     return [
-        ("Privacy unit", unit, UNITS.get(unit, "")),
+        ("Privacy unit", unit, unit_words(privacy)),
         ("Adjacency", adjacency, f"the unit was {ADJACENCIES.get(adjacency, 'changed')}"),
         ("Observer", observer, OBSERVERS.get(observer, "")),
         ("Delta", delta, slack),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.client.build import make_client
+from fedpriv.client.build import make_client, person_word
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure
@@ -27,7 +27,8 @@ def plan_rows(config: Config) -> dict[str, str]:
     config, worker, plan = resolve(config, None)
     claim = plan.claim
     claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
-    threat = f"unit {plan.threat.unit}, {plan.threat.adjacency}, observer {plan.threat.observer}"
+    person = "".join(f" (all rows of one {word})" for word in person_word(config).values())
+    threat = f"unit {plan.threat.unit}{person}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.method} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
         **_public_features(config),

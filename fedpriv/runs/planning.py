@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import client_class, example_counts, make_client, partition_remarks
+from fedpriv.client.build import client_class, example_counts, make_client, partition_remarks, unit_remarks
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import draw_cohort, participations
@@ -91,7 +91,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         maximum,
         median,
         accountant,
-        (*reasons, *client.remarks(), *partition_remarks(config)),
+        (*reasons, *client.remarks(), *partition_remarks(config), *unit_remarks(config)),
         bytes_up,
         bytes_down,
         estimate_seconds(config, worker),
@@ -189,7 +189,7 @@ def estimate_seconds(config: Config, worker: Worker) -> float:
     seconds = [timed(step, theta.device) for _ in range(3)]
     model.grad.zero_()
     model.load(theta)
-    batches = Counter(-(-worker.data.num_examples(k) // batch) for k in range(min(config.num_clients, 1000)))
+    batches = Counter(-(-worker.num_examples(k) // batch) for k in range(min(config.num_clients, 1000)))
     mean_batches = sum(size * times for size, times in batches.items()) / sum(batches.values())
     client = make_client(config)
     noisy_steps = client.local_steps if isinstance(client, ExampleLevelClient) else None

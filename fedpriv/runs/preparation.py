@@ -85,7 +85,7 @@ def make_strategy(
         config.seed,
         config.num_clients,
         config.clients_per_round,
-        worker.data.num_examples,
+        worker.num_examples,
         config.engine.round_timeout,
         config.privacy.rng,
         attempt,
@@ -155,7 +155,7 @@ def check_model(config: Config, worker: Worker) -> None:
         words = f"{config.strategy.name} clips no gradients of single examples; allowed: fedpriv"
         raise OptionError("local.clipping", "opacus", words)
     if config.model.name == "custom" and clips:
-        worker.trainer.per_example(worker.data.dataset.shape)
+        worker.trainer.per_example(worker.data.dataset.shape, units=worker.by_person)
 
 
 def check_precision(config: Config) -> None:

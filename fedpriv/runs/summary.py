@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.client.build import make_client, partition_remarks
+from fedpriv.client.build import make_client, partition_remarks, person_word, unit_remarks
 from fedpriv.common.files import json_number
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.config.schema import Config
@@ -38,6 +38,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     return {
         **vars(client.threat),
         **added,
+        **person_word(config),
         **({} if by_opacus is None else {"opacus": by_opacus.to_json()}),
         "delta": privacy.delta,
         "variant": privacy.variant,
@@ -53,7 +54,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         "audited_confidence": None,
         "audited_trials": None,
         "clients_stopped": stopped,
-        "reasons": [*found.reasons, *client.remarks(), *partition_remarks(config)],
+        "reasons": [*found.reasons, *client.remarks(), *partition_remarks(config), *unit_remarks(config)],
         "others": [
             {
                 **vars(threat),

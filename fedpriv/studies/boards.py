@@ -99,7 +99,7 @@ class BoardPlan(Options):
     """
 
     title: str = Field(min_length=1)
-    unit: Literal["client", "example"]
+    unit: Literal["client", "example", "person"]
     adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"]
     observer: Literal["server", "server+members", "secure-sum", "trusted-server", "public"]
     dataset: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100"]

@@ -255,12 +255,19 @@ class SequentialTrainer:
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         self.model, self.config, self.precision = model, config, precision
-        self._per_example: PerExampleGradients | None = None
+        self._per_example: dict[bool, PerExampleGradients] = {}
+        by_hand = precision == "float32" and config.clipping != "opacus"
+        self._chain = Chain.of(model.module, model.task) if by_hand else None
         self._linear = LinearGradient.of(model) if precision == "float32" else None
 
     def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
         device, unit = self.model.theta.device, data.unit
+        if unit is not None and self._chain is not None and chosen == "given" and len(data):
+            from fedpriv.training.persons import sums_of_persons
+
+            thetas = [part.unsqueeze(0) for _, part in self.model.layout.split(theta.to(device))]
+            return sums_of_persons(self._chain, thetas, [data], [bound], block_for(self.config.batch_size))[0]
         per_example = self.per_example(data.inputs.shape[1:], units=unit is not None)
         self.model.load(theta.to(device))
         self.model.module.train()
@@ -282,15 +289,15 @@ class SequentialTrainer:
 
         Raises `OptionError` for a model whose examples' gradients cannot be told apart for certain.
         """
-        if self._per_example is None:
+        if units not in self._per_example:
             # Opacus' formulas, or gradients that are formed: of a person's rows they are added before they are clipped.
             mode = "opacus" if self.config.clipping == "opacus" else "vmap" if units else None
             block = block_for(self.config.batch_size, BLOCK if self.model.vocabulary is None else BLOCK_OF_TEXT)
             model = self.model
             found = PerExampleGradients(model.module, mode, block=block, task=model.task, vocabulary=model.vocabulary)
             found.settle(shape, self.model.theta.device)
-            self._per_example = found
-        return self._per_example
+            self._per_example[units] = found
+        return self._per_example[units]
 
     def accuracy(self, theta: Tensor, data: LocalData, batch_size: int) -> float:
         """Share of the examples (at least one), of sequences of their tokens, that ``theta`` [d] gets right."""

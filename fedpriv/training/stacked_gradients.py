@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.mechanisms.clipping import clip_factors
 from fedpriv.mechanisms.rowwise import hooked
@@ -14,6 +16,22 @@ from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
+
+#: Products of rows this wide, or a multiple of it, give equal rows equal bits (`Chain.block` looks whether it is so).
+ALIGNED = 8
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread; afterwards in as many as before."""
+    before = torch.get_num_threads()
+    if before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before > 1:
+            torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -53,6 +71,7 @@ class Chain:
 
     def __init__(self, layers: Sequence[tuple[bool, bool]], task: Task = CLASSES) -> None:
         self.layers, self.task = layers, task  # a layer: (has a bias, is followed by ReLU)
+        self._blocks: dict[tuple[object, ...], int] = {}
 
     @classmethod
     def of(cls, module: nn.Module, task: Task = CLASSES) -> Chain | None:
@@ -95,6 +114,54 @@ class Chain:
                 found.append(Whole(outputs.sum(1)))
         return _weighted(losses, weights), found
 
+    def rows(
+        self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, list[tuple[bool, Tensor, Tensor]]]:
+        """(losses [c, b], of each layer: whether it has a bias, gradients of outputs [c, b, o], inputs [c, b, i])."""
+        padded = self._padded(thetas)
+        layer_inputs, logits = self._forward(padded, functional.pad(inputs, (0, -inputs.shape[-1] % ALIGNED)))
+        losses, slope = self.task.slope(logits, targets)
+        slopes = self._backward(padded, layer_inputs, slope)
+        weights = [theta.shape[1:] for theta in thetas if theta.ndim == 3]
+        found = zip(self.layers, weights, slopes, layer_inputs, strict=True)
+        return losses, [(bias, slope[..., :outs], own[..., :ins]) for (bias, _), (outs, ins), slope, own in found]
+
+    def _padded(self, thetas: Sequence[Tensor]) -> list[Tensor]:
+        """Parameters for inputs and hidden layers of a width that is a multiple of `ALIGNED`, with zeros."""
+        found, place = [], 0
+        for number, (bias, _) in enumerate(self.layers):
+            more = -thetas[place].shape[1] % ALIGNED if number < len(self.layers) - 1 else 0
+            found.append(functional.pad(thetas[place], (0, -thetas[place].shape[2] % ALIGNED, 0, more)))
+            if bias:
+                found.append(functional.pad(thetas[place + 1], (0, more)))
+            place += 1 + bias
+        return found
+
+    def block(self, thetas: Sequence[Tensor], wanted: int) -> int:
+        """The largest block up to ``wanted`` rows in which equal rows get equal bits wherever they stand, on random
+        examples and parameters of these shapes [c, ...]: else an example more would move the others in their blocks and
+        change their gradients (`fedpriv.mechanisms.per_example`).
+        """
+        key = (tuple(tuple(theta.shape[1:]) for theta in thetas), min(2, len(thetas[0])), thetas[0].device, wanted)
+        if key not in self._blocks:
+            size = wanted
+            while size > 1 and not self._alike(key[0], key[1], size, thetas[0].device):
+                size //= 2
+            self._blocks[key] = size
+        return self._blocks[key]
+
+    def _alike(self, shapes: Sequence[tuple[int, ...]], clients: int, size: int, device: torch.device) -> bool:
+        random = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            thetas = [torch.randn(clients, *shape, generator=random).to(device) for shape in shapes]
+            row = torch.randn(clients, 1, shapes[0][1], generator=random).to(device)
+            targets = self.task.blank(clients, size).to(device)
+            losses, layers = self.rows(thetas, row.repeat(1, size, 1), targets)
+            parts = [losses.unsqueeze(-1), *(part for _, *both in layers for part in both)]
+            if not all(torch.equal(part, part[:, :1].expand_as(part)) for part in parts):
+                return False
+        return True
+
     def clipped(
         self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, real: Tensor, bounds: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,21 +169,19 @@ class Chain:
         [c, b] is False for padding, ``bounds`` float64 [c]. As `PerExampleGradients`: a broken example contributes
         nothing; norms and sums are float64, for the reasons given there (2).
         """
-        layer_inputs, logits = self._forward(thetas, inputs)
-        losses, slope = self.task.slope(logits, targets)
-        slopes = self._backward(thetas, layer_inputs, slope)
+        losses, layers = self.rows(thetas, inputs, targets)
         norms = torch.zeros(losses.shape, dtype=torch.float64, device=targets.device)
-        for (bias, _), outputs, own in zip(self.layers, slopes, layer_inputs, strict=True):
+        for bias, outputs, own in layers:
             norms += _squares(outputs) * (_squares(own) + bias)
         norms.sqrt_()
         factors = clip_factors(norms, bounds.unsqueeze(1)).masked_fill_(~real, 0.0).unsqueeze(-1)
         broken = ~torch.isfinite(norms)
         if broken.any():
             losses = losses.masked_fill(broken, 0.0)
-            slopes = [outputs.masked_fill(broken.unsqueeze(-1), 0.0) for outputs in slopes]
-            layer_inputs = [own.masked_fill(broken.unsqueeze(-1), 0.0) for own in layer_inputs]
+            gone = broken.unsqueeze(-1)
+            layers = [(bias, slope.masked_fill(gone, 0.0), own.masked_fill(gone, 0.0)) for bias, slope, own in layers]
         parts = []
-        for (bias, _), outputs, own in zip(self.layers, slopes, layer_inputs, strict=True):
+        for bias, outputs, own in layers:
             weighted = outputs.double() * factors
             parts.append(torch.bmm(weighted.mT, own.double()).flatten(1))
             if bias:

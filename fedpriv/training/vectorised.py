@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from torch import Tensor
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.per_example import block_for
+from fedpriv.training.persons import sums_of_persons
 from fedpriv.training.sequential import (
     Clipping,
     FlatModel,
@@ -39,7 +39,7 @@ from fedpriv.training.sequential import (
     Training,
     draw_batches,
 )
-from fedpriv.training.stacked_gradients import Chain, Mapped
+from fedpriv.training.stacked_gradients import Chain, Mapped, one_thread
 
 T = TypeVar("T")
 
@@ -61,19 +61,6 @@ class Rows:
 
     updates: Tensor
     losses: Tensor
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch computes in one thread; afterwards in as many as before."""
-    before = torch.get_num_threads()
-    if before > 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if before > 1:
-            torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -128,8 +115,11 @@ class VectorisedTrainer(SequentialTrainer):
             if isinstance(self.batched, Chain) and one.chosen == "given" and len(one.data)
         ]
         widest = max((requests[place].data.inputs.numel() for place in places), default=0)
-        for some in self._portions(places, widest):
-            found |= zip(some, self._clip_chunk([requests[place] for place in some]), strict=True)
+        for persons in (False, True):
+            alike = [place for place in places if (requests[place].data.unit is not None) == persons]
+            for some in self._portions(alike, widest):
+                chunk = [requests[place] for place in some]
+                found |= zip(some, self._clip_persons(chunk) if persons else self._clip_chunk(chunk), strict=True)
         for place, one in enumerate(requests):
             if place not in found:
                 found[place] = self.clipped_sum(one.theta, one.data, one.bound, one.chosen)
@@ -288,13 +278,14 @@ class VectorisedTrainer(SequentialTrainer):
 
         In blocks of `block_for` examples of each client, padded with blank ones, whatever was drawn: a different number
         of rows would use a different kernel, and an adversarial theta can amplify the difference
-        (`fedpriv.mechanisms.per_example`). Assumed: a product's bits do not depend on the number of products in the
-        batch.
+        (`fedpriv.mechanisms.per_example`); `Chain.block` sees to it that a row's place in its block does not matter
+        either. Assumed: a product's bits do not depend on the number of products in the batch.
         """
         device, counts = self.model.theta.device, [len(request.data) for request in requests]
         thetas = self.split(torch.stack([request.theta for request in requests]).to(device))
         examples, labels = self._pooled([request.data for request in requests])
-        size, offsets = self._block, np.cumsum([0, *counts])
+        assert isinstance(self.batched, Chain), "others are clipped one by one"
+        size, offsets = self.batched.block(thetas, self._block), np.cumsum([0, *counts])
         index = torch.full((len(counts), -(-max(counts) // size) * size), len(examples) - 1)
         for client, count in enumerate(counts):
             index[client, :count] = torch.arange(count) + int(offsets[client])
@@ -305,13 +296,19 @@ class VectorisedTrainer(SequentialTrainer):
             for block in index.split(size, dim=1):
                 inputs = examples.index_select(0, block.reshape(-1)).view(*block.shape, *examples.shape[1:])
                 real = block < len(examples) - 1
-                parts.append(self.batched.clipped(thetas, inputs, labels[block], real, bounds))  # type: ignore[union-attr]
+                parts.append(self.batched.clipped(thetas, inputs, labels[block], real, bounds))
         totals = torch.stack([part[0] for part in parts]).sum(0).cpu()
         norms = torch.cat([part[1] for part in parts], dim=1).cpu()
         losses = torch.stack([part[2] for part in parts]).sum(0).cpu()
         return [
             ClippedSum(totals[k], norms[k, :count].clone(), float(losses[k]) / count) for k, count in enumerate(counts)
         ]
+
+    def _clip_persons(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
+        thetas = self.split(torch.stack([request.theta for request in requests]).to(self.model.theta.device))
+        data, bounds = [request.data for request in requests], [request.bound for request in requests]
+        assert isinstance(self.batched, Chain), "others are clipped one by one"
+        return sums_of_persons(self.batched, thetas, data, bounds, self._block)
 
     def split(self, stacked: Tensor) -> list[Tensor]:
         """One contiguous tensor [c, ...] per parameter from flat vectors [c, d]."""

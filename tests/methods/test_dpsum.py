@@ -166,11 +166,11 @@ columns: {age: {range: [0, 100]}, sex: {values: [f, m]}}
 """
 
 
-def people(tmp_path: Path, unit: str = "") -> list[str]:
-    """Options of a run on a file of one's own: 60 rows, of 30 patients."""
+def people(tmp_path: Path) -> list[str]:
+    """Options of a run on a file of one's own: 60 rows."""
     rows = "\n".join(f"p{n // 2},{20 + n},{'fm'[n % 2]},{'yes' if n > 30 else 'no'}" for n in range(60))
     (tmp_path / "people.csv").write_text(PEOPLE.format(rows=rows))
-    (tmp_path / "schema.yaml").write_text(SCHEMA + unit)
+    (tmp_path / "schema.yaml").write_text(SCHEMA)
     own = (f"dataset.root={tmp_path}/people.csv", f"dataset.schema_file={tmp_path}/schema.yaml")
     sizes = ("num_clients=3", "clients_per_round=3", "num_rounds=2", "engine=inprocess", "operations.report=false")
     return ["dataset=table", *own, *sizes, "model=linear"]
@@ -182,11 +182,3 @@ def test_a_table_of_ones_own_is_learned_from(tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["metrics"]["leading"] == "accuracy" and 0 <= summary["metrics"]["final"]["auc"] <= 1
     assert summary["privacy"]["unit"] == "example" and math.isfinite(summary["privacy"]["verified_epsilon"])
-
-
-@pytest.mark.parametrize("strategy", ["dpsum", "dpsgd"])
-def test_a_schema_that_names_persons_is_refused_where_rows_are_protected(tmp_path: Path, strategy: str) -> None:
-    """Else who writes `unit: patient` would take a row's epsilon for a patient's."""
-    with pytest.raises(OptionError, match=r"its unit is patient, and .* protects single rows"):
-        make_client(compose([f"strategy={strategy}", *people(tmp_path, "unit: patient\n")]))
-    make_client(compose(["strategy=fedldp", *people(tmp_path, "unit: patient\n")]))

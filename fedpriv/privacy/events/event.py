@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 if TYPE_CHECKING:
     from fedpriv.mechanisms.laws import Vector
 
-UNITS = ("client", "example")
+UNITS = ("client", "example", "person")
 ADJACENCIES = ("replace-one", "zero-out", "add-or-remove-one")
 OBSERVERS = ("server", "server+members", "secure-sum", "trusted-server", "public")
 #: Observers who do not learn which clients took part: only against them does sampling clients amplify.

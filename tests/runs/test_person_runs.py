@@ -1,0 +1,257 @@
+"""privacy.unit in runs: whose data the ledger counts, what changes neither epsilon nor noise, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedpriv.attacks import fit_audit
+from fedpriv.attacks.experiment import Experiment
+from fedpriv.attacks.noise_amounts import too_long
+from fedpriv.attacks.noise_contract import BROKEN
+from fedpriv.client.build import example_counts, make_client, unit_of
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import Config
+from fedpriv.data.load import load_federated
+from fedpriv.data.table_schema import schema_of
+from fedpriv.deployment.policy import Booked, UnitBudget
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.clipped_sums import Members
+from fedpriv.privacy.event_json import event_from_json, event_to_json
+from fedpriv.privacy.events import Entry, PoissonGaussian, Threat
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.plan_table import plan_rows
+from fedpriv.runs.start import start_run
+from fedpriv.training import persons as product_sums
+
+SCHEMA = """target: {column: ill, task: classification, classes: [no, yes]}
+columns: {a: {range: [-4, 4]}, b: {range: [-4, 4]}}
+missing: refuse
+"""
+PERSON, EXAMPLE = (Threat(unit, "add-or-remove-one", "server") for unit in ("person", "example"))
+
+
+def table(
+    folder: Path, times: int = 1, unit: str = "unit: patient\n", ids: str = "p{}", persons: int = 40
+) -> list[str]:
+    """Options of a run on persons with 1 to 4 rows, each row ``times`` times."""
+    folder.mkdir(exist_ok=True)
+    rng, lines = np.random.default_rng(0), ["patient,a,b,ill"]
+    for person in range(persons):
+        middle = rng.normal(0, 1, 2)
+        for _ in range(rng.integers(1, 5)):
+            a, b = np.clip(middle + rng.normal(0, 0.5, 2), -4, 4)
+            row = f"{ids.format(person - 5)},{a:.3f},{b:.3f},{'yes' if middle[0] > 0 else 'no'}"
+            lines += [row] * times
+    (folder / "people.csv").write_text("\n".join(lines))
+    (folder / "schema.yaml").write_text(SCHEMA + unit)
+    own = (f"dataset.root={folder}/people.csv", f"dataset.schema_file={folder}/schema.yaml")
+    sizes = ("num_clients=2", "clients_per_round=2", "num_rounds=2", "engine=inprocess", "operations.report=false")
+    return ["dataset=table", *own, *sizes, "model=linear", "local.batch_size=6", "engine.trainer=vectorised"]
+
+
+def run(folder: Path, options: list[str]) -> tuple[dict[str, Any], str, np.ndarray]:
+    """(summary, ledger, theta)."""
+    start_run(compose(options), folder)
+    made = RunFolder(folder)
+    theta = torch.cat([part.flatten() for part in load_file(folder / "model.safetensors").values()])
+    return made.read_summary() or {}, (folder / "ledger.jsonl").read_text(), theta.numpy()
+
+
+SUM = ["strategy=dpsum", "strategy.server.min_replies=2"]
+
+
+@pytest.mark.parametrize("method", [["strategy=dpsgd"], ["strategy=agn", "strategy.client.clipping=adaptive"], SUM])
+def test_twice_the_rows_of_each_person_change_neither_epsilon_nor_noise(tmp_path: Path, method: list[str]) -> None:
+    """Entry for entry; and the model is the same but for rounding: same persons drawn, same means, same noise."""
+    once, ledger, theta = run(tmp_path / "run", [*method, *table(tmp_path / "once")])
+    twice, again, other = run(tmp_path / "more", [*method, *table(tmp_path / "twice", times=2)])
+    assert ledger == again and '"unit":"person"' in ledger and '"unit":"example"' not in ledger
+    for name in ("verified_epsilon", "unit", "person", "others"):
+        assert once["privacy"][name] == twice["privacy"][name]
+    assert once["privacy"]["person"] == "patient" and math.isfinite(once["privacy"]["verified_epsilon"])
+    assert np.allclose(theta, other, atol=2e-3) and np.linalg.norm(theta) > 0.01
+
+
+def test_as_rows_twice_the_rows_are_other_counts_and_another_epsilon(tmp_path: Path) -> None:
+    one, two = (
+        compose(["strategy=dpsgd", "privacy.unit=row", *table(tmp_path / str(times), times)]) for times in (1, 2)
+    )
+    assert (2 * example_counts(one) == example_counts(two)).all()
+    assert make_client(one).threat == EXAMPLE and make_client(one).planned_events(1) != make_client(two).planned_events(
+        1
+    )
+
+
+def test_counts_and_sampling_are_of_persons(tmp_path: Path) -> None:
+    config = compose(["strategy=dpsgd", *table(tmp_path)])
+    counts, data = example_counts(config), load_federated(config)
+    assert counts.sum() == 32  # of 40, a fifth is tested on
+    assert counts.tolist() == [len(np.unique(data.dataset.train.unit[data.train_indices(k)])) for k in (0, 1)]  # type: ignore[index]
+    (event,) = make_client(config, examples=16).planned_events(1)
+    assert isinstance(event, PoissonGaussian) and event.threat == PERSON and event.sampling_rate == 6 / 16
+    worker = Worker(config)
+    assert worker.num_examples(0) == counts[0]
+    drawn = worker.local_data(0, np.array([1, 4]))
+    assert drawn.unit is not None and drawn.unit.unique().tolist() == [1, 4]
+    every = worker.local_data(0)
+    for person in (1, 4):  # all rows of whoever is drawn
+        assert torch.equal(drawn.inputs[drawn.unit == person], every.inputs[every.unit == person])
+    assert len(worker.local_data(0, np.zeros(0, np.int64))) == 0
+
+
+@pytest.mark.parametrize("ids", ["{}", "Ä {}", "00{}"])
+def test_negative_and_text_ids_are_the_same_persons(tmp_path: Path, ids: str) -> None:
+    counts = [
+        example_counts(compose(["strategy=dpsgd", *table(tmp_path / k, ids=i)])) for k, i in (("1", ids), ("2", "p{}"))
+    ]
+    assert counts[0].tolist() == counts[1].tolist()
+
+
+def test_a_row_of_nobody_is_refused(tmp_path: Path) -> None:
+    options = table(tmp_path)
+    with (tmp_path / "people.csv").open("a") as file:
+        file.write("\n,0,0,no")
+    with pytest.raises(DataError, match="nobody is named"):
+        example_counts(compose(["strategy=dpsgd", *options]))
+
+
+def test_one_person_with_all_rows_trains(tmp_path: Path) -> None:
+    """One person trains, one is tested on; the site's sum is as long as one person may make it."""
+    options = [
+        *SUM,
+        *table(tmp_path, persons=4),
+        "num_clients=1",
+        "clients_per_round=1",
+        "strategy.server.min_replies=1",
+    ]
+    rows = [f"one,{n % 7 / 3},1,{'yes' if n % 2 else 'no'}" for n in range(200)] + ["two,0,0,no"]
+    (tmp_path / "people.csv").write_text("\n".join(["patient,a,b,ill", *rows]))
+    (tmp_path / "test.csv").write_text("patient,a,b,ill\nthree,0,0,no\nfour,1,0,yes")
+    config = compose([*options, f"dataset.test_root={tmp_path}/test.csv"])
+    assert example_counts(config).tolist() == [2]
+    start_run(config, tmp_path / "run")
+
+
+def test_a_cap_is_kept_and_changes_no_count(tmp_path: Path) -> None:
+    plain, capped = (compose(["strategy=dpsgd", *table(tmp_path), f"privacy.rows_per_person={n}"]) for n in ("null", 2))
+    assert example_counts(plain).tolist() == example_counts(capped).tolist()
+    data = load_federated(capped)
+    assert all(np.bincount(data.persons(client)).max() == 2 for client in (0, 1))
+    assert len(data.dataset.test) == len(load_federated(plain).dataset.test)
+    assert any("2 training rows at most" in row for row in plan_rows(capped).values())
+
+
+def test_plan_and_report_say_whose_data(tmp_path: Path) -> None:
+    options = ["strategy=dpsgd", *table(tmp_path)]
+    assert "unit person (all rows of one patient)" in plan_rows(compose(options))["threat model"]
+    rows = plan_rows(compose([*options, "privacy.unit=row", "privacy.rows_per_person=3"]))
+    (said,) = (row for name, row in rows.items() if name.startswith("reason"))
+    assert "k = 3 rows is protected by k times this epsilon" in said and "unit example" in rows["threat model"]
+    start_run(compose([*options, "operations.report=true"]), tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "all training rows of one patient at one client" in page
+    with pytest.raises(OptionError, match=r"privacy.unit=person: coins choose single rows"):
+        Experiment(RunFolder(tmp_path / "run"), compose(options))
+
+
+WORDS = [
+    ("dpsgd", "client", "nothing bounds what all of a client's data change; allowed: null, person, row"),
+    ("fedldp", "person", "protects all of a client's data, every row and person in it; allowed: null, client"),
+    ("fedldp", "row", "allowed: null, client"),
+    ("nbafl", "null", "clips no gradients, so a person's cannot be clipped together; allowed: row"),
+    ("nbafl", "person", "clips no gradients"),
+    ("dpsgd", "patient", "allowed"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "unit", "words"), WORDS)
+def test_what_a_method_does_not_protect_is_refused(tmp_path: Path, strategy: str, unit: str, words: str) -> None:
+    with pytest.raises(OptionError, match=r"privacy\.unit") as refused:
+        make_client(compose([f"strategy={strategy}", *table(tmp_path), f"privacy.unit={unit}"]))
+    assert words in str(refused.value)
+
+
+def test_persons_need_a_schema_that_names_them(tmp_path: Path) -> None:
+    nobody = table(tmp_path, unit="")
+    for option in ("privacy.unit=person", "privacy.rows_per_person=3"):
+        for data in (nobody, ["dataset=digits"]):
+            with pytest.raises(OptionError, match=r"whose schema names the column of persons \(unit\)"):
+                make_client(compose(["strategy=dpsgd", *data, option]))
+    with pytest.raises(OptionError, match="rows_per_person"):
+        compose(["privacy.rows_per_person=0"])
+    assert unit_of(compose(["strategy=dpsgd", *nobody])) == "example"
+    assert unit_of(compose(["strategy=fedldp", *table(tmp_path)])) == "client"
+
+
+def test_the_word_of_a_person_is_the_columns_or_the_schemas_own() -> None:
+    said: dict[str, Any] = {"target": {"column": "y", "task": "classification", "classes": ["a", "b"]}}
+    said["columns"] = {"x": {"range": [0, 1]}}
+    assert schema_of(said, "s").person is None
+    assert schema_of(said | {"unit": "patient_id"}, "s").person == "patient"
+    own = schema_of(said | {"unit": "mrn", "word": "patient"}, "s")
+    assert own.person == "patient" and own.digest == schema_of(said | {"unit": "mrn"}, "s").digest
+    for wrong in ({"word": "patient"}, {"unit": "mrn", "word": "<b>"}):
+        with pytest.raises(OptionError, match="word"):
+            schema_of(said | wrong, "s")
+
+
+# --- policies and audits ---------------------------------------------------------------------------------
+
+
+def test_a_policys_budget_for_persons_covers_no_other_unit_and_no_other_covers_it() -> None:
+    event = PoissonGaussian(threat=PERSON, multiplier=1.0, sampling_rate=0.1)
+    booked = Booked((Entry(1, 0, 0, 0, event),), PERSON)
+    budget = UnitBudget(unit="person", delta=1e-5, max_epsilon=1.0, adjacency="add-or-remove-one")
+    assert budget.threat == PERSON and booked.under(budget.threat) == [event]
+    assert booked.under(EXAMPLE)[0].why_unbounded() is not None  # a person may change by two contributions
+    as_row = PoissonGaussian(threat=EXAMPLE, multiplier=1.0, sampling_rate=0.1)
+    assert Booked((Entry(1, 0, 0, 0, as_row),), EXAMPLE).under(PERSON)[0].why_unbounded() is not None
+
+
+class RowByRow:
+    """A person's rows as if each were of another one."""
+
+    of = staticmethod(lambda unit: Members.of(torch.arange(len(unit))))
+
+
+def audited(tmp_path: Path, method: list[str]) -> Config:
+    wide = ["model=mlp", "model.hidden=128", "strategy.client.noise_multiplier=1", "strategy.client.clip_norm=1"]
+    return compose([*method, *table(tmp_path), *wide])
+
+
+@pytest.mark.parametrize("method", [["strategy=dpsgd"], SUM])
+def test_the_noise_contract_finds_a_person_whose_rows_are_clipped_one_by_one(
+    tmp_path: Path, method: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person with eight loud rows, in the run's own rounds, code and size."""
+    config = audited(tmp_path, method)
+    assert too_long(config, [(100.0, 0), (BROKEN, 0)]) == []
+
+    monkeypatch.setattr(product_sums, "Members", RowByRow)
+    assert "standard deviations apart, the ledger counts on" in too_long(config, [(100.0, 0), (BROKEN, 0)])[0]
+
+
+def test_the_audit_of_a_clients_own_fit_tries_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = ("strategy.client.noise_multiplier=4", "strategy.client.local_steps=1", "local.batch_size=64")
+    config = compose(["strategy=dpsgd", *table(tmp_path), *noisy])
+    monkeypatch.setattr(fit_audit, "PILOT", 20)
+    monkeypatch.setattr(product_sums, "Members", RowByRow)
+    broken = fit_audit.audit_fits(config, trials=110, confidence=0.95, seed=0)
+    assert broken.audit.epsilon_lower > broken.verified
+
+
+def test_an_old_ledger_is_read_as_before() -> None:
+    line = {"mechanism": "gaussian", "count": 1, "multiplier": 2.0} | vars(EXAMPLE)
+    assert event_from_json(line).threat == EXAMPLE
+    persons = event_to_json(event_from_json(line | {"unit": "person"}))
+    assert persons["unit"] == "person" and event_from_json(persons).threat == PERSON
+    with pytest.raises(ValueError, match="unit='patient'"):
+        event_from_json(line | {"unit": "patient"})
