@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rotation import left_out, whole_suite
 from speed import deselect_slow, pytest_addoption, pytest_runtest_logreport, write_slow  # noqa: F401 - hooks
 
 # Processes of tests that import torch compile it once, not each: a process that may not keep what it has compiled
@@ -33,11 +34,15 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACK = SHARED / "data" / "unpack.sh"
 
 
-#: Files of a minute or more of work, the longest first: a process that begins one of them last works alone at the end.
+#: Files of twenty seconds of work or more, the longest first: a process that begins one of them last works alone at the
+#: end.
 LONGEST = (
-    *("system/test_deploy_page.py", "system/test_rehearsal.py", "engines/test_engines.py", "system/test_docs.py"),
-    *("runs/test_stopping.py", "system/test_benchmarks.py", "system/test_ray_start.py", "system/test_ray_scale.py"),
-    *("studies/test_leaderboard.py", "runs/test_sweep.py", "runs/test_resume.py"),
+    *("system/test_docs.py", "system/test_deploy_page.py", "system/test_rehearsal.py", "engines/test_engines.py"),
+    *("attacks/test_audit.py", "system/test_ray_scale.py", "system/test_wheel.py", "system/test_benchmarks.py"),
+    *("attacks/test_attack_command.py", "runs/test_stopping.py", "system/test_ray_start.py"),
+    *("deployment/test_secure_sum_nodes.py", "mechanisms/test_hostile_thetas.py", "contract/test_every_method.py"),
+    *("system/test_report_browser.py", "runs/test_resume.py", "studies/test_leaderboard.py", "runs/test_sweep.py"),
+    *("system/test_superlink_process.py", "studies/test_reproduction.py", "doors/test_cli.py"),
 )
 
 
@@ -47,7 +52,7 @@ def _pictures_are_there() -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, or the texts of
-    the papers, where there are none: a skip is a fault here.
+    the papers, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
     """
     root = Path(__file__).parent
     place = {root / name: number for number, name in enumerate(LONGEST)}
@@ -61,8 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     there = {"pictures": _pictures_are_there(), "papers": papers}
     missing = [mark for mark, found in there.items() if not found]
     unavailable = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
+    if whole_suite(config):
+        unavailable += [item for item in left_out(items) if item not in unavailable]
     if unavailable:
-        items[:] = [item for item in items if item not in unavailable]
+        gone = set(unavailable)
+        items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=unavailable)
 
 

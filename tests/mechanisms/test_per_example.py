@@ -34,6 +34,7 @@ def module(name: str, shape: tuple[int, int, int]) -> nn.Module:
     return build_model(ModelConfig(name=name), shape, 10, seed=1)  # type: ignore[arg-type, call-arg]
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("mode", [None, "vmap"])
 @pytest.mark.parametrize(("name", "shape", "examples"), MODELS, ids=[model[0] for model in MODELS])
 def test_equal_to_a_loop_of_single_gradients(name: str, shape: tuple, examples: int, mode: str | None) -> None:
@@ -224,6 +225,7 @@ def _extreme(scale_in: float, logit: float) -> nn.Module:
     return module
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("mode", ["bookkeeping", "vmap", "opacus"])
 @pytest.mark.parametrize("bound", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("label", [0, 1])

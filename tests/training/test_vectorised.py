@@ -54,6 +54,7 @@ def rng(client: int) -> np.random.Generator:
 # --- one computation -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("sampler", ["shuffle", "poisson"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("proximal_mu", [0.0, 0.5])
@@ -221,6 +222,7 @@ METHODS = {
 }
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_alike_with_both_trainers(run: Run, method: str) -> None:
     """Also with planned faults and, for those that keep one, a budget that runs out."""
