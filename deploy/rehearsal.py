@@ -112,14 +112,13 @@ class Rehearsal:
 
     def _prepare(self, template: str, max_epsilon: float) -> None:
         make_credentials(self.keys, ["localhost", "127.0.0.1"], self.nodes, 2)
-        self.counts = write_pictures(self.folder, self.nodes)
-        digest = bundle_digest(self.app)
+        self.counts = self.write_data()
+        known = {"bundle": bundle_digest(self.app), "schema": self.schema, "max_epsilon": max_epsilon}
         for number in range(self.nodes):
-            counter = self.folder / f"counters/{number}.json"
-            policy = template.format(counter=counter, bundle=digest, max_epsilon=max_epsilon)
+            policy = template.format(counter=self.folder / f"counters/{number}.json", **known)
             self.policy(number).write_text(policy)
             options = (f"policy={self.policy(number)}", f"data={self.data(number)}")
-            if node_command(["init", *options, f"classes={','.join(CLASSES)}", "size=8", "channels=1"]):
+            if node_command(["init", *options, *self.declared(number)]):
                 raise Failed(f"node {number}: init")
         config = self.folder / "flwr" / "config.toml"
         config.parent.mkdir()
@@ -127,6 +126,19 @@ class Rehearsal:
             '[superlink]\ndefault = "rehearsal"\n\n[superlink.rehearsal]\n'
             f'address = "127.0.0.1:{self.control}"\nroot-certificates = "{self.keys / "ca/ca.crt"}"\n'
         )
+
+    def write_data(self) -> list[int]:
+        """Every node's examples, and the server's; returns how many each node has."""
+        return write_pictures(self.folder, self.nodes)
+
+    def declared(self, number: int) -> tuple[str, ...]:
+        """What a node says of its examples at `init`."""
+        return f"classes={','.join(CLASSES)}", "size=8", "channels=1"
+
+    @property
+    def schema(self) -> str:
+        """A table's schema, by its digest."""
+        return ""
 
     def data(self, number: int) -> Path:
         return self.folder / f"node-{number}"

@@ -54,16 +54,23 @@ class Machines:
 
     def __init__(self, folder: Path, count: int = 3, policy: dict[str, Any] | None = None, side: int = 4) -> None:
         self.folder, self.count, self.side = folder, count, side
-        rng = np.random.default_rng(0)
-        for place in [self.data(number) for number in range(count)] + [folder / "server"]:
+        self.write_data()
+        for number in range(count):
+            self.write_policy(number, policy or POLICY)
+            assert self.command("init", number, *self.declared(number)) == 0
+
+    def write_data(self) -> None:
+        rng, side = np.random.default_rng(0), self.side
+        for place in [self.data(number) for number in range(self.count)] + [self.folder / "server"]:
             for label, name in enumerate(CLASSES):
                 (place / name).mkdir(parents=True)
                 for number in range(4):
                     pixels = rng.integers(0, 60, (side, side)) + 90 * label
                     Image.fromarray(pixels.astype(np.uint8)).save(place / name / f"{number}.png")
-        for number in range(count):
-            self.write_policy(number, policy or POLICY)
-            assert self.command("init", number, f"classes={','.join(CLASSES)}", f"size={side}", "channels=1") == 0
+
+    def declared(self, number: int) -> tuple[str, ...]:
+        """Options of a node's `init`."""
+        return f"classes={','.join(CLASSES)}", f"size={self.side}", "channels=1"
 
     def data(self, number: int) -> Path:
         return self.folder / f"data-{number}"
@@ -203,7 +210,9 @@ def refused(network: Machines, overrides: str) -> set[str]:
 def asker(network: Machines, overrides: str, name: str = 32 * "c") -> Callable[..., Message]:
     """``ask(round, attempt, **options)``: what a server may send to node 0 in a run, and the answer."""
     grid = Grid(network, overrides, None)
-    size = model_size(Node(0, network.policy(0), network.data(0)).effective(compose_remote_text(overrides)))
+    with network.ledger(0).seen() as ledger:
+        own = Node(0, network.policy(0), network.data(0)).effective(compose_remote_text(overrides), ledger.declared())
+    size = model_size(own)
 
     def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
         theta = pack_vector(np.zeros(min(size, 100_000), np.float32))

@@ -74,6 +74,9 @@ class Experiment:
         if unit_of(config) == "person":
             words = "coins choose single rows, and two rows that change places change two persons"
             raise OptionError("privacy.unit", "person", f"{words}; allowed: a run of another unit, or `fedpriv audit`")
+        if config.dataset.name == "on_nodes":
+            words = "its members are at its nodes; attack a simulated run of the same options"
+            raise OptionError("dataset", "on_nodes", words)
         # Where the run was trained no longer matters.
         engine = config.engine.model_copy(update={"device": "auto", "name": "inprocess"})
         self.folder, self.config = folder, config.model_copy(update={"engine": engine})

@@ -13,7 +13,6 @@ from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
 from fedpriv.config.checks import check_colluders, check_example_level
-from fedpriv.config.data_schema import TABLES
 from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions

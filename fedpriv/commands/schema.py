@@ -2,6 +2,7 @@
 
     fedpriv schema FILE [target=COLUMN] [out=FILE]     from the names and types of the columns alone
     fedpriv schema check FILE schema_file=SCHEMA       what a run would change or refuse
+    fedpriv schema check schema_file=SCHEMA            the schema alone: its digest, which deployments agree on
 
 Each takes the form of a CSV file too:
 
@@ -23,12 +24,12 @@ from fedpriv.common.command_line import DONE, command, command_options, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import printable
 from fedpriv.data.schema_draft import check, draft
-from fedpriv.data.table_files import SEPARATORS, Form
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
 from fedpriv.data.table_schema import read_schema
 
 FORM: dict[str, str | tuple[str, ...] | None] = {
     "separator": ("auto", *SEPARATORS),
-    "decimal": ("point", "comma"),
+    "decimal": tuple(DECIMALS),
     "encoding": "utf-8",
 }
 
@@ -39,6 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     given = [argument for argument in arguments if "=" in argument]
     checks = words[:1] == ["check"]
     files = words[1:] if checks else words
+    if checks and not files:
+        schema = read_schema(command_options(given, {"schema_file": None}, "schema")["schema_file"])
+        print(f"{schema.num_inputs} inputs, digest {schema.digest}")
+        return DONE
     if len(files) != 1:
         raise OptionError("schema", " ".join(words), "one file; `fedpriv schema --help` shows the usage")
     path = Path(path_of(files[0]))
@@ -46,9 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         raise OptionError("schema", files[0], "there is no such file")
     own: dict[str, str | tuple[str, ...] | None] = {"schema_file": None} if checks else {"target": "", "out": ""}
     options = command_options(given, own | FORM, "schema", may_be_empty=("target", "out"))
-    form = Form(
-        SEPARATORS.get(options["separator"]), {"point": ".", "comma": ","}[options["decimal"]], options["encoding"]
-    )
+    form = Form(SEPARATORS.get(options["separator"]), DECIMALS[options["decimal"]], options["encoding"])
     if checks:
         print("\n".join(map(printable, check(path, read_schema(options["schema_file"]), form))))
         return DONE

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedpriv.data.draws import generator
+from fedpriv.data.table_schema import TableSchema
 from fedpriv.mechanisms.tasks import Classification, Task
 
 
@@ -66,6 +67,7 @@ class Dataset:
 
     input_shape: what a model reads, where that is not the pictures: [d, 1, 1]. sites: names of the values of `site`.
     vocabulary: of text, public: inputs are rows of token ids [n, tokens] in [0, vocabulary), 0 is padding.
+    schema: of a table.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Dataset:
     input_shape: tuple[int, ...] | None = None
     sites: tuple[str, ...] = ()
     vocabulary: int | None = None
+    schema: TableSchema | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
