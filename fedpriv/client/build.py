@@ -121,7 +121,7 @@ def unit_of(config: Config) -> str:
     examples are clipped and the table's schema names a unit, unless rows are asked for. Raises `OptionError`.
     """
     kind, asked, name = client_class(config), config.privacy.unit, config.method
-    named = schema_of_dataset(config.dataset).unit if config.dataset.name in TABLES else None
+    named = schema_of_dataset(config.dataset).unit if config.dataset.is_table else None
     if config.privacy.rows_per_person is not None and named is None:
         words = "needs a table whose schema names the column of persons (unit); allowed: null"
         raise OptionError("privacy.rows_per_person", config.privacy.rows_per_person, words)
@@ -154,7 +154,7 @@ def person_word(config: Config) -> dict[str, str]:
 
 def unit_remarks(config: Config) -> tuple[str, ...]:
     """What a reader must know of persons with several rows, in sentences for plan and report."""
-    schema = schema_of_dataset(config.dataset) if config.dataset.name in TABLES else None
+    schema = schema_of_dataset(config.dataset) if config.dataset.is_table else None
     if schema is None or schema.unit is None or (unit := unit_of(config)) == "client":
         return ()
     person, cap = schema.person, config.privacy.rows_per_person
