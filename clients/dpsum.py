@@ -111,7 +111,7 @@ class DPSumClient(SummingClient):
     # --- what the auditor tries ------------------------------------------------------------------------------
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
-        return [Neighbours("an example more", (1.0,) * participations, (0.0,) * participations)]
+        return [Neighbours("an example more", (0.0,) * participations, (1.0,) * participations)]
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
         """The smallest sum that is ever opened, less what colluders know of it: one example's gradient, of

@@ -89,8 +89,8 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
         check_split(options.split, split, len(dataset.train))
         rows, tested = split.train, split.test
     public, reported = split_test_set(len(tested), auxiliary, config.seed)
-    chosen, most = dataset.train.chosen(rows), config.privacy.rows_per_person
-    if most is not None and chosen.unit is not None:
+    chosen = dataset.train.chosen(rows)
+    if chosen.unit is not None and (most := config.privacy.rows_per_person) is not None:
         kept = at_most_each(chosen.unit, most, config.seed)
         rows, chosen = rows[kept], chosen.chosen(kept)
     if isinstance(config.partition, ColumnPartition):

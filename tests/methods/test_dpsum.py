@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.attacks.release_audit import audit_config
+from fedpriv.attacks.release_audit import audit_config, further_pairs
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
@@ -182,3 +182,9 @@ def test_a_table_of_ones_own_is_learned_from(tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["metrics"]["leading"] == "accuracy" and 0 <= summary["metrics"]["final"]["auc"] <= 1
     assert summary["privacy"]["unit"] == "example" and math.isfinite(summary["privacy"]["verified_epsilon"])
+
+
+def test_no_audit_takes_opposite_gradients_for_neighbours() -> None:
+    client = make_client(compose([*SMALL]))
+    pairs = client.worst_case_pairs(2)
+    assert all(not any(pair.world0) for pair in (*pairs, *further_pairs(client, pairs)))

@@ -136,7 +136,7 @@ def test_reading_equal_objects_gives_one_instance():
         lambda: Gaussian(threat=SERVER, multiplier=True),
         lambda: Gaussian(threat=SERVER, multiplier=1.0, count=0),
         lambda: Gaussian(threat=SERVER, multiplier=1.0, count=1.5),
-        lambda: Threat("person", "replace-one", "server"),
+        lambda: Threat("household", "replace-one", "server"),
         lambda: Threat("client", "replace", "server"),
         lambda: Threat("client", "replace-one", "everybody"),
         lambda: PoissonGaussian(threat=EXAMPLE, multiplier=1.0, sampling_rate=1.1),
