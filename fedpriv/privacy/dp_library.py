@@ -8,10 +8,13 @@ neighbouring relation of its own (tests/privacy/test_privacy_composition.py pins
 - `PLDAccountant` drops the count of randomised-response events (50 at eps = 1: 1.00, not 45.68). Hence
   distributions built and self-composed here, never an accountant.
 - fixed-size sampling: RDP with REPLACE_ONE alone; zCDP: RDP alone; tiny sigmas raise or overflow.
+- the loss distribution of a Gaussian is computed point by point in Python: `_GaussianLoss` does the same for all points
+  in one operation each, to the bit, in an eighth of the time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -20,7 +23,7 @@ from typing import Any
 import numpy as np
 from absl import logging as absl_logging
 from dp_accounting import dp_event, privacy_accountant
-from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
 from numpy.typing import NDArray
@@ -91,19 +94,75 @@ def _quiet() -> Iterator[None]:
 # --- privacy loss distributions --------------------------------------------------------------------------------
 
 
+class _GaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
+    """The library's loss of a (Poisson-sampled) Gaussian, its curve evaluated at all points together.
+
+    For each epsilon the library evaluates log(1 + (exp(+-epsilon) - 1) / q) by ``common.log_a_times_exp_b_plus_c``, with
+    a = 1/q and c = 1 - 1/q < 0. The operations and their order are the same here, on arrays
+    (tests/privacy/test_privacy_composition.py compares the bits).
+    """
+
+    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
+        """delta(epsilon) of one epsilon, or of an array of them, of any shape."""
+        if np.ndim(epsilon) == 0:
+            return super().get_delta_for_epsilon(epsilon)
+        epsilons, rate = np.asarray(epsilon, float), float(self.sampling_prob)
+        added = self.adjacency_type == privacy_loss_mechanism.AdjacencyType.ADD
+        deltas, inside = np.zeros_like(epsilons), np.full(epsilons.shape, True)
+        if rate < 1 and added:
+            inside = epsilons < -math.log1p(-rate)
+        elif rate < 1:
+            inside = epsilons > math.log1p(-rate)
+            deltas[~inside] = -np.expm1(epsilons[~inside])
+        losses = epsilons[inside]
+        if rate < 1:
+            unsampled = _before_sampling(-losses if added else losses, rate)
+            losses = -unsampled if added else unsampled
+        cutoffs = -0.5 * self.sensitivity - losses * self._standard_deviation**2 / self.sensitivity
+        if added:
+            cutoffs = self.sensitivity + cutoffs
+        above, below = self.mu_upper_cdf(cutoffs), self.mu_lower_log_cdf(cutoffs)
+        deltas[inside] = above - np.exp(epsilons[inside] + below)
+        return np.clip(deltas, 0, 1)
+
+
+def _before_sampling(losses: Vector, rate: float) -> Vector:
+    """log(1 + (exp(loss) - 1) / rate), of losses above log(1 - rate): at that end itself, minus infinity.
+
+    Raises ValueError for a loss below that end, which no outcome has.
+    """
+    end, constant = math.log(1 - rate), 1 - 1 / rate
+    scaled = losses + np.log(1 / rate)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = scaled + np.log1p(-np.exp(np.log(-constant) - scaled))
+    found = np.where(losses == 0, np.log(1 / rate + constant), found)
+    at_end = np.abs(losses - end) <= 1e-9 * np.maximum(np.abs(losses), abs(end))  # `math.isclose`
+    found = np.where(at_end, -np.inf, found)
+    if np.isnan(found).any():
+        raise ValueError(f"a loss is below log(1 - {rate})")
+    return found
+
+
+def _gaussian(multiplier: float, sampling_rate: float, interval: float) -> Any:
+    """What ``pld.from_gaussian_mechanism`` makes under add-or-remove-one."""
+
+    def one_way(adjacency: Any) -> Any:
+        loss = _GaussianLoss(multiplier, sampling_prob=sampling_rate, adjacency_type=adjacency)
+        return pld._create_pld_pmf_from_monotone_privacy_loss(
+            loss, value_discretization_interval=interval, use_connect_dots=True
+        )
+
+    return pld._pld_for_subsampled_mechanism(one_way, sampling_rate)
+
+
 def gaussian_pld(mu: float, interval: float) -> Any:
     """All unsampled Gaussians at once: mu = sqrt(sum 1/multiplier^2)."""
-    return pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
+    return _gaussian(1 / mu, 1.0, interval)
 
 
 @lru_cache(maxsize=256)
 def poisson_gaussian_pld(sampling_rate: float, multiplier: float, interval: float) -> Any:
-    return pld.from_gaussian_mechanism(
-        multiplier,
-        sampling_prob=sampling_rate,
-        value_discretization_interval=interval,
-        neighboring_relation=_ADD_OR_REMOVE,
-    )
+    return _gaussian(multiplier, sampling_rate, interval)
 
 
 def laplace_pld(multiplier: float, interval: float) -> Any:

@@ -6,8 +6,10 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import stats
 
+from fedpriv.privacy import dp_library
 from fedpriv.privacy import event_costs as mechanisms
 from fedpriv.privacy.composition import (
     ADAPTIVE,
@@ -241,6 +243,26 @@ def test_renyi_curves_are_the_librarys():
         np.testing.assert_allclose(mechanisms.renyi_curve(event)[places], theirs, rtol=1e-9)
     everywhere = mechanisms.renyi_curve(poisson(0.3, rate=0.3))
     assert (np.diff(everywhere[np.isfinite(everywhere)]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "interval"),
+    [(1.0, 0.01, 1e-3), (0.6, 0.05, 1e-3), (0.3, 0.9, 1e-3), (5.0, 0.001, 1e-4), (2.0, 0.5, 1e-3), (0.7, 1.0, 1e-3)],
+)
+def test_a_gaussians_loss_distribution_is_the_librarys_to_the_bit(multiplier, rate, interval):
+    ours = dp_library.poisson_gaussian_pld(rate, multiplier, interval)
+    theirs = from_gaussian_mechanism(multiplier, sampling_prob=rate, value_discretization_interval=interval)
+    for one, other in ((ours._pmf_remove, theirs._pmf_remove), (ours._pmf_add, theirs._pmf_add)):
+        found, wanted = one.to_dense_pmf(), other.to_dense_pmf()
+        assert (found._lower_loss, found._infinity_mass) == (wanted._lower_loss, wanted._infinity_mass)
+        assert np.array_equal(found._probs, wanted._probs)
+
+
+def test_a_loss_that_no_outcome_has_is_refused():
+    end = math.log(0.75)
+    assert dp_library._before_sampling(np.array([end, 0.0]), 0.25).tolist() == [-math.inf, 0.0]
+    with pytest.raises(ValueError, match=r"a loss is below log\(1 - 0.25\)"):
+        dp_library._before_sampling(np.array([end - 0.1]), 0.25)
 
 
 @pytest.mark.parametrize("sigma", [0.7, 1.0, 4.0])
