@@ -97,9 +97,9 @@ def _quiet() -> Iterator[None]:
 class _GaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
     """The library's loss of a (Poisson-sampled) Gaussian, its curve evaluated at all points together.
 
-    For each epsilon the library evaluates log(1 + (exp(+-epsilon) - 1) / q) by its
-    ``log_a_times_exp_b_plus_c``, a = 1/q and c = 1 - 1/q < 0. The operations and their order are the same here, on arrays
-    (tests/privacy/test_privacy_composition.py compares the bits).
+    For each epsilon the library evaluates log(1 + (exp(+-epsilon) - 1) / q) by its ``log_a_times_exp_b_plus_c``, where
+    a = 1/q and c = 1 - 1/q < 0. The operations and their order are the same here, on arrays:
+    tests/privacy/test_privacy_composition.py compares the bits.
     """
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
