@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rotation import left_out, whole_suite
 from speed import deselect_slow, pytest_addoption, pytest_runtest_logreport, write_slow  # noqa: F401 - hooks
 
 # Processes of tests that import torch compile it once, not each: a process that may not keep what it has compiled
@@ -47,7 +48,7 @@ def _pictures_are_there() -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, or the texts of
-    the papers, where there are none: a skip is a fault here.
+    the papers, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
     """
     root = Path(__file__).parent
     place = {root / name: number for number, name in enumerate(LONGEST)}
@@ -61,8 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     there = {"pictures": _pictures_are_there(), "papers": papers}
     missing = [mark for mark, found in there.items() if not found]
     unavailable = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
+    if whole_suite(config):
+        unavailable += [item for item in left_out(items) if item not in unavailable]
     if unavailable:
-        items[:] = [item for item in items if item not in unavailable]
+        gone = set(unavailable)
+        items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=unavailable)
 
 

@@ -91,6 +91,7 @@ def noise_for(case: tuple[str, ...]) -> list[str]:
     return QUIET if hasattr(options, "noise_multiplier") else []
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("case", cases(), ids=" ".join)
 @pytest.mark.parametrize("participations", [1, 3])
 def test_audited_is_at_most_verified(case: tuple[str, ...], participations: int) -> None:

@@ -59,6 +59,7 @@ def heard_of(config: Config) -> Heard:
     return listen(config, BROKEN if kind.traits.clips_examples or kind.traits.canary_everywhere else 1.0)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("case", cases(), ids=" ".join)
 def test_every_number_that_leaves_has_noise_of_its_own(case: tuple[str, ...]) -> None:
     config = twins(*case)

@@ -208,6 +208,7 @@ def other_half(option: str) -> str:
     return option.replace("client", "?").replace("server", "client").replace("?", "server")
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_either_half_sets_the_one_value(method: str):
     schema, plain = METHODS[method], compose([f"strategy={method}"])
@@ -315,6 +316,7 @@ def test_a_whole_number_stays_one_in_records():
     assert whole.digest() != real.digest() and from_dict(whole.to_dict()).digest() == whole.digest()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("experiment", group_choices(CONF / "experiment"))
 def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: str):
     literal, small = (compose([f"experiment={experiment}", f"scale={scale}"]) for scale in ("literal", "small"))

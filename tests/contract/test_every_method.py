@@ -58,8 +58,13 @@ def where(line: dict[str, Any]) -> tuple[Any, ...]:
     return line["round"], line["client"], line["sequence"]
 
 
-every_case = pytest.mark.parametrize("case", CASES, ids=" ".join)
-priced = pytest.mark.parametrize("case", PRICED, ids=" ".join)
+def place(case: Case | str) -> int:
+    """In a rotation of two parts: every method has a run in one of its variants, the other with the next part."""
+    strategy, variant = (f"strategy={case}", "privacy.variant=repaired") if isinstance(case, str) else case[:2]
+    return METHODS.index(strategy.partition("=")[2]) + (variant == "privacy.variant=published")
+
+
+in_turn = pytest.mark.rotates(2, place)
 
 
 def privacy_of(folder: Path) -> dict[str, Any]:
@@ -104,7 +109,8 @@ def without_a_collector() -> Iterator[Callable[[], list[str]]]:
     assert len(made) == 3
 
 
-@every_case
+@in_turn
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_a_run_that_has_ended_takes_its_memory_with_it(case: Case, whole: Whole) -> None:
     """Clients' memories and pictures are gigabytes after some hundred runs of a study in one process."""
     whole(case)
@@ -118,7 +124,8 @@ def planned(case: Case, *more: str) -> Any:
     return make_plan(config, Worker(config))
 
 
-@every_case
+@in_turn
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_the_ledger_costs_what_was_planned_and_not_more(case: Case, whole: Whole) -> None:
     """Composed from the ledger's lines alone, for each client or, where the server books, for the sum."""
     privacy, plan = privacy_of(whole(case)), planned(case)
@@ -134,23 +141,26 @@ def test_the_ledger_costs_what_was_planned_and_not_more(case: Case, whole: Whole
         assert compose_events(events, DELTA).epsilon <= plan.verified_epsilon * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("strategy", METHODS)
-def test_its_summary_names_it_and_says_whether_it_has_a_guarantee(strategy: str, whole: Whole) -> None:
-    summary = json.loads((whole((f"strategy={strategy}", "privacy.variant=repaired")) / "summary.json").read_text())
-    assert summary["strategy"] == strategy and summary["rounds"] == 4
+@in_turn
+@pytest.mark.parametrize("case", METHODS)
+def test_its_summary_names_it_and_says_whether_it_has_a_guarantee(case: str, whole: Whole) -> None:
+    summary = json.loads((whole((f"strategy={case}", "privacy.variant=repaired")) / "summary.json").read_text())
+    assert summary["strategy"] == case and summary["rounds"] == 4
     assert 0 < summary["accuracy"]["final"] <= 1  # a few noisy steps of the example-level methods teach nothing yet
-    infinite = strategy in WITHOUT_NOISE
+    infinite = case in WITHOUT_NOISE
     assert (summary["privacy"]["verified_epsilon"] == "inf") == infinite
     assert any("without noise" in reason for reason in summary["privacy"]["reasons"]) == infinite
 
 
-@every_case
+@in_turn
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_interrupted_and_resumed_it_is_the_same_run(case: Case, whole: Whole, resumed: Callable[..., Path]) -> None:
     """After a round behind the last checkpoint, which is repeated with the noise that it had."""
     assert result_of(resumed(*CHECKPOINTS, *case, after=3)) == result_of(whole(case))
 
 
-@every_case
+@in_turn
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_a_reply_that_is_lost_is_spent_all_the_same(case: Case, whole: Whole, run: Run) -> None:
     """Its release had left: the ledger holds as many lines as if it had arrived, and the mean is over the others."""
     folder = run(*CHECKPOINTS, *case, "engine.faults=[{round:4,client:1,kind:drop}]", "strategy.server.min_replies=1")
@@ -159,7 +169,8 @@ def test_a_reply_that_is_lost_is_spent_all_the_same(case: Case, whole: Whole, ru
     assert result_of(folder)["model"] != result_of(whole(case))["model"]
 
 
-@priced
+@in_turn
+@pytest.mark.parametrize("case", PRICED, ids=" ".join)
 def test_a_budget_is_never_exceeded(case: Case, run: Run) -> None:
     """Too little for four rounds."""
     limit = 0.7 * planned(case).verified_epsilon
@@ -184,6 +195,7 @@ FURTHER_NOISELESS = (
 )
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("case", [*CASES, *FURTHER_NOISELESS], ids=" ".join)
 def test_a_budget_without_noise_is_refused_at_the_start(case: Case) -> None:
     """A filter that admits nothing gives no round, and nothing released would read as "verified 0"."""
@@ -213,7 +225,8 @@ def test_a_run_without_noise_is_not_extended_under_a_budget(run: Run) -> None:
         extend_run(folder, ["num_rounds=2", "privacy.max_epsilon=8"])
 
 
-@every_case
+@in_turn
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_a_target_is_met_by_the_whole_plan_or_refused(case: Case) -> None:
     if case in PRICED:
         config = with_target(compose([*SIZE, *case, f"privacy.target_epsilon={TARGET}"]))
@@ -227,14 +240,15 @@ def test_a_target_is_met_by_the_whole_plan_or_refused(case: Case) -> None:
 BOUND_TO_ROUNDS = ("cpsgd", "skellam", "nbafl", "fedags", "dpftrl", "dpsum")
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_extended_it_is_the_run_that_was_that_long_from_the_start(name: str, whole: Whole, run: Run) -> None:
+@in_turn
+@pytest.mark.parametrize("case", METHODS)
+def test_extended_it_is_the_run_that_was_that_long_from_the_start(case: str, whole: Whole, run: Run) -> None:
     """Or it is refused by name, with the reason, and stays as it is."""
-    case = (f"strategy={name}", "privacy.variant=repaired")
-    longer, folder = result_of(whole(case)), run(*CHECKPOINTS, *case, "num_rounds=2")
-    if name in BOUND_TO_ROUNDS:
+    repaired = (f"strategy={case}", "privacy.variant=repaired")
+    longer, folder = result_of(whole(repaired)), run(*CHECKPOINTS, *repaired, "num_rounds=2")
+    if case in BOUND_TO_ROUNDS:
         before = result_of(folder)
-        with pytest.raises(OptionError, match=rf"num_rounds=4: {name} cannot be extended: .*num_rounds"):
+        with pytest.raises(OptionError, match=rf"num_rounds=4: {case} cannot be extended: .*num_rounds"):
             extend_run(folder, ["num_rounds=4"])
         assert result_of(folder) == before
         return

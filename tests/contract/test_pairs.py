@@ -74,6 +74,7 @@ def trained(algorithm: str, mechanism: str | None, *more: str) -> Found:
 every_pair = pytest.mark.parametrize(("algorithm", "mechanism"), PAIRS, ids=str)
 
 
+@pytest.mark.rotates(3)
 @every_pair
 def test_the_ledger_is_that_of_the_mechanism_alone(algorithm: str, mechanism: str) -> None:
     models, entries = trained(algorithm, mechanism)
@@ -123,6 +124,7 @@ QUIET = {
 }
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(("algorithm", "mechanism"), [pair for pair in PAIRS if pair[1] in QUIET], ids=str)
 def test_without_noise_the_model_is_the_algorithms_own(algorithm: str, mechanism: str) -> None:
     own = {"fedprox": ("strategy.client.proximal_mu=1",), "fedvf": ("strategy.client.head_period=2",)}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import ledger_of
 from flwr.app import ConfigRecord, Message
-from test_every_method import CASES, METHODS
+from test_every_method import CASES, METHODS, place
 
 from clients.fedldp import FedLDPClient
 from fedpriv.client.build import FIXED
@@ -155,6 +155,7 @@ def same(config: Config, one_by_one: Callable[[], None]) -> Told:
     return at_once
 
 
+@pytest.mark.rotates(2, place)
 @pytest.mark.parametrize("case", [*ROWS, *FURTHER], ids=" ".join)
 def test_a_cohort_gives_what_its_clients_give_alone(case: tuple[str, ...], one_by_one: Callable[[], None]) -> None:
     told = same(config_of(*case), one_by_one)

@@ -447,6 +447,7 @@ def test_flower_gives_the_same_run_also_after_an_interruption(interrupted: Calla
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("flowers_ray")
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("method", ["fedper", "dpfedavg", "ddgauss", "scaffold"])
 def test_methods_that_keep_or_exchange_more_give_the_same_run_on_flower(
     method: str, run: Run, here: Callable[[str], Any]

@@ -221,6 +221,7 @@ METHODS = {
 }
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_alike_with_both_trainers(run: Run, method: str) -> None:
     """Also with planned faults and, for those that keep one, a budget that runs out."""

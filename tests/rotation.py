@@ -1,0 +1,61 @@
+"""Tests of which a run of the whole suite takes one part, another for every commit: ``@pytest.mark.rotates(3)``, or
+``rotates(2, place)``, where ``place`` gives a number to a case (the test's own arguments).
+
+For tests that go the same way for many methods, variants or trainers. The part follows from the commit's hash, so a
+checkout always has the same one. All cases run where a file or ``-k`` is asked for by name, as when one changes a
+method, and where FEDPRIV_STRESS is set (`make stress`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@cache
+def commit() -> int:
+    """The hash of the commit that is checked out; 0 where there is no repository."""
+    asked = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    head = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return int(head or "0", 16)
+
+
+def everything() -> bool:
+    return "FEDPRIV_STRESS" in os.environ
+
+
+def is_part(place: int, parts: int) -> bool:
+    """Whether today's part is the one that holds what has this place in a list."""
+    return everything() or place % parts == commit() % parts
+
+
+def whole_suite(config: pytest.Config) -> bool:
+    """Nothing was chosen by name."""
+    here = {str(ROOT), str(ROOT / "tests")}
+    asked = {str((config.invocation_params.dir / name).resolve()) for name in config.args}
+    return asked <= here and not config.getoption("keyword")
+
+
+def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """The cases of other commits' parts. A function's cases are dealt out in turn unless they have a place."""
+    seen: Counter[tuple[Path, str]] = Counter()
+    others = set()
+    for item in items:
+        marker = item.get_closest_marker("rotates")
+        if marker is None:
+            continue
+        parts, *place = marker.args
+        function = item.path, item.originalname
+        number = place[0](**item.callspec.params) if place else seen[function]
+        seen[function] += 1
+        if not is_part(number, parts):
+            others.add(item)
+    return others

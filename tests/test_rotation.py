@@ -1,0 +1,82 @@
+"""What a commit leaves out of the whole suite, its neighbours run (`rotation`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import rotation
+from contract.test_every_method import CASES, METHODS, place
+
+
+class Item(SimpleNamespace):
+    """A case as pytest has it. marker: what `rotates` was given, or nothing."""
+
+    def get_closest_marker(self, name: str) -> Any:
+        return SimpleNamespace(args=self.marker) if self.marker else None
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def cases(of: str, count: int, *marker: Any) -> list[Any]:
+    return [
+        Item(path=Path("file"), originalname=of, marker=marker, callspec=SimpleNamespace(params={"n": n}), n=n)
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """``at(3)``: a commit whose hash is 3."""
+    monkeypatch.delenv("FEDPRIV_STRESS", raising=False)
+    return lambda commit: monkeypatch.setattr(rotation, "commit", lambda: commit)
+
+
+def test_parts_of_all_commits_are_all_cases_each_once(at: Callable[[int], None]) -> None:
+    items = [*cases("in turn", 7, 3), *cases("by place", 6, 2, lambda n: n // 2), *cases("always", 4)]
+    run: Counter[tuple[str, int]] = Counter()
+    for commit in range(6):
+        at(commit)
+        run.update((item.originalname, item.n) for item in items if item not in rotation.left_out(items))
+    times = {"in turn": 2, "by place": 3, "always": 6}
+    assert run == {(item.originalname, item.n): times[item.originalname] for item in items}
+
+
+def test_in_full_nothing_is_left_out(at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    at(0)
+    items = cases("in turn", 7, 3)
+    assert len(rotation.left_out(items)) == 4
+    monkeypatch.setenv("FEDPRIV_STRESS", "1")
+    assert rotation.left_out(items) == set()
+
+
+def test_every_commit_runs_every_method(at: Callable[[int], None]) -> None:
+    for commit in range(2):
+        at(commit)
+        assert [case[0] for case in CASES if rotation.is_part(place(case), 2)] == [f"strategy={m}" for m in METHODS]
+        assert all(
+            rotation.is_part(place(m), 2) == rotation.is_part(place((f"strategy={m}", "privacy.variant=repaired")), 2)
+            for m in METHODS
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keyword", "whole"),
+    [
+        (["tests"], "", True),
+        (["."], "", True),
+        (["tests"], "fedcad", False),
+        (["tests/contract"], "", False),
+        (["tests", "tests/client/test_way.py::test_an_updates_way_does_not_grow"], "", False),
+    ],
+)
+def test_what_is_asked_for_by_name_runs_in_full(arguments: list[str], keyword: str, whole: bool) -> None:
+    config = SimpleNamespace(
+        args=arguments, invocation_params=SimpleNamespace(dir=rotation.ROOT), getoption=lambda name: keyword
+    )
+    assert rotation.whole_suite(config) is whole  # type: ignore[arg-type]
