@@ -4,8 +4,9 @@ A command is every line of an indented block and of a fenced block for a shell (
 ``python -m ...`` or ``make ...`` in the text. Behind it a block for ``text`` holds lines that it prints. A block for
 ``python`` that begins with ``# NAME.py`` is a file in the project's folder, made before the commands below it.
 
-``python tests/doc_commands.py RESULTS`` in a copy of the project carries all of them out in one process, page after
-page, smaller where that changes nothing else, and writes a line of JSON for each.
+``python tests/doc_commands.py RESULTS [whole]`` in a copy of the project carries all of them out in one process, page
+after page, smaller where that changes nothing else, and writes a line of JSON for each. whole: audits whose figures a
+page shows draw as much as a user's.
 """
 
 from __future__ import annotations
@@ -251,7 +252,8 @@ def elsewhere(command: str) -> tuple[str, str | None] | None:
 class Shop:
     """Where commands work: the project's copy, which is also the working directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole_audits: bool = False) -> None:
+        self.whole_audits = whole_audits
         self.exact = False  # the command's printed lines are compared: not one option of it may change
         self.done: dict[str, tuple[int, str]] = {}
         self.numbers = itertools.count(1)
@@ -341,10 +343,11 @@ class Shop:
     def _audit(self, given: list[str]) -> int:
         from fedpriv.commands.audit import main
 
-        if self.exact:
+        if self.exact and self.whole_audits:
             return main(given)
         with shorter_audits():
-            return main(given if any("trials=" in word for word in given) else [*given, "trials=2000"])
+            as_given = self.exact or any("trials=" in word for word in given)
+            return main(given if as_given else [*given, "trials=2000"])
 
     def _dme(self, given: list[str]) -> int:
         from fedpriv.commands.dme import main
@@ -391,10 +394,10 @@ def captured(work: Callable[[], int]) -> tuple[int, str]:
 
 
 def shorter_audits() -> Any:
-    """While it lasts, an audit draws a sixth of what a user's does: at the same dimension, with fewer trials."""
+    """While it lasts, an audit draws a thirtieth of what a user's does: at the same dimension, with fewer trials."""
     from fedpriv.attacks import release_audit
 
-    return mock.patch.object(release_audit, "ALL_NUMBERS", release_audit.ALL_NUMBERS / 6)
+    return mock.patch.object(release_audit, "ALL_NUMBERS", release_audit.ALL_NUMBERS / 30)
 
 
 def interrupted(folder: Path) -> None:
@@ -449,7 +452,7 @@ def furnish() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     furnish()
-    shop = Shop()
+    shop = Shop(whole_audits="whole" in arguments[1:])
     with Path(arguments[0]).open("w") as results:
         for page in pages():
             for step in steps(page):

@@ -40,7 +40,7 @@ PAPERS = {
 }
 
 #: By the hash of the commit, so that a checkout always has the same part.
-PARTS = 4
+PARTS = 8
 
 
 @cache
