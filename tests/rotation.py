@@ -1,7 +1,8 @@
 """Tests of which a run of the whole suite takes one part, another for every commit: ``@pytest.mark.rotates(3)``, or
 ``rotates(2, place)``, where ``place`` gives a number to a case (the test's own arguments).
 
-For tests that go the same way for many methods, variants or trainers. The part follows from the commit's hash, so a
+For tests that go the same way for many methods, variants or trainers, and for files that start a dozen of processes, of
+which one half (`together`) is run. The part follows from the commit's hash, so a
 checkout always has the same one. All cases run where a file or ``-k`` is asked for by name, as when one changes a
 method, and where FEDPRIV_STRESS is set (`make stress`).
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,16 @@ def whole_suite(config: pytest.Config) -> bool:
     return asked <= here and not config.getoption("keyword")
 
 
+def together(number: int) -> Callable[..., int]:
+    """A place for all cases of a test or of a file."""
+    return lambda **arguments: number
+
+
+def _arguments(item: pytest.Item) -> dict[str, Any]:
+    case = getattr(item, "callspec", None)
+    return dict(case.params) if case is not None else {}
+
+
 def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """The cases of other commits' parts. A function's cases are dealt out in turn unless they have a place."""
     seen: Counter[tuple[Path, str]] = Counter()
@@ -54,7 +66,7 @@ def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
             continue
         parts, *place = marker.args
         function = item.path, item.originalname
-        number = place[0](**item.callspec.params) if place else seen[function]
+        number = place[0](**_arguments(item)) if place else seen[function]
         seen[function] += 1
         if not is_part(number, parts):
             others.add(item)

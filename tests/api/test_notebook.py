@@ -9,10 +9,11 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from rotation import together
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.rotates(2, together(1))]
 
 
 @pytest.fixture

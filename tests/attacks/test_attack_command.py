@@ -12,6 +12,7 @@ import pytest
 import yaml
 from conftest import Run, result_of
 from PIL import Image
+from rotation import together
 from safetensors.torch import load_file
 
 from fedpriv.attacks import experiment as experiment_module
@@ -363,6 +364,7 @@ def test_a_broken_snapshot_is_named(attacked: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.pictures
+@pytest.mark.rotates(2, together(0))
 def test_a_network_that_overfits_real_pictures_gives_them_away(pictures: Path, tmp_path: Path, run: Run) -> None:
     """Of CIFAR-10, 200 pictures by heart: every control of the white-box attack passes, and it succeeds on the run."""
     for folder in (pictures / "cifar10").glob("*/*/"):

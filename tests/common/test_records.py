@@ -45,7 +45,7 @@ from fedpriv.engines.grid import identify_server
 from fedpriv.server.nodes import PATIENCE, ask_partitions, find_partitions
 
 #: `make stress` tries a million.
-CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("FEDPRIV_FUZZ_CASES", "10000"))
 
 
 def test_damaged_and_invented_messages_are_read_or_refused() -> None:

@@ -15,6 +15,7 @@ import pytest
 from conftest import NO_REPORT
 from picture_sets import idx, write_mnist
 from PIL import Image
+from rotation import together
 
 import fedpriv
 from fedpriv.common.errors import DataError, OptionError
@@ -477,6 +478,7 @@ def test_real_mnist(pictures: Path):
 
 
 @pytest.mark.pictures
+@pytest.mark.rotates(2, together(1))
 def test_real_cifar_as_folders(pictures: Path):
     cifar = load("image_folder", pictures / "cifar10")
     assert (len(cifar.train), len(cifar.test), cifar.shape) == (20_000, 4_000, (3, 32, 32))

@@ -267,6 +267,7 @@ def made(name: str, hidden: bool) -> Net:
 both = pytest.mark.parametrize("hidden", [False, True], ids=["open", "hidden"])
 
 
+@pytest.mark.rotates(2)
 @both
 @pytest.mark.parametrize("name", MIXES)
 def test_one_example_moves_the_sum_by_the_bound_at_most(name: str, hidden: bool) -> None:
@@ -287,6 +288,7 @@ def test_one_example_moves_the_sum_by_the_bound_at_most(name: str, hidden: bool)
 ALONE = [name for name in MIXES if name not in (*REFUSED, "counter that waits", "memory around a picture")]
 
 
+@pytest.mark.rotates(2)
 @both
 @pytest.mark.parametrize("name", ALONE)
 def test_what_is_not_refused_is_what_single_examples_give(name: str, hidden: bool) -> None:

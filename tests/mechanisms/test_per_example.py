@@ -226,6 +226,7 @@ def _extreme(scale_in: float, logit: float) -> nn.Module:
     return module
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("mode", ["bookkeeping", "vmap", "opacus"])
 @pytest.mark.parametrize("bound", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("label", [0, 1])

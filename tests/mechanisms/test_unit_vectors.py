@@ -159,6 +159,7 @@ KEYS: dict[Any, tuple[int, int]] = {
 }
 
 
+@pytest.mark.rotates(3, lambda name, epsilon: NAMES.index(name) + int(epsilon) // 4)  # each at one epsilon
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 @pytest.mark.parametrize("name", NAMES)
 def test_estimates_are_unbiased_and_as_long_as_said(name: str, epsilon: float) -> None:

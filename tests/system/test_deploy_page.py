@@ -33,13 +33,14 @@ import pytest
 import yaml
 from PIL import Image
 from processes import children, executors, state, threads, wait_until
+from rotation import together
 
 from deploy.rehearsal import BIN, copy_of, free_ports, patiently
 
 APP = Path(__file__).resolve().parents[2]
 PAGE = "\n".join((APP / "docs" / name).read_text() for name in ("deploy.md", "upkeep.md"))
 COUNTS = {0: 800, 1: 650, 2: 900}  # dataset.examples of the page's run
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.rotates(2, together(0))]  # test_rehearsal.py is the other half
 
 
 def commands_of(page: str) -> list[str]:

@@ -22,7 +22,7 @@ STRESS = "FEDPRIV_STRESS" in os.environ
 RUNS = (
     {"fuzz_messages": 1_000_000, "fuzz_clients": 100_000, "fuzz_options": 20_000}
     if STRESS
-    else {"fuzz_messages": 5000, "fuzz_options": 800}
+    else {"fuzz_messages": 2500, "fuzz_options": 800}
 )
 
 

@@ -23,6 +23,7 @@ from conftest import SMALL, Run, ledger_of, result_of, rows_of
 from fake_grid import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 from flwr.app import ConfigRecord, Message
 from ray.exceptions import RayActorError
+from rotation import together
 
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import FloatVector, Refusal, pack_vector, refusal, reply_content
@@ -409,6 +410,7 @@ def wait_for_nodes(address: str, count: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.rotates(2, together(1))
 def test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies(
     machines: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

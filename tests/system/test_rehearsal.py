@@ -11,13 +11,15 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from processes import executors, wait_until
+from rotation import together
 
 from deploy.demo import check
 from deploy.rehearsal import Rehearsal, copy_of, patiently
 from fedpriv.commands.credentials import make_credentials
 
 APP = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.timeout(1800)  # waits follow progress; this ends a machine that retries for ever
+#: Waits follow progress; the limit ends a machine that retries for ever. test_deploy_page.py is the other half.
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.rotates(2, together(1))]
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from rotation import together
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("num_clients=4", "clients_per_round=4", "num_rounds=2", "engine=inprocess")
 QUICK = (*SMALL, "operations.report=false")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.rotates(2, together(0))]
 
 
 @pytest.fixture(scope="module")
