@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from conftest import Run, result_of
+from forked import fork_server
 from PIL import Image
 from rotation import together
 from safetensors.torch import load_file
 
 from fedpriv.attacks import experiment as experiment_module
-from fedpriv.attacks import lira
+from fedpriv.attacks import lira, shadows
 from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.shadows import Shelf
 from fedpriv.attacks.subject import Scored
@@ -111,7 +113,11 @@ def test_a_broken_shadow_model_is_trained_again_and_is_the_same(attacked: Path) 
     assert not list(work.shelf.folder.glob("*.npz"))
 
 
-def test_processes_train_the_same_shadow_models(attacked: Path, tmp_path: Path) -> None:
+def test_processes_train_the_same_shadow_models(
+    attacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes of their own, here forks, which have torch."""
+    monkeypatch.setattr(shadows, "multiprocessing", SimpleNamespace(get_context=lambda method: fork_server()))
     work = Experiment(RunFolder(attacked), read_config(attacked))
     jobs = work.shadow_jobs("lira")[:2]
     apart = Shelf(tmp_path, workers=2).models(jobs)

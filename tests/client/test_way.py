@@ -103,6 +103,7 @@ def crossed(strategy: str, trainer: str, *further: str) -> frozenset[str]:
     return frozenset(file for file in files if file.startswith(("fedpriv/", "clients/")))
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("strategy", sorted(METHODS))
 def test_an_updates_way_does_not_grow(strategy: str) -> None:
     for trainer, most in zip(("sequential", "vectorised"), MOST[strategy], strict=True):

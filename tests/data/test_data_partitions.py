@@ -321,6 +321,7 @@ def test_label_counts_include_the_local_test_set():
     np.testing.assert_array_equal(label_counts(made_up(3, 2)), [[2, 0], [0, 3], [4, 0]])
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(("num_clients", "num_classes"), [(1, 2), (10, 10), (100, 20), (101, 10), (5, 100), (1200, 3)])
 def test_the_picture_of_the_label_distribution_is_drawn(num_clients: int, num_classes: int, tmp_path: Path):
     draw_label_distribution(made_up(num_clients, num_classes), tmp_path / "labels.png")

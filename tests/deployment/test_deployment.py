@@ -78,6 +78,7 @@ TRUSTING = {"dpftrl"}
 WITHOUT_PRICE = {"corrquant", "fedavg", "fedper", "fedprox", "fedvf", "lgfedavg", "pfl"}
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("strategy", sorted(METHODS))
 def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines: MACHINES) -> None:
     assert set(METHODS) == CLIENT_LEVEL | EXAMPLE_LEVEL | WITHOUT_PRICE | SUMS | TRUSTING

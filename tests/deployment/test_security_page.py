@@ -72,6 +72,7 @@ def test_every_method_has_a_row_for_each_variant() -> None:
     assert all(len(row) == 8 and all(row[place] for place in (0, 1, 2, 3, 5, 6, 7)) for row in ROWS)
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize(("options", "variant", "row"), CASES, ids=[f"{o} {v}" for o, v, _ in CASES])
 def test_the_row_says_what_the_code_does(options: str, variant: str, row: tuple[str, ...]) -> None:
     client = client_of(options, variant)

@@ -96,6 +96,7 @@ def test_ray_with_two_workers_gives_the_same_run(run: Run, whole: Path):
     assert result_of(folder) == result_of(whole)
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_that_keep_or_exchange_more_give_the_same_run_on_ray(method: str, run: Run, here: Callable[[str], Any]):

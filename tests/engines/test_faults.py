@@ -99,6 +99,7 @@ def what_should_leave(config: Config) -> dict[tuple[int, int], tuple[tuple[str, 
     return found
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("variant", ["repaired", "published"])
 @pytest.mark.parametrize("method", METHODS)
 def test_clients_that_drop_out_end_no_strategy_and_the_ledger_counts_what_left(
@@ -224,6 +225,7 @@ def test_a_killed_clients_noise_is_fresh_and_a_jump_of_the_clock_changes_nothing
     assert model("engine.faults=[{round: 1, client: 0, kind: kill}]") != undisturbed
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_update_that_is_not_finite_is_released_like_any_other(method: str, quick: Callable[..., Path]) -> None:
     """Whether a client answers must not depend on its data."""

@@ -34,6 +34,7 @@ def module(name: str, shape: tuple[int, int, int]) -> nn.Module:
     return build_model(ModelConfig(name=name), shape, 10, seed=1)  # type: ignore[arg-type, call-arg]
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("mode", [None, "vmap"])
 @pytest.mark.parametrize(("name", "shape", "examples"), MODELS, ids=[model[0] for model in MODELS])
 def test_equal_to_a_loop_of_single_gradients(name: str, shape: tuple, examples: int, mode: str | None) -> None:

@@ -71,6 +71,7 @@ def test_defaults_and_experiments_are_replaced() -> None:
     compose([experiment, "strategy.client.noise_multiplier=2", "privacy.target_epsilon=null"])
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("method", WITH_NOISE)
 def test_a_target_replaces_no_other_options(method: str) -> None:
     """Were there more, they could be replaced silently."""

@@ -285,6 +285,7 @@ def test_fixed_is_the_same_run_as_without_any_of_this(method: str, run: Run, mon
 CLIENTS = ("num_clients=5", "clients_per_round=3", "num_rounds=9", "checkpoint.every=2", "evaluate.every=3")
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize(
     "options",
     [

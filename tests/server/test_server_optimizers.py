@@ -154,6 +154,7 @@ def test_a_method_that_would_ignore_the_option_is_found(monkeypatch: pytest.Monk
 # --- whole runs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("method", sorted(set(METHODS) - set(OWN_STEP)))
 def test_every_method_takes_its_step_by_the_optimizer_or_refuses_it(method: str, run: Run) -> None:
     """Half the rate gives another model in the first round; nobody ignores it."""

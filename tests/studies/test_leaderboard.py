@@ -373,6 +373,7 @@ def test_the_command_refuses_in_one_line(
     assert leaderboard.main(["--help"]) == 0 and "workers" in capfd.readouterr().out
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("name", sorted(path.stem for path in boards.BOARDS.glob("*.yaml")))
 def test_every_shipped_board_composes(name: str) -> None:
     board = read_boards(name)[name]

@@ -230,6 +230,7 @@ def test_a_wrong_file_is_named(
 # --- the five papers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("paper", ["adpfl", "agn", "coqfl", "fedags", "fedcad"])
 def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run composes, both scales stay within their budgets, every claim is decided by something."""

@@ -7,7 +7,8 @@ The commands are read from the page. What is put in place of its words, and noth
 - ports 8000 and 8001 (the option `control`, which the page leaves at its default) are free ones, and `server.example`,
   where a node connects to it, is localhost: the certificate stays the one that the page makes;
 - three nodes share this machine: the page's commands of node 0 are repeated with 1 and 2 in their places, each with
-  folders of its own and with the option `port` that the page names for this case;
+  folders of its own and with the option `port` that the page names for this case (their `init` and `status` in this
+  process: node 0's are typed);
 - NODE_ID and RUN_ID are what Flower prints.
 
 Not run: `flower-superlink ...`, which the page gives as what the line above it does, and `docker` and `sudo` of the
@@ -36,6 +37,9 @@ from processes import children, executors, state, threads, wait_until
 from rotation import together
 
 from deploy.rehearsal import BIN, copy_of, free_ports, patiently
+from fedpriv.commands.node import main as node_command
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.policy import read_policy
 
 APP = Path(__file__).resolve().parents[2]
 PAGE = "\n".join((APP / "docs" / name).read_text() for name in ("deploy.md", "upkeep.md"))
@@ -122,12 +126,20 @@ class Reader:
         assert reached, f"{otherwise}\n{self.logs()}"
 
     def signs_of_life(self) -> int:
-        found = [*self.folder.glob("*.log"), *self.folder.rglob("*.jsonl")]
+        places = ("*.log", "srv/*/.fedpriv/*.jsonl", "srv/fedpriv/runs/*/*.jsonl", "runs/*/*.jsonl")
+        found = [path for place in places for path in self.folder.glob(place)]
         return sum(path.stat().st_size for path in found if path.exists())
 
     def logs(self) -> str:
         shown = (path for path in self.folder.glob("*.log") if not path.name.startswith("command"))
         return "\n".join(f"--- {path.stem}\n{path.read_text(errors='replace')[-3000:]}" for path in shown)
+
+    def absolute(self, command: str) -> list[str]:
+        """The words behind `python -m fedpriv.node`, from wherever this process works."""
+        return shlex.split(command.replace("policy=", f"policy={self.app}/"))[3:]
+
+    def counter(self, number: int) -> Path:
+        return Path(read_policy(self.app / f"policy-{number}.yaml").counter)
 
     def inline(self, beginning: str) -> str:
         """A command in the page's running text."""
@@ -213,7 +225,10 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
         (reader.app / f"policy-{number}.yaml").write_text(text)
         write_pictures(reader.folder / f"srv/pictures-{number}", count, number)
         init, run, status, declare = (of_node(reader, step, number) for step in steps)
-        assert f"{count} pictures declared" in reader.type(init)
+        if number == 0:
+            assert f"{count} pictures declared" in reader.type(init)
+        else:  # the same command without a process of its own
+            assert node_command(reader.absolute(init)) == 0
         home = {"FLWR_HOME": str(reader.folder / f"home-{number}")}
         reader.begin(f"node-{number}", f"{run} port={reader.node_ports[number]}", **home)
     assert "0 messages left" in reader.type(status)
@@ -237,8 +252,10 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
     printed = reader.type(reader.inline("flwr log").replace("RUN_ID", str(row["run-id"])))
     assert "round" in printed
     reader.type(reader.inline("flwr stop").replace("RUN_ID", str(row["run-id"])))
-    for number in COUNTS:
-        assert re.search(r"^[1-9]\d* messages left", reader.type(of_node(reader, steps[2], number)))
+    assert re.search(r"^[1-9]\d* messages left", reader.type(of_node(reader, steps[2], 0)))
+    for number in (1, 2):
+        with DataLedger(reader.folder / f"srv/pictures-{number}", reader.counter(number)).held() as ledger:
+            assert ledger.releases()
 
     # Changing keys
     before = {path: path.read_bytes() for path in (reader.app / "keys").rglob("*") if path.is_file()}

@@ -42,6 +42,7 @@ def browser() -> Iterator[Any]:
         yield found
 
 
+@pytest.mark.rotates(2, lambda name, scheme: scheme == "dark")
 @pytest.mark.parametrize("name", ["report.html", "comparison.html"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_mailed_page_is_whole_and_can_be_read_by_everybody(

@@ -46,6 +46,7 @@ def trained(
     return {k: (found.update, found.loss) for k, found in zip(some, trainer.train_all(asked), strict=True)}
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("sampler", ["shuffle", "poisson"])
 @pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.3), (0.9, 0.3)])
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])

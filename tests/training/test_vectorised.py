@@ -54,6 +54,7 @@ def rng(client: int) -> np.random.Generator:
 # --- one computation -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("sampler", ["shuffle", "poisson"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("proximal_mu", [0.0, 0.5])
