@@ -261,10 +261,10 @@ class Shop:
     def carry_out(self, command: Command) -> tuple[int, str]:
         """(exit code, what it printed); a run that another page shows too is not made again."""
         self.exact = bool(command.shows)
-        same = (
+        repeated = (
             command.text.startswith(("python -m fedpriv ", "make papers")) or command.text == "python -m fedpriv.audit"
         )
-        if not same or command.text not in self.done or self.exact:
+        if not repeated or command.text not in self.done or self.exact:
             self.done[command.text] = self._carry_out(command)
         return self.done[command.text]
 

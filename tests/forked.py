@@ -143,9 +143,10 @@ def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 SINGLE = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
-def _environment() -> dict[str, str]:
-    """This process's, without another test's own methods."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", VARIABLE)} | SINGLE
+def _environment(*path: Path) -> dict[str, str]:
+    """This process's, without another test's own methods. path: where modules are looked for before this project."""
+    kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return kept | SINGLE | {"PYTHONPATH": os.pathsep.join(map(str, [*path, TESTS.parent]))}
 
 
 def fork_server() -> ForkServerContext:
@@ -161,10 +162,7 @@ def forks(folder: Path, *modules: str, path: tuple[Path, ...] = ()) -> Iterator[
     """folder: an empty one, for what scripts print. modules: imported once beside `LIBRARIES`; tests are found by the
     names that pytest gives them. path: where else modules are looked for.
     """
-    environment = _environment()
-    if path:
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
-    job = {"modules": modules, "environment": environment, "folder": str(folder), "path": list(map(str, path))}
+    job = {"modules": modules, "environment": _environment(*path), "folder": str(folder), "path": list(map(str, path))}
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here:
         with there:
