@@ -34,11 +34,15 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACK = SHARED / "data" / "unpack.sh"
 
 
-#: Files of a minute or more of work, the longest first: a process that begins one of them last works alone at the end.
+#: Files of twenty seconds of work or more, the longest first: a process that begins one of them last works alone at the
+#: end.
 LONGEST = (
-    *("system/test_deploy_page.py", "system/test_rehearsal.py", "engines/test_engines.py", "system/test_docs.py"),
-    *("runs/test_stopping.py", "system/test_benchmarks.py", "system/test_ray_start.py", "system/test_ray_scale.py"),
-    *("studies/test_leaderboard.py", "runs/test_sweep.py", "runs/test_resume.py"),
+    *("system/test_docs.py", "system/test_deploy_page.py", "system/test_rehearsal.py", "engines/test_engines.py"),
+    *("attacks/test_audit.py", "system/test_ray_scale.py", "system/test_wheel.py", "system/test_benchmarks.py"),
+    *("attacks/test_attack_command.py", "runs/test_stopping.py", "system/test_ray_start.py"),
+    *("deployment/test_secure_sum_nodes.py", "mechanisms/test_hostile_thetas.py", "contract/test_every_method.py"),
+    *("system/test_report_browser.py", "runs/test_resume.py", "studies/test_leaderboard.py", "runs/test_sweep.py"),
+    *("system/test_superlink_process.py", "studies/test_reproduction.py", "doors/test_cli.py"),
 )
 
 

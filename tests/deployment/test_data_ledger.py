@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import resource
 import signal
@@ -231,12 +232,12 @@ def test_one_process_at_a_time(ledger: DataLedger, monkeypatch: pytest.MonkeyPat
 # --- kill -9 ------------------------------------------------------------------------------------------------
 
 
-def release_for_ever(policy: Path, data: Path, overrides: str, pipe: Path) -> None:
+def release_for_ever(policy: Path, data: Path, configs: Path, pipe: Path) -> None:
     """A client's release path again and again: what `fit` does behind its training; a byte tells what was sent, the
-    first that the path begins.
+    first that the path begins. configs: the run's and, as the policy changes it, the node's: both take long to compose.
     """
-    node, config = Node(0, policy, data), _config_of(context(0, {}, overrides))
-    client = make_client(node.effective(config), examples=12)
+    node, (config, effective) = Node(0, policy, data), pickle.loads(configs.read_bytes())
+    client = make_client(effective, examples=12)
     with pipe.open("wb", buffering=0) as sent, node.answering(config, REQUEST) as gate:
         gate.admit(client)
         sent.write(b"b")
@@ -254,8 +255,7 @@ import sys
 from pathlib import Path
 from test_data_ledger import release_for_ever
 
-policy, data, overrides, pipe = sys.argv[1:]
-release_for_ever(Path(policy), Path(data), overrides, Path(pipe))
+release_for_ever(*map(Path, sys.argv[1:]))
 """
 
 
@@ -276,11 +276,12 @@ def test_killed_at_any_moment(seed: int, forked: Forks, tmp_path: Path) -> None:
     network.policy(0).write_text(policy.replace("100.0", "1.0e+9").replace("50.0", "1.0e+9"))
     node = Node(0, network.policy(0), network.data(0))
     overrides = network.overrides()
-    config = _config_of(context(0, {}, overrides))
+    config, configs = _config_of(context(0, {}, overrides)), tmp_path / "configs"
+    configs.write_bytes(pickle.dumps((config, node.effective(config))))
     rng, sent, unsent, span, pipe = random.Random(seed), 0, 0, 0.05, tmp_path / "pipe"
     os.mkfifo(pipe)
     for kill in range(50):
-        child = forked.start(RELEASE, str(node.policy_file), str(node.data), overrides, str(pipe), folder=tmp_path)
+        child = forked.start(RELEASE, str(node.policy_file), str(node.data), str(configs), str(pipe), folder=tmp_path)
         read = os.open(pipe, os.O_RDONLY)  # waits until the child opens it
         assert os.read(read, 1) == b"b"
         began, wait = time.monotonic(), rng.random() * 5 * span

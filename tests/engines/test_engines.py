@@ -19,6 +19,7 @@ import ray
 from conftest import NO_REPORT, SMALL, Run, ledger_of, result_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
+from rotation import together
 
 import fedpriv
 from fedpriv.client.base import Client
@@ -402,6 +403,7 @@ def test_a_cluster_that_is_not_there_is_one_line(run: Run):
     assert "127.0.0.1:1" in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.rotates(2, together(0))
 @pytest.mark.slow
 def test_three_exchanges_a_round_give_the_same_run_on_two_of_flowers_workers(run: Run, here: Callable[[str], Any]):
     """On a Ray that Flower starts and ends."""
@@ -438,6 +440,7 @@ def test_a_ray_that_somebody_else_started_is_used_and_left_alone(tmp_path: Path,
     assert result_of(found.folder)["model"] == result_of(alone.folder)["model"]
 
 
+@pytest.mark.rotates(2, together(1))
 @pytest.mark.slow
 @pytest.mark.usefixtures("flowers_ray")
 def test_flower_gives_the_same_run_also_after_an_interruption(interrupted: Callable[..., Path], whole: Path):

@@ -19,6 +19,7 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 from forked import COMMAND, Forks, forks
 from processes import state
+from rotation import together
 
 from fedpriv.client.base import Client
 from fedpriv.common.messages import Request
@@ -297,6 +298,7 @@ def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, forked: Forks
     assert found["model"] == wanted["model"] and found["ledger"] == wanted["ledger"]
 
 
+@pytest.mark.rotates(2, together(0))
 @pytest.mark.slow
 def test_jobs_in_other_processes_stop_behind_their_rounds(forked: Forks, tmp_path: Path):
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=run")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import SMALL, Outcome, Run, result_of
+from rotation import together
 
 from fedpriv.commands import runs as cli_module
 from fedpriv.common.errors import OptionError
@@ -69,6 +70,7 @@ def test_a_failing_job_stops_nobody_else(cli: Cli, tmp_path: Path):
     assert outcome.err.count("\n") == 2 and "fedpriv: 0-fedcad-digits: local.batch_size=1000" in outcome.err
 
 
+@pytest.mark.rotates(2, together(1))
 @pytest.mark.slow
 def test_jobs_in_other_processes_are_counted(cli: Cli, tmp_path: Path, run: Run):
     """The joblib launcher: a failure happens where this process does not see it."""
