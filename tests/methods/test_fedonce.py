@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ledger_of, result_of, rows_of
+from rotation import together
 
 from clients.fedonce import FedOnceClient
 from fedpriv.client.build import make_client
@@ -184,6 +185,7 @@ def test_skewed_and_single_class_clients(tmp_path: Path) -> None:
         assert accuracy_of(folder) > 0.4 and privacy_of(folder)["verified_epsilon"] <= 50
 
 
+@pytest.mark.rotates(3, together(0))
 @pytest.mark.pictures
 def test_mnist_is_learned_within_eight(pictures: Path, tmp_path: Path) -> None:
     """97.6 to 98.1 % by seed; without upright pictures and strokes about 95 %."""

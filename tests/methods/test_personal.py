@@ -103,6 +103,7 @@ def test_slices_seen_from_a_later_start() -> None:
     assert whole.seen_from(4) == Layers(slice(0, 5), slice(2, 5), slice(0, 0), slice(0, 5), slice(2, 4))
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize(
     ("strategy", "option"), [(s, "head_layers") for s in METHODS[1:]] + [("fedper", "personal_layers")]
 )
@@ -346,6 +347,7 @@ def test_the_report_shows_it(run: Run) -> None:
     assert shown not in page_of(off) and not (off / "clients.png").exists()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("strategy", group_choices(CONF / "strategy"))
 def test_every_method_has_it_and_nothing_else_changes(strategy: str, run: Run) -> None:
     on, off = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from rotation import commit, everything
 
 from fedpriv.studies import data
 from fedpriv.studies.boards import read_boards
@@ -46,10 +46,7 @@ PARTS = 8
 @cache
 def part() -> int | None:
     """None: all of them."""
-    if os.environ.get("FEDPRIV_ALL_RUNS"):
-        return None
-    head = subprocess.run(["git", "-C", str(RESULTS), "rev-parse", "HEAD"], capture_output=True, text=True).stdout
-    return int(head.strip() or "0", 16) % PARTS
+    return None if everything() else commit() % PARTS
 
 
 def checked(names: Iterable[str]) -> list[str]:
