@@ -37,7 +37,7 @@ browser: ## Chromium for the tests of pages: by apt-get, if it is missing and we
 			|| echo "Chromium could not be installed; going on without it"; \
 	else echo "no Chromium here, and only root can install it with apt-get; going on without it"; fi
 
-test: install browser ## all tests in JOBS processes (on real pictures if ../shared/data or FEDPRIV_PICTURES exists)
+test: install browser ## all tests in JOBS processes, some of them in turn by commit (all: FEDPRIV_ALL_RUNS=1; real pictures: ../shared/data)
 	@marks="not gpu"; \
 	{ $(FIND_CHROMIUM); } >/dev/null || { marks="not gpu and not browser"; \
 		echo "the browser tests are left out: there is no Chromium here"; }; \
