@@ -370,7 +370,7 @@ def test_a_broken_snapshot_is_named(attacked: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.pictures
-@pytest.mark.rotates(2, together(0))
+@pytest.mark.rotates(3, together(1))
 def test_a_network_that_overfits_real_pictures_gives_them_away(pictures: Path, tmp_path: Path, run: Run) -> None:
     """Of CIFAR-10, 200 pictures by heart: every control of the white-box attack passes, and it succeeds on the run."""
     for folder in (pictures / "cifar10").glob("*/*/"):

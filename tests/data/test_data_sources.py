@@ -478,7 +478,7 @@ def test_real_mnist(pictures: Path):
 
 
 @pytest.mark.pictures
-@pytest.mark.rotates(2, together(1))
+@pytest.mark.rotates(3, together(2))
 def test_real_cifar_as_folders(pictures: Path):
     cifar = load("image_folder", pictures / "cifar10")
     assert (len(cifar.train), len(cifar.test), cifar.shape) == (20_000, 4_000, (3, 32, 32))

@@ -402,7 +402,7 @@ def ridge_accuracy(train: np.ndarray, labels: np.ndarray, test: np.ndarray, trut
     return float((test @ weights).argmax(1).__eq__(truth).mean())
 
 
-@pytest.mark.rotates(2, together(1))
+@pytest.mark.rotates(3, together(0))
 def test_features_are_worth_more_than_pixels_on_real_digits(pictures: Path, tmp_path: Path):
     """6,000 training pictures of MNIST, tested on 4,000 other training pictures, by least squares."""
     config = compose(["dataset=mnist", f"dataset.root={pictures}"])

@@ -35,7 +35,7 @@ def asked_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-@pytest.mark.rotates(2, together(1))
+@pytest.mark.rotates(3, together(1))
 def test_the_table_of_a_small_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_processor_seconds", asked_once(speed._processor_seconds))  # no warm-up
     assert (
@@ -74,7 +74,7 @@ def test_the_table_of_a_small_benchmark(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "speed.png").stat().st_size > 1000
 
 
-@pytest.mark.rotates(2, together(0))
+@pytest.mark.rotates(3, together(2))
 def test_the_table_of_populations_and_late_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that the first round of the command line is timed. Processes are those of the smaller population alone."""
     run = asked_once(population._in_a_process)
