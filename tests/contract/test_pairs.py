@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.fedldp import FedLDPClient
 from fedpriv.attacks.contract_check import check_contract
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import client_class, make_client
