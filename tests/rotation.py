@@ -1,10 +1,10 @@
 """Tests of which a run of the whole suite takes one part, another for every commit: ``@pytest.mark.rotates(3)``, or
 ``rotates(2, place)``, where ``place`` gives a number to a case (the test's own arguments).
 
-For tests that go the same way for many methods, variants or trainers, and for files that start a dozen of processes, of
-which one half (`together`) is run. The part follows from the commit's hash, so a
-checkout always has the same one. All cases run where a file or ``-k`` is asked for by name, as when one changes a
-method, and with FEDPRIV_ALL_RUNS=1 (``FEDPRIV_ALL_RUNS=1 make test``) or in `make stress`.
+For tests that go the same way for many methods, variants or trainers, and for files that start a dozen processes, of
+which a third is run (`together`). The part follows from the commit's hash, so a checkout always has the same one. All
+cases run where a file or ``-k`` is asked for by name, as when one changes a method, and with FEDPRIV_ALL_RUNS=1
+(``FEDPRIV_ALL_RUNS=1 make test``).
 """
 
 from __future__ import annotations
