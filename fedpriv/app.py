@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpriv.common.errors import OptionError
 from fedpriv.common.places import installed_code_only
 from fedpriv.config.schema import Config
 from fedpriv.engines.adapter import make_client_app
@@ -20,6 +21,9 @@ def _composed(overrides: str) -> Config:
     installed_code_only()
 
     config = compose_remote_text(overrides)
+    if config.dataset.name == "on_nodes" and config.dataset.is_table and config.dataset.schema_digest is None:
+        words = "all machines must know which schema it is: the digest that `fedpriv schema check` prints"
+        raise OptionError("dataset.schema_digest", "null", words)
     engine: dict[str, Any] = {"name": "flower"}
     privacy: dict[str, Any] = {}
     if config.dataset.name == "on_nodes":  # real clients: no seeded noise, and each trains on its own

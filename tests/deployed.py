@@ -203,7 +203,9 @@ def refused(network: Machines, overrides: str) -> set[str]:
 def asker(network: Machines, overrides: str, name: str = 32 * "c") -> Callable[..., Message]:
     """``ask(round, attempt, **options)``: what a server may send to node 0 in a run, and the answer."""
     grid = Grid(network, overrides, None)
-    size = model_size(Node(0, network.policy(0), network.data(0)).effective(compose_remote_text(overrides)))
+    with network.ledger(0).seen() as ledger:
+        own = Node(0, network.policy(0), network.data(0)).effective(compose_remote_text(overrides), ledger.declared())
+    size = model_size(own)
 
     def ask(server_round: int, attempt: int = 0, **options: Any) -> Message:
         theta = pack_vector(np.zeros(min(size, 100_000), np.float32))

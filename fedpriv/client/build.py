@@ -13,7 +13,6 @@ from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
 from fedpriv.config.checks import check_colluders, check_example_level
-from fedpriv.config.data_schema import TABLES
 from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
@@ -99,7 +98,7 @@ class ClientMaker:
         if self.kind.threat.unit == "example" and config.partition.name == "resampled":
             words = f"clients share examples, and {config.strategy.name} protects one example at one client alone"
             raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
-        unit = schema_of_dataset(config.dataset).unit if config.dataset.name in TABLES else None
+        unit = schema_of_dataset(config.dataset).unit if config.dataset.is_table else None
         if self.kind.threat.unit == "example" and unit is not None:
             words = f"its unit is {unit}, and {config.strategy.name} protects single rows, not all rows of one {unit}"
             allowed = "a schema without unit, or a method that protects whole clients"

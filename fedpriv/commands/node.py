@@ -3,16 +3,17 @@
     policy                                       print a policy.yaml to fill in
     bundle APP                                   print the SHA-256 of an app, a folder or a .fab file
     init    policy=FILE data=FOLDER classes=A,B size=32 [channels=3]
-                                                 begin the data folder's ledger, once; declares its pictures
-    declare policy=FILE data=FOLDER [classes=A,B] [size=32] [channels=3]
-                                                 declare the number of pictures that the folder now holds, and what
-                                                 is given besides; nothing that was spent is forgotten
+    init    policy=FILE data=FOLDER table=NAME schema_file=FILE [separator=auto] [decimal=point] [encoding=utf-8]
+                                                 begin the data folder's ledger, once; declares its pictures or table
+    declare policy=FILE data=FOLDER [any of these options]
+                                                 declare the number of pictures or rows that the folder now holds, and
+                                                 what is given besides; nothing that was spent is forgotten
     status  policy=FILE data=FOLDER              what was spent of each budget
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
             [metrics_port=0] [metrics_address=127.0.0.1]
                                                  answer a server; Ctrl-C or SIGTERM stops
 
-DATA/<class>/* are the pictures. credentials: a node's folder from `fedpriv deploy credentials`. port: of Flower's
+DATA/<class>/* are the pictures, DATA/NAME is the table (CSV or Parquet). credentials: a node's folder from `fedpriv deploy credentials`. port: of Flower's
 own service on this machine, a different one for each node. metrics_port: Prometheus metrics and health; 0: none.
 """
 
@@ -24,6 +25,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +35,7 @@ from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
-    from fedpriv.deployment.data_ledger import Declared
+    from fedpriv.deployment.declaration import Declared, DeclaredTable
     from fedpriv.report.live.prometheus import NodeSnapshot
 
 TEMPLATE = """\
@@ -47,6 +49,7 @@ accountant: gaussian # for Gaussian noise alone. renyi: secure sums and all othe
 strategies: [fedcad, fedldp]
 variants: [repaired]
 bundles: [] # SHA-256 of each approved app: python -m fedpriv.node bundle APP
+schemas: [] # of tables, the digest of each approved schema: python -m fedpriv schema check schema_file=FILE
 limits:
   min_noise_multiplier: 1.0 # standard deviation / sensitivity: half of strategy.client.noise_multiplier
   max_round_epsilon: 4.0 # all attempts of a round together: twice one release survives a server's restart
@@ -81,29 +84,64 @@ def _init(options: dict[str, str]) -> None:
     print(f"accountant {policy.accountant}: {admits}; it may be changed until the first message leaves")
     print(f"for good: one ledger, {data / '.fedpriv'}, with the counter {policy.counter}", flush=True)
     DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
-    print(f"{declared.examples} pictures declared; the ledger has begun")
+    print(f"{declared.number} declared; the ledger has begun")
 
 
 def _declare(options: dict[str, str]) -> None:
     from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.declaration import Declared
     from fedpriv.deployment.policy import read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     with DataLedger(data, Path(policy.counter)).held() as ledger:
         before = ledger.declared()
-        kept = {"classes": ",".join(before.classes), "size": str(before.size), "channels": str(before.channels)}
-        now = _declared(kept | {name: value for name, value in options.items() if value}, data)
+        kept = {name: str(value) for name, value in vars(before).items() if name != "examples"}
+        kept |= {"classes": ",".join(before.classes)} if isinstance(before, Declared) else {}
+        now = _declared(options | kept | {name: value for name, value in options.items() if value}, data)
         if now != before:
             ledger.declare(now)
-    print(f"{now.examples} pictures declared, {before.examples} before: {_in_words(now, data)}")
+    print(f"{now.number} declared, {before.examples} before: {_in_words(now, data)}")
 
 
-def _declared(options: dict[str, str], data: Path) -> Declared:
-    """What is public of these pictures. Raises `OptionError` for what no run could name, `DataError`."""
+#: Options of pictures, and of tables with their values where none is given.
+PICTURES, TABLE = ("classes", "size", "channels"), {"separator": "auto", "decimal": "point", "encoding": "utf-8"}
+
+
+def _declared(options: dict[str, str], data: Path) -> Declared | DeclaredTable:
+    """What is declared of these data. Raises `OptionError` for what no run could name, `DataError`."""
+    table = [name for name in ("table", "schema_file", *TABLE) if options[name]]
+    if not table:
+        return _declared_pictures(options, data)
+    if other := next((name for name in PICTURES if options[name]), None):
+        raise OptionError(other, options[other], f"of pictures, and {table[0]} is of a table: one of them alone")
+    return _declared_table(options, data)
+
+
+def _declared_table(options: dict[str, str], data: Path) -> DeclaredTable:
+    from fedpriv.data.table_files import SEPARATORS
+    from fedpriv.deployment.declaration import DeclaredTable, count_rows
+
+    for name in ("table", "schema_file"):
+        if not options[name]:
+            raise OptionError(name, "", "is missing: a table's file in the data folder, and the file of its schema")
+    for name, allowed in (("separator", ("auto", *SEPARATORS)), ("decimal", ("point", "comma"))):
+        if options[name] and options[name] not in allowed:
+            raise OptionError(name, options[name], f"allowed: {', '.join(allowed)}")
+    form = {name: options[name] or usual for name, usual in TABLE.items()}
+    schema = _existing(options, "schema_file").absolute()
+    declared = DeclaredTable(0, options["table"], str(schema), **form)
+    return replace(declared, examples=count_rows(declared, data))
+
+
+def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
     from fedpriv.config.remote import REMOTE_VALUE
     from fedpriv.data.on_nodes import count_pictures
-    from fedpriv.deployment.data_ledger import Declared
+    from fedpriv.deployment.declaration import Declared
 
+    for name in ("classes", "size"):
+        if not options[name]:
+            raise OptionError(name, "", "is missing; a table has table=NAME schema_file=FILE in place of classes and size")
+    options = options | {"channels": options["channels"] or "3"}
     classes = tuple(options["classes"].split(","))
     if (
         len(set(classes)) < max(2, len(classes))
@@ -118,10 +156,13 @@ def _declared(options: dict[str, str], data: Path) -> Declared:
     return Declared(count_pictures(data, classes), classes, size, int(options["channels"]))
 
 
-def _in_words(declared: Declared, data: Path) -> str:
+def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     """With the pictures of every class: a name that is mistyped has none."""
     from fedpriv.data.folders import chosen_classes
+    from fedpriv.deployment.declaration import DeclaredTable
 
+    if isinstance(declared, DeclaredTable):
+        return f"{declared.examples} rows of {declared.table}; schema {declared.digest}"
     found = Counter(file.label for file in chosen_classes(data, declared.classes))
     counts = ", ".join(f"{label} {name} ({found[name]} pictures)" for label, name in enumerate(declared.classes))
     return f"{counts}; {declared.size} x {declared.size} pixels, channels {declared.channels}"
@@ -161,6 +202,7 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 
 def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.declaration import DeclaredTable, check_rows
     from fedpriv.deployment.policy import read_policy
     from fedpriv.deployment.refusals import note_refusal
     from fedpriv.deployment.supernode import guard_bundles, run_supernode, wait_to_activate
@@ -171,6 +213,8 @@ def _run(options: dict[str, str]) -> None:
     policy = read_policy(file)
     with DataLedger(data, Path(policy.counter)).held(thorough=True) as ledger:
         ledger.settle(policy)  # refusals happen now, not in the first round
+        if isinstance(declared := ledger.declared(), DeclaredTable):
+            check_rows(declared, data)
     guard_bundles(lambda: read_policy(file).bundles, partial(note_refusal, data))
     wait_to_activate(partial(print, file=sys.stderr, flush=True))
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
@@ -225,12 +269,14 @@ def _existing(options: dict[str, str], name: str) -> Path:
     return path
 
 
+#: What is declared.
+DECLARED = dict.fromkeys((*PICTURES, "table", "schema_file", *TABLE), "")
 #: What each does, and its options; None: must be given.
 COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None]]] = {
     "policy": (_policy, {}),
     "bundle": (_bundle, {"app": None}),
-    "init": (_init, {"policy": None, "data": None, "classes": None, "size": None, "channels": "3"}),
-    "declare": (_declare, {"policy": None, "data": None, "classes": "", "size": "", "channels": ""}),
+    "init": (_init, {"policy": None, "data": None, **DECLARED}),
+    "declare": (_declare, {"policy": None, "data": None, **DECLARED}),
     "status": (_status, {"policy": None, "data": None}),
     "run": (
         _run,

@@ -2,6 +2,7 @@
 
     fedpriv schema FILE [target=COLUMN] [out=FILE]     from the names and types of the columns alone
     fedpriv schema check FILE schema_file=SCHEMA       what a run would change or refuse
+    fedpriv schema check schema_file=SCHEMA            the schema alone: its digest, which deployments agree on
 
 Each takes the form of a CSV file too:
 
@@ -39,6 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     given = [argument for argument in arguments if "=" in argument]
     checks = words[:1] == ["check"]
     files = words[1:] if checks else words
+    if checks and not files:
+        schema = read_schema(command_options(given, {"schema_file": None}, "schema")["schema_file"])
+        print(f"{schema.num_inputs} inputs, digest {schema.digest}")
+        return DONE
     if len(files) != 1:
         raise OptionError("schema", " ".join(words), "one file; `fedpriv schema --help` shows the usage")
     path = Path(path_of(files[0]))

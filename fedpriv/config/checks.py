@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.data_schema import KNOWN_SETS, TABLES, PathologicalPartition, ResampledPartition
+from fedpriv.config.data_schema import KNOWN_SETS, PathologicalPartition, ResampledPartition
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.feature_dims import with_dims
 from fedpriv.config.gradient_methods import (
@@ -163,7 +163,7 @@ def _check_features(config: Config) -> None:
             words = "features=none leaves pictures as they are; allowed: false, or features=gradients, dct or fourier"
             raise OptionError("features.mirror", features.mirror, words)
         return
-    if config.dataset.name in TABLES:
+    if config.dataset.is_table:
         raise OptionError("features", features.name, f"of pictures, and dataset={config.dataset.name} is a table: none")
     if features.mirror and features.map == "strokes":
         words = "characters do not look alike mirrored; allowed: false, or features.map=none or pink"
@@ -176,15 +176,21 @@ def _check_features(config: Config) -> None:
 def _check_declared(config: Config) -> None:
     """What everybody in a deployment knows of the data."""
     dataset = config.dataset
-    if len(set(dataset.classes)) < 2 or len(set(dataset.classes)) < len(dataset.classes):
+    if dataset.is_table:
+        if dataset.classes:
+            raise OptionError("dataset.classes", list(dataset.classes), "the schema names a table's classes: leave it out")
+    elif dataset.schema_digest is not None:
+        words = "needs dataset.schema_file, the server's copy of the schema; allowed: null"
+        raise OptionError("dataset.schema_digest", dataset.schema_digest, words)
+    elif len(set(dataset.classes)) < 2 or len(set(dataset.classes)) < len(dataset.classes):
         raise OptionError("dataset.classes", list(dataset.classes), "at least 2 different names of class folders")
     if len(dataset.examples) != config.num_clients or min(dataset.examples) < 1:
         words = f"one number of at least 1 for each of num_clients={config.num_clients} clients"
         raise OptionError("dataset.examples", list(dataset.examples), words)
-    if dataset.size is None:
+    if dataset.size is None and not dataset.is_table:
         raise OptionError("dataset.size", "null", "on_nodes: all machines must know the side length of a picture")
     if config.partition.name != "iid":
-        words = "on_nodes: nobody divides the pictures, every node has its own; leave it at iid"
+        words = "on_nodes: nobody divides the examples, every node has its own; leave it at iid"
         raise OptionError("partition", config.partition.name, words)
     if config.engine.faults:
         raise OptionError("engine.faults", "...", "faults are planned in simulation only")

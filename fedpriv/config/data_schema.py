@@ -57,7 +57,12 @@ class DatasetConfig(Options):
     test_split: str | None = Field(
         default=None, description="huggingface: split to test on (null: test or validation; as train_split: divided)"
     )
-    schema_file: str | None = Field(default=None, description="table: YAML file that says what each column means")
+    schema_file: str | None = Field(
+        default=None, description="table: YAML file that says what each column means; on_nodes: this machine's copy"
+    )
+    schema_digest: str | None = Field(
+        default=None, pattern="^[0-9a-f]{64}$", description="on_nodes: SHA-256 of the schema that all machines have"
+    )
     separator: Literal["auto", "comma", "semicolon", "tab", "pipe"] = Field(
         default="auto", description="table, CSV: sign between cells (auto: the one under which the header fits)"
     )
@@ -73,11 +78,16 @@ class DatasetConfig(Options):
     classes: tuple[str, ...] = Field(default=(), description="on_nodes: names of the class folders, in label order")
     examples: tuple[int, ...] = Field(default=(), description="on_nodes: declared training examples of each client")
     test_root: str | None = Field(
-        default=None, description="on_nodes: the server's test pictures, one folder per class"
+        default=None, description="on_nodes: the server's test pictures, one folder per class; of a table its test file"
     )
     cache: str | None = Field(
         default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )
+
+    @property
+    def is_table(self) -> bool:
+        """Whether examples are rows of a table."""
+        return self.name in TABLES or (self.name == "on_nodes" and self.schema_file is not None)
 
     @field_validator("name", mode="before")
     @classmethod
@@ -189,4 +199,10 @@ def check_hub(dataset: DatasetConfig) -> None:
 #: A part of a name on the hub: no way out of a folder.
 HUB_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 #: Options that are younger than committed results, and the value at which they change nothing.
-YOUNGER_DATA_OPTIONS = {"schema_file": None, "separator": "auto", "decimal": "point", "encoding": "utf-8"}
+YOUNGER_DATA_OPTIONS = {
+    "schema_file": None,
+    "schema_digest": None,
+    "separator": "auto",
+    "decimal": "point",
+    "encoding": "utf-8",
+}

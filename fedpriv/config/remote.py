@@ -19,6 +19,7 @@ REMOTE_OPTIONS = re.compile(
     r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
     r"|model\.(hidden|second_hidden|groups)"
     r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
+    r"|dataset\.(schema_digest|separator|decimal|encoding)"
     r"|features\.(map|normalise|mirror|dims|exponent|waves|width)"
     r"|attack\.(keep_snapshots|snapshot_every)"
     r"|operations\.(live_report|log_format|log_level|metrics_port|report|stop_grace)"
@@ -32,8 +33,8 @@ _PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
 REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
 #: Choices that mean a path or a function of the machine's own user, or an address that it would ask.
 LOCAL_CHOICES = ("custom", "huggingface", "image_folder")
-#: Folders of the server's own machine, which no client's looks at.
-REMOTE_FOLDERS = ("run_dir", "dataset.test_root")
+#: Folders and files of the server's own machine, which no client's looks at.
+REMOTE_FOLDERS = ("run_dir", "dataset.test_root", "dataset.schema_file")
 #: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.
 REMOTE_FOLDER = re.compile(r"/[\w./+@%-]{0,1023}", re.ASCII)
 MOST_OVERRIDES, MOST_CHARACTERS = 128, 8192

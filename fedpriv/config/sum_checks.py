@@ -60,8 +60,12 @@ def _check_protocol(config: Config, threshold: int | None, colluders: int) -> No
 #: fix noise, grid, modulus, width, threshold, graph, clip norm, cohort, rounds, data or training: members sign them.
 UNSIGNED: dict[str, str] = {
     "run_dir": "where this machine writes",
-    "dataset.root": "where this machine's pictures lie",
-    "dataset.test_root": "where the server's test pictures lie",
+    "dataset.root": "where this machine's examples lie",
+    "dataset.test_root": "where the server's test examples lie",
+    "dataset.schema_file": "where this machine's copy of the schema lies, whose digest is signed",
+    "dataset.separator": "how this machine's table is written",
+    "dataset.decimal": "how this machine's table is written",
+    "dataset.encoding": "how this machine's table is written",
     "dataset.cache": "where this machine keeps what it has decoded",
     "dataset.download": "how this machine comes by a public data set",
     "model.name": "the server resolves auto; theta and its length are signed, and any update is clipped",

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedpriv.common.errors import DataError
-from fedpriv.config.data_schema import TABLES, ColumnPartition, DatasetConfig, FeaturesConfig
+from fedpriv.config.data_schema import ColumnPartition, DatasetConfig, FeaturesConfig
 from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.feature_rows import feature_arrays
@@ -43,7 +43,7 @@ def load_dataset(
     `seed` determines the split into training and test pictures of the user's own pictures and hub sets without one.
     Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
     """
-    if config.name in TABLES:
+    if config.is_table:
         return load_table(config, seed, site_column)
     source = find_source(config, seed)
     arrays = load_arrays(source, cache_folder(config))
@@ -106,12 +106,13 @@ def check_declared(config: Config, client: int, data: FederatedData) -> None:
     """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
     found, declared = len(data.dataset.train), data.num_examples(client)
     if found != declared:
-        raise DataError(f"{config.dataset.root}: {found} pictures, declared were {declared}; declare the new number")
+        what = "rows" if config.dataset.is_table else "pictures"
+        raise DataError(f"{config.dataset.root}: {found} {what}, declared were {declared}; declare the new number")
 
 
 def load_pool(config: DatasetConfig, seed: int, features: FeaturesConfig | None = None) -> Dataset:
     """All pictures, training pictures first, as both training and test pictures: for the caller's own split."""
-    if config.name in TABLES:
+    if config.is_table:
         own = load_table(config, seed)
         both = own.train.and_then(own.test)
         return replace(own, train=both, test=both)

@@ -1,8 +1,8 @@
-"""on_nodes: data in a deployment. Every node has its own pictures, the server has test pictures; neither sees the
+"""on_nodes: data in a deployment. Every node has its own examples, the server has test examples; neither sees the
 other's.
 
-What all parties must agree on is public, in the run's options: the classes in the order of their labels, the size of
-a picture, and how many training pictures every client declares.
+What all parties must agree on is public, in the run's options: how many training examples every client declares; of
+pictures the classes in the order of their labels and the size of a picture, of a table the digest of its schema.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.draws import generator
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.features import model_input
 from fedpriv.data.folders import chosen_classes, class_folders
+from fedpriv.data.table_source import encoded_rows, schema_of_dataset, task_of
 from fedpriv.data.types import Dataset, Examples, FederatedData
 from fedpriv.mechanisms.tasks import of_classes
 
 
 class DeclaredPartition:
-    """Clients' declared numbers of pictures (int64 [N]). Only this machine's client, if any, has rows here."""
+    """Clients' declared numbers of examples (int64 [N]). Only this machine's client, if any, has rows here."""
 
     def __init__(self, declared: Sequence[int]) -> None:
         self._declared = np.array(declared, dtype=np.int64)
@@ -50,18 +52,15 @@ class DeclaredPartition:
 
 
 def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
-    """On a node (dataset.root is set) its own pictures; elsewhere the server's test pictures, or none where only a plan
+    """On a node (dataset.root is set) its own examples; elsewhere the server's test examples, or none where only a plan
     is made. Raises `OptionError`, `DataError`.
     """
-    options, constants = config.dataset, (0.5,) * config.dataset.channels  # public; never a mean of pictures
-    train = _pictures(config, "dataset.root", options.root)
-    test = _pictures(config, "dataset.test_root", options.test_root if options.root is None else None)
-    shape = (options.channels, train.inputs.shape[2], train.inputs.shape[3])
-    read = None if train.features is None else model_input(config.features, shape)
-    dataset = Dataset(options.name, train, test, of_classes(options.classes), constants, constants, read)
-    rows = generator(config.seed, "auxiliary").permutation(len(test))
-    if options.test_root is not None and options.root is None and auxiliary >= len(test):
-        words = f"dataset.test_root holds {len(test)} pictures, and some are to be tested on"
+    options = config.dataset
+    dataset = _table(options) if options.is_table else _pictures(config)
+    number = len(dataset.test)
+    rows = generator(config.seed, "auxiliary").permutation(number)
+    if options.test_root is not None and options.root is None and auxiliary >= number:
+        words = f"dataset.test_root holds {number} examples, and some are to be tested on"
         raise OptionError("dataset.auxiliary", auxiliary, words)
     partition = DeclaredPartition(options.examples)
     return FederatedData(dataset, partition, np.sort(rows[:auxiliary]), np.sort(rows[auxiliary:]))
@@ -72,7 +71,33 @@ def count_pictures(folder: Path, classes: Sequence[str]) -> int:
     return len(chosen_classes(folder, classes))
 
 
-def _pictures(config: Config, option: str, folder: str | None) -> Examples:
+def _table(options: DatasetConfig) -> Dataset:
+    schema = schema_of_dataset(options)
+    if options.schema_digest not in (None, schema.digest):
+        words = f"the schema in {options.schema_file} is another, {schema.digest}"
+        raise OptionError("dataset.schema_digest", options.schema_digest, words)
+    task = task_of(schema)
+
+    def part(file: str | None) -> Examples:
+        if file is not None:
+            return encoded_rows(options, file, schema)[0]
+        targets = np.zeros((0, *task.target_shape), task.target_dtype)
+        return Examples(np.zeros((0, schema.num_inputs), np.float32), targets)
+
+    train, test = part(options.root), part(options.test_root if options.root is None else None)
+    return Dataset(options.name, train, test, task, schema=schema)
+
+
+def _pictures(config: Config) -> Dataset:
+    options, constants = config.dataset, (0.5,) * config.dataset.channels  # public; never a mean of pictures
+    train = _part(config, "dataset.root", options.root)
+    test = _part(config, "dataset.test_root", options.test_root if options.root is None else None)
+    shape = (options.channels, train.inputs.shape[2], train.inputs.shape[3])
+    read = None if train.features is None else model_input(config.features, shape)
+    return Dataset(options.name, train, test, of_classes(options.classes), constants, constants, read)
+
+
+def _part(config: Config, option: str, folder: str | None) -> Examples:
     """With their public features, which this machine computes itself and keeps in its own cache."""
     options, cache = config.dataset, cache_folder(config.dataset)
     if folder is None:

@@ -45,5 +45,5 @@ def check(path: str | Path, schema: TableSchema, form: Form | None = None) -> li
     """What happens to a file's rows under a schema, in sentences. Raises `DataError` for what a run would refuse."""
     found = encode_file(path, schema, form)
     units = "" if found.unit is None else f", {len(set(found.unit.tolist()))} units ({schema.unit})"
-    lines = [f"{len(found.inputs)} rows{units}, {schema.num_inputs} inputs, digest {schema.digest[:16]}"]
+    lines = [f"{len(found.inputs)} rows{units}, {schema.num_inputs} inputs", f"digest {schema.digest}"]
     return [*lines, *found.remarks, "this says something of the rows: keep it where they are"]

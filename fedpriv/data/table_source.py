@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: Names of data sets that are the user's own files.
+OWN_FILES = ("table", "on_nodes")
+
+
 def schema_of_dataset(config: DatasetConfig) -> TableSchema:
     """The public schema of a table. Raises `OptionError`."""
-    if config.name == "table":
+    if config.name in OWN_FILES:
         if config.schema_file is None:
             raise OptionError(
-                "dataset.schema_file", "null", "dataset=table needs a schema; `fedpriv schema` drafts one"
+                "dataset.schema_file", "null", f"dataset={config.name} needs a schema; `fedpriv schema` drafts one"
             )
         return read_schema(config.schema_file)
     return read_schema(config.schema_file or CONF / "schema" / f"{config.name}.yaml")
@@ -47,8 +51,21 @@ def task_of(schema: TableSchema) -> Task:
     return Regression((target.column,), *target.range)
 
 
-def form_of(config: DatasetConfig) -> Form:
-    """How the user's CSV files are written."""
+class SaysForm(Protocol):
+    """Options that say how CSV files are written."""
+
+    @property
+    def separator(self) -> str: ...
+
+    @property
+    def decimal(self) -> str: ...
+
+    @property
+    def encoding(self) -> str: ...
+
+
+def form_of(config: SaysForm) -> Form:
+    """How CSV files are written."""
     return Form(SEPARATORS.get(config.separator), {"point": ".", "comma": ","}[config.decimal], config.encoding)
 
 
@@ -59,14 +76,14 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None)
     site_column: a column whose values divide the rows among clients. Raises `DataError` and `OptionError`.
     """
     schema = schema_of_dataset(config)
-    found, sites = _encoded(config, config.root, schema, site_column)
+    found, sites = encoded_rows(config, config.root, schema, site_column)
     if config.test_root is not None:
-        other, _ = _encoded(config, config.test_root, schema, None)
+        other, _ = encoded_rows(config, config.test_root, schema)
         train, test = np.arange(len(found.targets)), found.and_then(other)
         rows = np.arange(len(found.targets), len(test.targets))
-        return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites)
+        return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites, schema=schema)
     train, rows = _divided(found, task_of(schema), config.test_fraction, seed)
-    return Dataset(config.name, _rows(found, train), _rows(found, rows), task_of(schema), sites=sites)
+    return Dataset(config.name, _rows(found, train), _rows(found, rows), task_of(schema), sites=sites, schema=schema)
 
 
 def _rows(found: Examples, rows: np.ndarray) -> Examples:
@@ -90,12 +107,14 @@ def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[n
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
-def _encoded(
-    config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None
+def encoded_rows(
+    config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None = None
 ) -> tuple[Examples, tuple[str, ...]]:
-    """All rows, and the names of their sites."""
+    """All rows of the file ``root`` or of a built-in table, and the names of their sites; from the cache where they
+    were encoded before. Raises `DataError` and `OptionError`.
+    """
     identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
-    if config.name == "table":
+    if config.name in OWN_FILES:
         if root is None:
             raise OptionError("dataset.root", "null", "dataset=table needs a CSV or Parquet file")
         path = Path(root)
@@ -138,7 +157,7 @@ def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | Non
 
 def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None) -> pa.Table:
     names = dict.fromkeys([*schema.needed, *([] if site_column is None else [site_column])])
-    if config.name == "table":
+    if config.name in OWN_FILES:
         assert root is not None
         return read_columns(Path(root), tuple(names), form_of(config))
     table = _BUILT_IN[config.name]()

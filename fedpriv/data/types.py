@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedpriv.data.draws import generator
+from fedpriv.data.table_schema import TableSchema
 from fedpriv.mechanisms.tasks import Classification, Task
 
 
@@ -65,6 +66,7 @@ class Dataset:
     0..1).
 
     input_shape: what a model reads, where that is not the pictures: [d, 1, 1]. sites: names of the values of `site`.
+    schema: of a table.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Dataset:
     std: tuple[float, ...] = ()
     input_shape: tuple[int, ...] | None = None
     sites: tuple[str, ...] = ()
+    schema: TableSchema | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:

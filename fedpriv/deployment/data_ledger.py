@@ -1,4 +1,4 @@
-"""The ledger of a data folder: everything that was ever released about its pictures, by any run, strategy or server.
+"""The ledger of a data folder: everything that was ever released about its examples, by any run, strategy or server.
 
     DATA/.fedpriv/ledger.jsonl   first the declaration, then one line for every message that left
     DATA/.fedpriv/runs/          the methods' state between participations, a file for each run
@@ -27,13 +27,14 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
 from fedpriv.deployment.accounting import Accounting
+from fedpriv.deployment.declaration import Declared, DeclaredTable, declaring_row, read_declared
 from fedpriv.deployment.policy import Booked, Policy, Spent
 from fedpriv.deployment.running_account import Balance, RunningAccount, Tie, booked_to_json, read_booked
 
@@ -43,16 +44,6 @@ log = logging.getLogger("fedpriv")
 PRIVATE = ".fedpriv"
 #: Seconds that a message waits for another one on the same data.
 PATIENCE = 120.0
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What `init` recorded, all of it public: number of pictures, classes, and picture size and channels."""
-
-    examples: int
-    classes: tuple[str, ...]
-    size: int
-    channels: int
 
 
 class DataLedger:
@@ -67,7 +58,9 @@ class DataLedger:
     # --- once --------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, data: Path, counter: Path, declared: Declared, accounting: Accounting | None = None) -> DataLedger:
+    def create(
+        cls, data: Path, counter: Path, declared: Declared | DeclaredTable, accounting: Accounting | None = None
+    ) -> DataLedger:
         """A new, empty ledger and its counter. Raises `LedgerRefused` where either exists already.
 
         accounting: how its releases are composed; None: fixed by the first policy passed to `settle`.
@@ -89,7 +82,7 @@ class DataLedger:
         fsync_folder(data)
         _make_private(counter.parent)
         fixed = _fixed(accounting) if accounting else {}
-        head = {"ledger": secrets.token_hex(16), **_declaration(declared), **fixed}
+        head = {"ledger": secrets.token_hex(16), **declaring_row(declared), **fixed}
         write_atomic(ledger._lines.path, json.dumps(head) + "\n", mode=0o600)
         ledger._known = ledger._all() or Known()
         ledger.confirm()
@@ -146,14 +139,13 @@ class DataLedger:
         """When the last message was booked, by this machine's clock (Unix time in seconds); for display."""
         return self._known.balance.last
 
-    def declared(self) -> Declared:
+    def declared(self) -> Declared | DeclaredTable:
         """The newest declaration."""
-        row = self._known.balance.declaration
-        return Declared(row["examples"], tuple(row["classes"]), row["size"], row["channels"])
+        return read_declared(self._known.balance.declaration)
 
-    def declare(self, declared: Declared) -> None:
+    def declare(self, declared: Declared | DeclaredTable) -> None:
         """Records what is public from here on. What was spent stays: no cost follows from it."""
-        self._append(_declaration(declared))
+        self._append(declaring_row(declared))
         self.confirm()
 
     def settle(self, policy: Policy) -> Accounting:
@@ -295,10 +287,6 @@ def _lock(file: Any, folder: Path) -> None:
             if time.monotonic() >= deadline:
                 raise LedgerRefused(f"{folder}: another process is answering a message about this data") from None
             time.sleep(0.05)
-
-
-def _declaration(declared: Declared) -> dict[str, Any]:
-    return {**asdict(declared), "classes": list(declared.classes)}
 
 
 def _fixed(accounting: Accounting) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_nam
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data.features import model_input
+from fedpriv.data.table_source import schema_of_dataset, task_of
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
+from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.privacy.events import Entry
@@ -37,7 +39,7 @@ MOST_STATES = 32  # runs whose state is kept
 
 @dataclass(frozen=True)
 class Node:
-    """What node-config names: this client's number, its policy file, its pictures."""
+    """What node-config names: this client's number, its policy file, its data folder."""
 
     client: int
     policy_file: Path
@@ -61,19 +63,22 @@ class Node:
         """
         policy = read_policy(self.policy_file)
         if config.dataset.name != "on_nodes":
-            raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own pictures, on_nodes")
+            raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own examples, on_nodes")
         if not 1 <= request.round <= config.num_rounds:
             raise PolicyRefused(f"round {request.round} of num_rounds={config.num_rounds}")
         with DataLedger(self.data, Path(policy.counter)).held() as ledger:
-            gate = Gate(self, policy, ledger, self.effective(config), run_name(request), request.round)
+            declared = ledger.declared()
+            if wrong := declared.objections(config.dataset, policy):
+                raise PolicyRefused("; ".join(wrong))
+            gate = Gate(self, policy, ledger, self.effective(config, declared), run_name(request), request.round)
             gate.admit_options()
             yield gate
 
-    def effective(self, config: Config) -> Config:
-        """A run's configuration on this machine: own pictures, own cache, secure noise and sampling, and the trainer of
+    def effective(self, config: Config, declared: Declared | DeclaredTable) -> Config:
+        """A run's configuration on this machine: own examples, own cache, secure noise and sampling, and the trainer of
         one client, whatever a server says.
         """
-        own = {"root": str(self.data), "cache": str(self.data / PRIVATE / "cache"), "test_root": None}
+        own = {"cache": str(self.data / PRIVATE / "cache"), "test_root": None, **declared.own_options(self.data)}
         dataset = config.dataset.model_copy(update=own)
         privacy = config.privacy.model_copy(update={"rng": "secure"})
         engine = config.engine.model_copy(update={"trainer": "sequential"})
@@ -86,12 +91,17 @@ class Node:
 
 def model_size(config: Config) -> int:
     """Number of parameters of a run's model, without allocating them."""
-    dataset = config.dataset
-    assert dataset.size is not None, "on_nodes says the size"
-    shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
+    dataset, outputs = config.dataset, len(config.dataset.classes)
+    shape: tuple[int, ...]
+    if dataset.is_table:
+        schema = schema_of_dataset(dataset)
+        shape, outputs = (schema.num_inputs,), task_of(schema).num_outputs
+    else:
+        assert dataset.size is not None, "on_nodes says the size"
+        shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         model = build_model(
-            resolve_model(config.model, shape, client_class(config).traits.keeps_layers), shape, len(dataset.classes), 0
+            resolve_model(config.model, shape, client_class(config).traits.keeps_layers), shape, outputs, 0
         )
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -126,8 +136,6 @@ class Gate:
         wrong = objections(self.policy, self.config, declared.examples)
         if not own < len(dataset.examples) or dataset.examples[own] != declared.examples:
             wrong.append(f"dataset.examples={list(dataset.examples)}: client {own} has declared {declared.examples}")
-        if (dataset.classes, dataset.size, dataset.channels) != (declared.classes, declared.size, declared.channels):
-            wrong.append(f"dataset.classes, size and channels: declared were {declared}")
         if wrong:
             raise PolicyRefused("; ".join(wrong))
 

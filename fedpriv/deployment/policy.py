@@ -99,6 +99,7 @@ class Policy(Options):
     strategies: tuple[str, ...] = Field(min_length=1, description="methods that may run")
     variants: tuple[Literal["repaired", "published"], ...] = Field(default=("repaired",), min_length=1)
     bundles: tuple[Sha256, ...] = Field(description="SHA-256 of every app bundle that may run on this machine")
+    schemas: tuple[Sha256, ...] = Field(default=(), description="of tables: SHA-256 of every schema that may be used")
     limits: Limits
 
     @field_validator("strategies")
@@ -300,7 +301,7 @@ class Spent:
 
 
 def objections(policy: Policy, config: Config, declared: int) -> list[str]:
-    """The run's options that the policy does not allow, in words for the local log. declared: number of pictures."""
+    """The run's options that the policy does not allow, in words for the local log. declared: number of examples."""
     local, limits, found = config.local, policy.limits, list[str]()
     for option, name in (("strategy", config.strategy.name), ("privacy.mechanism", config.privacy.mechanism)):
         if name is not None and name not in policy.strategies:

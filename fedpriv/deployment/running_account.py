@@ -27,6 +27,7 @@ from typing import Any
 
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.deployment.accounting import Accounting
+from fedpriv.deployment.declaration import declaring_row, read_declared
 from fedpriv.deployment.policy import Booked, Spent
 from fedpriv.privacy.event_json import entry_from_json, entry_to_json
 from fedpriv.privacy.events import Threat
@@ -75,7 +76,7 @@ class Balance:
     def add(self, row: dict[str, Any]) -> None:
         """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
         if "examples" in row:
-            self.declaration = {name: row[name] for name in ("examples", "classes", "size", "channels")}
+            self.declaration = declaring_row(read_declared(row))
         if "accountant" in row:
             self.accounting = Accounting(row["accountant"], dict(row["orders"]), float(row.get("share", 1.0)))
         if "entries" in row:

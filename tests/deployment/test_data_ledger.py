@@ -21,7 +21,8 @@ from fedpriv.client.build import make_client
 from fedpriv.client.memory import Answer, read_memory
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.messages import RUN, Refusal, Request
-from fedpriv.deployment.data_ledger import DataLedger, Declared
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.declaration import Declared
 from fedpriv.deployment.gate import Node
 from fedpriv.deployment.policy import Booked
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian

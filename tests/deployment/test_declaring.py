@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from deployed import MACHINES, codes
 
-from fedpriv.deployment.data_ledger import DataLedger, Declared
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.declaration import Declared
 
 RIGHT = {"classes": "a,b,c", "size": "4", "channels": "1"}
 

@@ -18,7 +18,8 @@ from deployed import Machines, asker
 
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.deployment import running_account
-from fedpriv.deployment.data_ledger import DataLedger, Declared, Known
+from fedpriv.deployment.data_ledger import DataLedger, Known
+from fedpriv.deployment.declaration import Declared
 from fedpriv.deployment.policy import Booked, Spent
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, RandomisedResponse
 

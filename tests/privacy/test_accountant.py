@@ -13,7 +13,8 @@ from deployed import POLICY, Machines, asker
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.messages import Refusal
 from fedpriv.deployment.accounting import Accounting
-from fedpriv.deployment.data_ledger import DataLedger, Declared
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.declaration import Declared
 from fedpriv.deployment.policy import Booked, Policy, Spent, read_policy
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, Gaussian, RandomisedResponse

@@ -1,0 +1,116 @@
+"""What a node has declared of its data: pictures, or a table. A ledger's lines hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.data_schema import DatasetConfig
+
+if TYPE_CHECKING:
+    from fedpriv.deployment.policy import Policy
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Pictures: their number, classes, size and channels, all of it public."""
+
+    examples: int
+    classes: tuple[str, ...]
+    size: int
+    channels: int
+
+    @property
+    def number(self) -> str:
+        return f"{self.examples} pictures"
+
+    def own_options(self, data: Path) -> dict[str, Any]:
+        """Options of a run's ``dataset`` that this machine sets, whatever a server says."""
+        return {"root": str(data)}
+
+    def objections(self, dataset: DatasetConfig, policy: Policy) -> list[str]:
+        """What of a run's ``dataset`` does not fit, in words for the local log."""
+        if dataset.is_table:
+            return [f"dataset.schema_file={dataset.schema_file}: this machine has declared pictures and no table"]
+        if (dataset.classes, dataset.size, dataset.channels) != (self.classes, self.size, self.channels):
+            return [f"dataset.classes, size and channels: declared were {self}"]
+        return []
+
+
+@dataclass(frozen=True)
+class DeclaredTable:
+    """A table: its number of rows, which is public, and for this machine alone its file's name in the data folder, the
+    file of its schema (an absolute path) and how a CSV file is written.
+    """
+
+    examples: int
+    table: str
+    schema_file: str
+    separator: str = "auto"
+    decimal: str = "point"
+    encoding: str = "utf-8"
+
+    @property
+    def number(self) -> str:
+        return f"{self.examples} rows"
+
+    def own_options(self, data: Path) -> dict[str, Any]:
+        """As `Declared.own_options`."""
+        options = asdict(self)
+        del options["examples"], options["table"]
+        return {"root": str(data / self.table), **options}
+
+    def objections(self, dataset: DatasetConfig, policy: Policy) -> list[str]:
+        """As `Declared.objections`. Raises `OptionError` for a schema that cannot be read."""
+        if not dataset.is_table:
+            return ["dataset: the run trains on pictures, and this machine has declared a table"]
+        digest, found = self.digest, []
+        if digest not in policy.schemas:
+            found.append(f"schemas: {list(policy.schemas)} does not approve of {self.schema_file}, {digest}")
+        if dataset.schema_digest != digest:
+            words = f"this machine's schema {self.schema_file} is another, {digest}"
+            found.append(f"dataset.schema_digest={dataset.schema_digest}: {words}")
+        return found
+
+    @property
+    def digest(self) -> str:
+        """Of the schema as its file now is. Raises `OptionError`."""
+        from fedpriv.data.table_schema import read_schema
+
+        return read_schema(self.schema_file).digest
+
+
+def read_declared(row: Mapping[str, Any]) -> Declared | DeclaredTable:
+    """A ledger's line. Raises KeyError for one that declares nothing."""
+    if "table" in row:
+        names = ("examples", "table", "schema_file", "separator", "decimal", "encoding")
+        return DeclaredTable(*(row[name] for name in names))
+    return Declared(row["examples"], tuple(row["classes"]), row["size"], row["channels"])
+
+
+def declaring_row(declared: Declared | DeclaredTable) -> dict[str, Any]:
+    """What a ledger's line says of it."""
+    row = asdict(declared)
+    return row | {"classes": list(declared.classes)} if isinstance(declared, Declared) else row
+
+
+def count_rows(declared: DeclaredTable, data: Path) -> int:
+    """Rows of a node's table, all of them read as a run reads them. Raises `DataError`, `OptionError`."""
+    from fedpriv.data.table_rows import encode_file
+    from fedpriv.data.table_schema import read_schema
+    from fedpriv.data.table_source import form_of
+
+    if Path(declared.table).name != declared.table or not (data / declared.table).is_file():
+        raise OptionError("table", declared.table, f"must be the name of a file in {data}")
+    schema, form = read_schema(declared.schema_file), form_of(declared)
+    return len(encode_file(data / declared.table, schema, form).inputs)
+
+
+def check_rows(declared: DeclaredTable, data: Path) -> None:
+    """Raises `DataError` where the table no longer has the rows that were declared."""
+    if (found := count_rows(declared, data)) != declared.examples:
+        words = f"{found} rows, declared were {declared.examples}; `declare` declares the new number"
+        raise DataError(f"{data / declared.table}: {words}")
