@@ -24,6 +24,7 @@ from PIL import Image
 
 from fedpriv.commands.credentials import make_credentials
 from fedpriv.commands.node import main as node_command
+from fedpriv.config.own_options import CONF
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.supernode import bundle_digest
@@ -340,6 +341,29 @@ def write_pictures(folder: Path, nodes: int) -> list[int]:
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(place / f"{row:04d}.png")
     return [int((owners == number).sum()) for number in range(nodes)]
+
+
+def write_tables(folder: Path, nodes: int, rows: int | None = None) -> list[int]:
+    """scikit-learn's breast cancer table as the CSV files of hospitals: folder/node-K/patients.csv for every node, its
+    numbers written with a comma where K is odd, folder/server/test.csv, and the schema in folder/schema.yaml.
+
+    rows: at most so many in each file. Returns the nodes' numbers of rows.
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    parts = [part[:rows] for part in np.array_split(order, nodes + 1)]
+    for number, part in enumerate(parts):
+        place, comma = folder / ("server" if number == nodes else f"node-{number}"), number % 2 == 1 and number < nodes
+        lines = [";".join((*found.feature_names, "diagnosis"))]
+        for row in part:
+            cells = [f"{value:g}".replace(".", "," if comma else ".") for value in found.data[row]]
+            lines.append(";".join((*cells, found.target_names[found.target[row]])))
+        place.mkdir(parents=True, exist_ok=True)
+        (place / ("test.csv" if number == nodes else "patients.csv")).write_text("\n".join(lines) + "\n")
+    shutil.copy(CONF / "schema/breast_cancer.yaml", folder / "schema.yaml")
+    return [len(part) for part in parts[:nodes]]
 
 
 def copy_of(app: Path, folder: Path) -> Path:

@@ -54,16 +54,23 @@ class Machines:
 
     def __init__(self, folder: Path, count: int = 3, policy: dict[str, Any] | None = None, side: int = 4) -> None:
         self.folder, self.count, self.side = folder, count, side
-        rng = np.random.default_rng(0)
-        for place in [self.data(number) for number in range(count)] + [folder / "server"]:
+        self.write_data()
+        for number in range(count):
+            self.write_policy(number, policy or POLICY)
+            assert self.command("init", number, *self.declared(number)) == 0
+
+    def write_data(self) -> None:
+        rng, side = np.random.default_rng(0), self.side
+        for place in [self.data(number) for number in range(self.count)] + [self.folder / "server"]:
             for label, name in enumerate(CLASSES):
                 (place / name).mkdir(parents=True)
                 for number in range(4):
                     pixels = rng.integers(0, 60, (side, side)) + 90 * label
                     Image.fromarray(pixels.astype(np.uint8)).save(place / name / f"{number}.png")
-        for number in range(count):
-            self.write_policy(number, policy or POLICY)
-            assert self.command("init", number, f"classes={','.join(CLASSES)}", f"size={side}", "channels=1") == 0
+
+    def declared(self, number: int) -> tuple[str, ...]:
+        """Options of a node's `init`."""
+        return f"classes={','.join(CLASSES)}", f"size={self.side}", "channels=1"
 
     def data(self, number: int) -> Path:
         return self.folder / f"data-{number}"

@@ -14,6 +14,7 @@ from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
 
 if TYPE_CHECKING:
+    from fedpriv.runs.table_model import TableModel
     from fedpriv.runs.trained_model import TrainedModel
 
 
@@ -113,9 +114,10 @@ class Run:
         return page
 
     @cached_property
-    def model(self) -> TrainedModel:
-        """The trained classifier: ``probabilities`` of pictures, ``read_picture`` of a file. Raises `RunFolderError`
-        for a run that has not finished, or whose model is damaged.
+    def model(self) -> TrainedModel | TableModel:
+        """The trained model: of pictures ``probabilities``, and ``read_picture`` of a file; of tables ``predict`` and
+        ``probabilities`` of a DataFrame, columns or a file. Raises `RunFolderError` for a run that has not finished, or
+        whose model is damaged.
         """
         from fedpriv.runs.trained_model import load_model
 

@@ -118,13 +118,13 @@ def _declared(options: dict[str, str], data: Path) -> Declared | DeclaredTable:
 
 
 def _declared_table(options: dict[str, str], data: Path) -> DeclaredTable:
-    from fedpriv.data.table_files import SEPARATORS
+    from fedpriv.data.table_files import DECIMALS, SEPARATORS
     from fedpriv.deployment.declaration import DeclaredTable, count_rows
 
     for name in ("table", "schema_file"):
         if not options[name]:
             raise OptionError(name, "", "is missing: a table's file in the data folder, and the file of its schema")
-    for name, allowed in (("separator", ("auto", *SEPARATORS)), ("decimal", ("point", "comma"))):
+    for name, allowed in (("separator", ("auto", *SEPARATORS)), ("decimal", tuple(DECIMALS))):
         if options[name] and options[name] not in allowed:
             raise OptionError(name, options[name], f"allowed: {', '.join(allowed)}")
     form = {name: options[name] or usual for name, usual in TABLE.items()}

@@ -1,34 +1,90 @@
-"""`fedpriv predict run=RUN_FOLDER PICTURE...`: classifies pictures with a finished run's model.
+"""`fedpriv predict run=RUN_FOLDER FILE...`: what a finished run's model says of pictures, or of a table's rows.
 
-    run       the run's folder
-    PICTURE   files in any format that Pillow reads; each is cropped and scaled as the training pictures were
+    run     the run's folder
+    FILE    of a run on pictures: files in any format that Pillow reads, each cropped and scaled as the training
+            pictures were; of a run on a table: one CSV or Parquet file with the columns that its schema names
 
-Prints one line for each picture: file, class, probability. In Python: `fedpriv.load(RUN_FOLDER).model`.
+Of pictures it prints one line each: file, class, probability. Of a table it prints the table with columns more: of
+classes the class and its probability, of labels a probability each, of a regression the number in its own units.
+
+    out=FILE            a table goes there, in the form of the file that was read
+    separator=          auto, comma, semicolon, tab or pipe; these three: as the run's table where none is given
+    decimal=            point or comma: the sign before a fraction
+    encoding=           of the file's text
+
+Cells of the file are copied as they are. A class that a spreadsheet would read as a formula gets an apostrophe before
+it. In Python: `fedpriv.load(RUN_FOLDER).model`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from fedpriv.common.command_line import DONE, command, path_of
+from fedpriv.common.command_line import DONE, command, command_options, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import printable
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, is_parquet
+from fedpriv.runs.table_model import TableModel
 from fedpriv.runs.trained_model import load_model
+
+#: Options of tables.
+OPTIONS: dict[str, str | tuple[str, ...] | None] = {
+    "run": "",
+    "out": "",
+    "separator": ("", "auto", *SEPARATORS),
+    "decimal": ("", *DECIMALS),
+    "encoding": "",
+}
 
 
 @command()
 def main(arguments: Sequence[str]) -> int:
     use_own_methods()
-    runs = [path_of(argument[4:]) for argument in arguments if argument.startswith("run=")]
-    pictures = [argument for argument in arguments if not argument.startswith("run=")]
-    if len(runs) != 1 or not pictures:
-        raise OptionError("run", ",".join(runs), "usage: fedpriv predict run=RUN_FOLDER PICTURE...")
-    model = load_model(runs[0])
-    for path in pictures:
+    given = [argument for argument in arguments if argument.partition("=")[0] in OPTIONS and "=" in argument]
+    files = [argument for argument in arguments if argument not in given]
+    options = command_options(given, OPTIONS, "predict", may_be_empty=tuple(OPTIONS))
+    if not options["run"] or not files or sum(argument.startswith("run=") for argument in given) > 1:
+        raise OptionError("run", options["run"], "usage: fedpriv predict run=RUN_FOLDER FILE...")
+    model = load_model(path_of(options["run"]))
+    if isinstance(model, TableModel):
+        return _complete(model, files, options)
+    if wrong := next((name for name in OPTIONS if name != "run" and options[name]), None):
+        raise OptionError(wrong, options[wrong], "of a table, and this run is of pictures: leave it out")
+    for path in files:
         likely, best = model.probabilities(model.read_picture(path)[None])[0].max(0)
         print(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}")
+    return DONE
+
+
+def _complete(model: TableModel, files: list[str], options: dict[str, str]) -> int:
+    if len(files) > 1:
+        raise OptionError("FILE", " ".join(files), "one table at a time")
+    path, out = Path(path_of(files[0])), path_of(options["out"])
+    if not out and is_parquet(path):
+        raise OptionError("out", "", "a Parquet table is no text to be printed; name a new file")
+    if out and Path(out).exists():
+        raise OptionError("out", out, "is there already; allowed: a new file")
+    form = model.form
+    if options["separator"]:
+        form = replace(form, separator=SEPARATORS.get(options["separator"]))
+    if options["decimal"]:
+        form = replace(form, decimal=DECIMALS[options["decimal"]])
+    if options["encoding"]:
+        form = replace(form, encoding=options["encoding"])
+    content = replace(model, form=form).complete(path)
+    if not out:
+        text = content.decode(form.encoding)
+        print("\n".join(map(printable, text.split("\n"))) if sys.stdout.isatty() else text, end="")
+        return DONE
+    try:
+        Path(out).write_bytes(content)
+    except OSError as error:
+        raise OptionError("out", out, f"cannot be written ({error.strerror})") from None
+    print(f"wrote {printable(out)}")
     return DONE
 
 

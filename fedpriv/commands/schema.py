@@ -24,12 +24,12 @@ from fedpriv.common.command_line import DONE, command, command_options, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import printable
 from fedpriv.data.schema_draft import check, draft
-from fedpriv.data.table_files import SEPARATORS, Form
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
 from fedpriv.data.table_schema import read_schema
 
 FORM: dict[str, str | tuple[str, ...] | None] = {
     "separator": ("auto", *SEPARATORS),
-    "decimal": ("point", "comma"),
+    "decimal": tuple(DECIMALS),
     "encoding": "utf-8",
 }
 
@@ -51,9 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         raise OptionError("schema", files[0], "there is no such file")
     own: dict[str, str | tuple[str, ...] | None] = {"schema_file": None} if checks else {"target": "", "out": ""}
     options = command_options(given, own | FORM, "schema", may_be_empty=("target", "out"))
-    form = Form(
-        SEPARATORS.get(options["separator"]), {"point": ".", "comma": ","}[options["decimal"]], options["encoding"]
-    )
+    form = Form(SEPARATORS.get(options["separator"]), DECIMALS[options["decimal"]], options["encoding"])
     if checks:
         print("\n".join(map(printable, check(path, read_schema(options["schema_file"]), form))))
         return DONE

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.table_files import Form, column_types
+from fedpriv.data.table_files import Form, column_types, is_parquet
 from fedpriv.data.table_rows import encode_file
 from fedpriv.data.table_schema import OPEN, TableSchema
 
@@ -36,8 +36,7 @@ def draft(path: str | Path, target: str | None = None, form: Form | None = None)
     columns = {name: {"range" if kind in ("number", "date") else "values": OPEN} for name, kind in kinds.items()}
     said = {"target": aim, "columns": {name: how for name, how in columns.items() if name != chosen}}
     text = yaml.safe_dump(said | {"missing": "indicator"}, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    with Path(path).open("rb") as file:
-        rows = "" if file.read(4) == b"PAR1" else ", the types from the first 1,000 rows"
+    rows = "" if is_parquet(Path(path)) else ", the types from the first 1,000 rows"
     return HEAD.format(rows=rows, target=chosen) + text
 
 

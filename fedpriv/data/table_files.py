@@ -5,6 +5,7 @@ Everything here runs where the data are. Errors name the file and the column, fo
 
 from __future__ import annotations
 
+import codecs
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
+DECIMALS = {"point": ".", "comma": ","}
 #: A first line is no longer than this, in bytes; a table has no more rows than this.
 LONGEST_HEADER, MOST_ROWS = 1 << 22, 1 << 28
 #: Rows that are encoded at a time.
@@ -37,21 +39,46 @@ class Form:
 
 def read_columns(path: Path, names: Sequence[str], form: Form | None = None) -> pa.Table:
     """These columns of a file. Raises `DataError`."""
+    if is_parquet(path):
+        return _read_parquet(path, names, names)
+    header, separator = _header(path, names, form or Form())
+    return _csv(path, header, separator, form or Form(), list(names))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole file. separator, mark: of a CSV file, its sign between cells and its byte order mark, if it has one."""
+
+    table: pa.Table
+    header: list[str]
+    separator: str = ""
+    mark: bytes = b""
+
+
+def read_whole(path: Path, names: Sequence[str], form: Form) -> Whole:
+    """All columns of a file that must have ``names``; cells of a CSV file are texts. Raises `DataError`."""
+    if is_parquet(path):
+        table = _read_parquet(path, names)
+        return Whole(table, table.column_names)
+    header, separator = _header(path, names, form)
+    mark = codecs.BOM_UTF8 if path.open("rb").read(3) == codecs.BOM_UTF8 else b""
+    return Whole(_csv(path, header, separator, form), header, separator, mark)
+
+
+def is_parquet(path: Path) -> bool:
+    """By the file's first bytes. Raises `DataError` for a file that cannot be read."""
     try:
         with path.open("rb") as file:
-            first = file.read(4)
+            return file.read(4) == b"PAR1"
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    return _read_parquet(path, names) if first == b"PAR1" else _read_csv(path, names, form or Form())
 
 
 def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
     """Name -> "number", "date" or "text", of every column; of a CSV file from its first 1,000 rows."""
     import pyarrow as pa
 
-    with path.open("rb") as file:
-        parquet = file.read(4) == b"PAR1"
-    if parquet:
+    if is_parquet(path):
         found = _parquet(path).schema_arrow
         return {field.name: kind_of(field.type) for field in found}
     form = form or Form()
@@ -87,11 +114,12 @@ def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], st
     header = [name.strip() for name in found[separator]]
     if len(header) > MOST_COLUMNS:
         raise DataError(f"{path}: {len(header)} columns; at most {MOST_COLUMNS} are allowed")
-    _check_names(path, header, names)
+    check_names(path, header, names)
     return header, separator
 
 
-def _check_names(path: Path, header: Sequence[str], names: Sequence[str]) -> None:
+def check_names(path: Path | str, header: Sequence[str], names: Sequence[str]) -> None:
+    """Raises `DataError` unless a table, whose columns are ``header``, has each of ``names`` once."""
     import difflib
 
     lacking = [name for name in names if name not in header]
@@ -104,11 +132,6 @@ def _check_names(path: Path, header: Sequence[str], names: Sequence[str]) -> Non
     twice = [name for name in wanted if header.count(name) > 1] if len(header) > len(set(header)) else []
     if twice:
         raise DataError(f"{path}: has the column {twice[0]} twice")
-
-
-def _read_csv(path: Path, names: Sequence[str], form: Form) -> pa.Table:
-    header, separator = _header(path, names, form)
-    return _csv(path, header, separator, form, list(names))
 
 
 def _csv(
@@ -150,15 +173,19 @@ def _parquet(path: Path) -> Any:
         raise DataError(f"{path}: is not a readable Parquet file ({' '.join(str(error).split())[:200]})") from None
 
 
-def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
+def _read_parquet(path: Path, names: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
+    """columns: those that are read (None: all), ``names`` among them."""
     import psutil
     import pyarrow as pa
 
     file = _parquet(path)
-    _check_names(path, file.schema_arrow.names, names)
+    check_names(path, file.schema_arrow.names, names)
     rows = file.metadata.num_rows
+    schema = file.schema_arrow
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
     for name in names:
-        kind = file.schema_arrow.field(name).type
+        kind = schema.field(name).type
         if kind_of(kind) == "other":
             raise DataError(f"{path}: the column {name} is {kind}; allowed: numbers, texts, truth values, dates")
     # What a file says of its own size may be wrong: it is read in pieces, and each counts.
@@ -167,14 +194,14 @@ def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
         raise DataError(f"{path}: {rows} rows; at most {MOST_ROWS} are allowed")
     pieces, size = [], 0
     try:
-        for batch in file.iter_batches(BLOCK, columns=list(names)):
+        for batch in file.iter_batches(BLOCK, columns=schema.names):
             pieces.append(batch)
             size += batch.nbytes
             if size > most:
                 raise DataError(f"{path}: more than {most >> 20} MB when unpacked, half of the free memory")
     except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: is damaged ({' '.join(str(error).split())[:200]})") from None
-    return pa.Table.from_batches(pieces, pa.schema([file.schema_arrow.field(name) for name in names]))
+    return pa.Table.from_batches(pieces, schema)
 
 
 def kind_of(kind: Any) -> str:

@@ -14,7 +14,7 @@ from fedpriv.config.own_options import CONF
 from fedpriv.data.cache import cache_folder, damaged, entry
 from fedpriv.data.draws import generator
 from fedpriv.data.splits import divide_by_class
-from fedpriv.data.table_files import SEPARATORS, Form, read_columns
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, read_columns
 from fedpriv.data.table_rows import Encoded, encode
 from fedpriv.data.table_schema import TableSchema, read_schema
 from fedpriv.data.types import Dataset, Examples
@@ -66,7 +66,7 @@ class SaysForm(Protocol):
 
 def form_of(config: SaysForm) -> Form:
     """How CSV files are written."""
-    return Form(SEPARATORS.get(config.separator), {"point": ".", "comma": ","}[config.decimal], config.encoding)
+    return Form(SEPARATORS.get(config.separator), DECIMALS[config.decimal], config.encoding)
 
 
 def load_table(config: DatasetConfig, seed: int, site_column: str | None = None) -> Dataset:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, RunFolderError
 from fedpriv.config.compose import read_config
-from fedpriv.config.data_schema import TABLES
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
+from fedpriv.data.table_schema import schema_of
+from fedpriv.data.table_source import form_of, task_of
+from fedpriv.runs.table_model import TableModel
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import normalise
 
@@ -61,12 +63,9 @@ class TrainedModel:
         return np.ascontiguousarray(found)
 
 
-def load_model(folder: str | Path) -> TrainedModel:
-    """The model of a finished run's folder."""
+def load_model(folder: str | Path) -> TrainedModel | TableModel:
+    """The model of a finished run's folder. Raises `RunFolderError`."""
     config, path = read_config(folder), Path(folder)
-    if config.dataset.name in TABLES:
-        words = f"was trained on a table (dataset={config.dataset.name}); a model of pictures can be loaded"
-        raise RunFolderError(f"{folder}: {words}")
     if not (path / "model.safetensors").is_file():
         raise RunFolderError(f"{folder}: the run has not finished, it has no model.safetensors")
     try:
@@ -74,13 +73,17 @@ def load_model(folder: str | Path) -> TrainedModel:
         parameters = load_file(path / "model.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
-    shape: tuple[int, int, int] = tuple(facts["shape"])
-    module = build_model(config.model, model_input(config.features, shape), len(facts["classes"]), config.seed)
+    shape = tuple(facts["shape"])
+    reads = shape if "schema" in facts else model_input(config.features, shape)  # type: ignore[arg-type]
+    module = build_model(config.model, reads, len(facts["classes"]), config.seed)
     if {name: value.shape for name, value in parameters.items()} != {k: v.shape for k, v in module.named_parameters()}:
         raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
     if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
     module.load_state_dict(parameters, strict=False)
+    if "schema" in facts:
+        schema = schema_of(facts["schema"], str(path / "classes.json"))
+        return TableModel(module, schema, task_of(schema), form_of(config.dataset))
     used = config.features.name != "none"
     features = Features(config.features, shape, cache_folder(config.dataset)) if used else None
     return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]), features)

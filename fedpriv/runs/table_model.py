@@ -1,0 +1,174 @@
+"""A finished run's model of a table: predictions for further rows, and files with columns of them.
+
+A cell that we write and that a spreadsheet would read as a formula (a class that begins with = + - @, a tab or a
+return) gets an apostrophe before it; numbers do not. Cells of the user's own file are copied as they are: the file is
+theirs, and a changed key would find no row again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedpriv.common.errors import DataError
+from fedpriv.data.table_files import Form, check_names, is_parquet, kind_of, parsed_number, read_columns, read_whole
+from fedpriv.data.table_rows import encode
+from fedpriv.data.table_schema import TableSchema
+from fedpriv.mechanisms.tasks import Classification, Regression, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows of which outputs are computed at a time.
+BATCH = 1 << 14
+#: What a spreadsheet takes for the beginning of a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A model with the public schema that its run was trained under. A table is a pandas DataFrame, a mapping of
+    columns, or the path of a CSV or Parquet file; it needs the schema's input columns, and may have others.
+
+    form: how a CSV file is written.
+    """
+
+    module: nn.Module
+    schema: TableSchema
+    task: Task
+    form: Form = Form()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes or labels; of a regression the target's column."""
+        return self.task.labels
+
+    def outputs(self, table: Any) -> Tensor:
+        """What the model says, float32 [rows, outputs]. Raises `DataError`, with the column and the row."""
+        names = [name for name, _ in self.schema.inputs]
+        if isinstance(table, str | Path):
+            return self._outputs(read_columns(Path(table), names, self.form), str(table))
+        return self._outputs(_columns(table, names), "the table")
+
+    def _outputs(self, table: pa.Table, name: str) -> Tensor:
+        inputs = torch.from_numpy(encode(table, self.schema, name, targets=False, decimal=self.form.decimal).inputs)
+        self.module.eval()
+        with torch.inference_mode():
+            return torch.cat([self.module(part) for part in inputs.split(BATCH)])
+
+    def probabilities(self, table: Any) -> Tensor:
+        """[rows, classes], or of labels [rows, labels]. Raises `DataError`: a regression has none."""
+        return self._shares(self.outputs(table))
+
+    def _shares(self, outputs: Tensor) -> Tensor:
+        if isinstance(self.task, Regression):
+            raise DataError(f"{self.task.labels[0]} is a number and has no probabilities: use predict")
+        return outputs.softmax(1) if isinstance(self.task, Classification) else outputs.sigmoid()
+
+    def predict(self, table: Any) -> NDArray[Any]:
+        """The most likely class of each row (texts [rows]), the number in the target's own units (float64 [rows]), or
+        1 for each label that is more likely than not (int64 [rows, labels]).
+        """
+        return self._predicted(self.outputs(table))
+
+    def _predicted(self, outputs: Tensor) -> NDArray[Any]:
+        if isinstance(self.task, Regression):
+            numbers: NDArray[Any] = self.task.unscaled(outputs.squeeze(1).double()).numpy()
+            return numbers
+        if isinstance(self.task, Classification):
+            return np.array(self.classes)[outputs.argmax(1).numpy()]
+        return (outputs > 0).long().numpy()
+
+    # --- files -------------------------------------------------------------------------------------------
+
+    def new_columns(self, outputs: Tensor) -> dict[str, list[str] | NDArray[np.float64]]:
+        """Columns to be added to a table: of classes the class and its probability, of labels a probability each, of a
+        regression the number.
+        """
+        predicted = self._predicted(outputs)
+        if isinstance(self.task, Regression):
+            return {f"{self.classes[0]} predicted": predicted}
+        shares = self._shares(outputs).double().numpy()
+        if isinstance(self.task, Classification):
+            column = self.schema.target.column
+            return {f"{column} predicted": predicted.tolist(), f"{column} probability": shares.max(1)}
+        return {f"{label} probability": shares[:, place] for place, label in enumerate(self.classes)}
+
+    def complete(self, path: Path) -> bytes:
+        """A file's bytes with the columns of `new_columns` at its end, in the form that the file has: a CSV file with
+        its separator, decimal sign and encoding, or Parquet. Raises `DataError`.
+        """
+        names = [name for name, _ in self.schema.inputs]
+        whole = read_whole(path, names, self.form)
+        added = self.new_columns(self._outputs(whole.table.select(names), str(path)))
+        if twice := next((name for name in added if name in whole.header), None):
+            raise DataError(f"{path}: has a column {twice} already: leave it out, or rename it")
+        if is_parquet(path):
+            return _parquet(whole.table, added)
+        sign = self.form.decimal
+        texts = [
+            [cell(text) for text in column]
+            if isinstance(column, list)
+            else [f"{value:.6g}".replace(".", sign) for value in column]
+            for column in added.values()
+        ]
+        rows = zip(*(column.to_pylist() for column in whole.table.columns), *texts, strict=True)
+        out = io.StringIO(newline="")
+        writer = csv.writer(out, delimiter=whole.separator, lineterminator="\n")
+        writer.writerow([*whole.header, *map(cell, added)])
+        writer.writerows(rows)
+        try:
+            return whole.mark + out.getvalue().encode(self.form.encoding)
+        except UnicodeEncodeError as error:
+            letter = error.object[error.start]
+            raise DataError(f"{path}: {self.form.encoding} has no {letter!r}, which the schema's target has") from None
+
+
+def cell(text: str) -> str:
+    """A text of ours that no spreadsheet takes for a formula."""
+    number = any(parsed_number(text, decimal) is not None for decimal in ".,")
+    return f"'{text}" if text.startswith(FORMULA) and not number else text
+
+
+def _parquet(table: pa.Table, added: Mapping[str, Any]) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for name, column in added.items():
+        table = table.append_column(name, pa.array(column))
+    out = io.BytesIO()
+    parquet.write_table(table, out)
+    return out.getvalue()
+
+
+def _columns(table: Any, names: list[str]) -> pa.Table:
+    """These columns of a DataFrame or of a mapping."""
+    import pyarrow as pa
+
+    if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
+        words = "a table is a DataFrame, a mapping of columns, or the path of a CSV or Parquet file"
+        raise DataError(f"{words}, not {type(table).__name__}")
+    keys = [*table]
+    check_names("the table", [str(key) for key in keys], names)
+    key_of, found = {str(key): key for key in keys}, {}
+    for name in names:
+        try:
+            found[name] = pa.array(table[key_of[name]], from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"the table: column {name}: {' '.join(str(error).split())[:200]}") from None
+        if kind_of(found[name].type) == "other":
+            words = "allowed: numbers, texts, truth values, dates"
+            raise DataError(f"the table: column {name} is {found[name].type}; {words}")
+    lengths = {len(column) for column in found.values()}
+    if len(lengths) > 1:
+        raise DataError(f"the table: its columns have {', '.join(map(str, sorted(lengths)))} rows")
+    return pa.table(found)
