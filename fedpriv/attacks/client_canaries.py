@@ -25,6 +25,7 @@ from fedpriv.attacks.example_canaries import run_with_pictures
 from fedpriv.attacks.gradient_canaries import planned_guesses, run_with_gradients
 from fedpriv.client.build import client_class, make_client
 from fedpriv.client.example_level import ExampleLevelClient
+from fedpriv.client.summing import SummingClient
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import ARRAYS, FloatVector, pack_vector, unpack_array
@@ -104,6 +105,9 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
     config = in_the_open(config.model_copy(update={"engine": engine, "run_dir": None}))
     kind, once = client_class(config), _run_with_clients
     clipped = issubclass(kind, ExampleLevelClient)
+    if kind.threat.unit != "client" and issubclass(kind, SummingClient):
+        words = "a site's own numbers are parts of a sum, whose observer sees the sum alone; allowed: mechanism"
+        raise OptionError("level", "training", words)
     if kind.threat.unit == "example":
         once = run_with_gradients if clipped else run_with_pictures
     runs: list[tuple[NDArray[np.bool_], NDArray[np.float64]]] = []

@@ -29,6 +29,7 @@ from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.privacy.canaries import coin_flips, mislabel
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
@@ -52,6 +53,9 @@ class ExampleCanaryWorker(Worker):
 
     def __init__(self, config: Config, seed: int, run: int) -> None:
         super().__init__(config)
+        if not isinstance(self.data.dataset.task, Classification):
+            words = f"its canaries have wrong classes, and this run's task is {self.data.dataset.task.name}: mechanism"
+            raise OptionError("level", "training", words)
         each = min(MOST_PER_CLIENT, int(example_counts(config).min()) // 10)
         if each < 1:
             raise OptionError("level", "training", "a client needs at least 10 examples to hold a canary")

@@ -70,6 +70,9 @@ class Experiment:
         if config.partition.name == "resampled":
             words = "clients share examples, so membership of an example is ambiguous; attack a run with a partition"
             raise OptionError("partition", "resampled", words)
+        if config.dataset.name == "on_nodes":
+            words = "its members are at its nodes; attack a simulated run of the same options"
+            raise OptionError("dataset", "on_nodes", words)
         # Where the run was trained no longer matters.
         engine = config.engine.model_copy(update={"device": "auto", "name": "inprocess"})
         self.folder, self.config = folder, config.model_copy(update={"engine": engine})

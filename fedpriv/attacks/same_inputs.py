@@ -1,17 +1,18 @@
-"""Two-sample check of the inputs: do members and non-members differ as pictures, whatever a model says of them?
+"""Two-sample check of the inputs: do members and non-members differ by their inputs, whatever a model says of them?
 
 The members and non-members of m pairs of one class each. If coins chose the members, the sign of every difference
-between two pictures of a pair is a fair coin, independent of the others. So for features f of a picture, the statistic
+between two examples of a pair is a fair coin, independent of the others. So for features f of an example, the statistic
 T = max_f |sum_i d_if| / sqrt(sum_i d_if^2), d_i = f(member i) - f(non-member i), has the same law when whole pairs are
-turned at random: its rank among random turns is a p value without any assumption on the pictures, and, since the
-maximum is turned, corrected for all features at once (Westfall and Young 1993). Features: the picture in coarse blocks,
-its light, contrast, roughness, place, size and slant; each for all pairs and for every class alone, which also shows
-wrong labels.
+turned at random: its rank among random turns is a p value without any assumption on the examples, and, since the
+maximum is turned, corrected for all features at once (Westfall and Young 1993). Features: of a table's row its inputs;
+of a picture itself in coarse blocks, its light, contrast, roughness, place, size and slant; each for all pairs and for
+every class alone, which also shows wrong labels.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ TURNS, DIFFER = 1999, 0.001
 
 #: Blocks of a picture's coarse version along each side, at most.
 BLOCKS = 7
+#: Inputs of a table that are compared, at most.
+MOST = 1000
 
 
 @dataclass(frozen=True)
@@ -44,23 +47,30 @@ class Inputs:
         return f"as inputs, members and non-members do not differ noticeably (p = {self.p_value:.2g})"
 
 
-def compare(images: NDArray[np.uint8], labels: NDArray[np.int64], pairs: Sides, seed: int) -> Inputs:
-    """The check of pairs of rows of ``images`` (uint8 [n, c, h, w])."""
-    names, members = features(images[pairs.members])
-    differences = members - features(images[pairs.others])[1]
+def compare(inputs: NDArray[Any], labels: NDArray[np.int64], pairs: Sides, seed: int) -> Inputs:
+    """The check of pairs of rows of ``inputs``: pictures (uint8 [n, c, h, w]) or rows of a table (float32 [n, d])."""
+    of = features if inputs.ndim == 4 else columns
+    names, members = of(inputs[pairs.members])
+    differences = members - of(inputs[pairs.others])[1]
     classes = labels[pairs.members]
     rng = np.random.default_rng([seed, 0])
     signs = np.concatenate([np.ones((1, len(pairs))), rng.choice([-1.0, 1.0], (TURNS, len(pairs)))])
     largest, best, where = np.zeros(len(signs)), -1.0, ""
     for label in [None, *np.unique(classes)]:
-        of = slice(None) if label is None else classes == label
-        length = np.sqrt((differences[of] ** 2).sum(0))
-        found = np.abs(signs[:, of] @ differences[of]) / np.where(length > 0, length, 1.0)
+        part = slice(None) if label is None else classes == label
+        length = np.sqrt((differences[part] ** 2).sum(0))
+        found = np.abs(signs[:, part] @ differences[part]) / np.where(length > 0, length, 1.0)
         largest = np.maximum(largest, found.max(1))
         if found[0].max() > best:
             best = float(found[0].max())
             where = names[int(found[0].argmax())] + ("" if label is None else f" within class {label}")
     return Inputs(float((largest >= largest[0] * (1 - 1e-12)).mean()), where)
+
+
+def columns(inputs: NDArray[np.float32]) -> tuple[list[str], Values]:
+    """Names [f] and values [n, f] of a table's rows float32 [n, d]: their inputs, of many `MOST` evenly spaced ones."""
+    chosen = np.unique(np.linspace(0, inputs.shape[1] - 1, MOST).astype(int))
+    return [f"input {column}" for column in chosen], inputs[:, chosen].astype(np.float64)
 
 
 def features(images: NDArray[np.uint8]) -> tuple[list[str], Values]:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,14 +163,14 @@ def _matched(members: Rows, others: Rows, labels: NDArray[np.int64]) -> Sides:
     return Sides(members[partner >= 0], partner[partner >= 0])
 
 
-def singles(images: NDArray[np.uint8], rows: Rows) -> Rows:
-    """Those of ``rows`` whose example no other of them has: a copy of a member is not a non-member, and who
-    has a copy among the members must not decide who is evaluated. images: the pool, uint8 [n, c, h, w].
+def singles(inputs: NDArray[Any], rows: Rows) -> Rows:
+    """Those of ``rows`` whose input no other of them has: a copy of a member is not a non-member, and who
+    has a copy among the members must not decide who is evaluated. inputs: the pool's [n, ...].
     """
-    marks = [_fingerprint(images[row]) for row in rows]
+    marks = [_fingerprint(inputs[row]) for row in rows]
     times = Counter(marks)
     return rows[[times[mark] == 1 for mark in marks]]
 
 
-def _fingerprint(image: NDArray[np.uint8]) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(image).tobytes(), digest_size=16).digest()
+def _fingerprint(example: NDArray[Any]) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(example).tobytes(), digest_size=16).digest()

@@ -68,7 +68,7 @@ def test_a_result_above_the_bound_contradicts_the_guarantee() -> None:
 
     differ = Inputs(0.0005, "slant")
     assert "no finite verified epsilon" in undecided(separated, None, True, alike)
-    assert "no coins chose the members (members and non-members differ as pictures: slant" in undecided(
+    assert "no coins chose the members (members and non-members differ as inputs: slant" in undecided(
         separated, promised, False, differ
     )
     assert "do not differ noticeably" in undecided(separated, promised, False, alike)

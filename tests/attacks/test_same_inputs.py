@@ -31,6 +31,15 @@ def test_a_shift_is_seen(shift: str) -> None:
     assert found.differ and found.feature and "differ as inputs" in str(found)
 
 
+def test_a_shift_of_one_column_of_a_table_is_seen() -> None:
+    rows, labels = RNG(0).normal(size=(400, 30)).astype(np.float32), np.arange(400) % 2
+    pairs = Sides(np.arange(0, 200), np.arange(200, 400))
+    assert not same_inputs.compare(rows, labels, pairs, seed=0).differ
+    rows[:200, 7] += 1
+    found = same_inputs.compare(rows, labels, pairs, seed=0)
+    assert found.differ and found.feature == "input 7"
+
+
 def test_where_coins_chose_nothing_is_seen() -> None:
     """Slanted pairs that coins have turned: p values below 0.1 come one time in ten (60 trials, five deviations)."""
     images, labels, pairs = pairs_of("slant")

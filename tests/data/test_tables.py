@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.attacks.experiment import Experiment
-from fedpriv.common.errors import DataError, OptionError, RunFolderError
+from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.data.schema_draft import check
@@ -19,7 +20,6 @@ from fedpriv.data.table_rows import Encoded, encode_file
 from fedpriv.data.table_schema import MOST_COLUMNS, schema_of
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.start import start_run
-from fedpriv.runs.trained_model import load_model
 
 SCHEMA = schema_of(
     {
@@ -231,11 +231,25 @@ def test_the_form_of_a_file_is_said_by_options(tmp_path: Path) -> None:
         load_federated(compose([*OPTIONS, *own, *form, "dataset.encoding=klingon"]))
 
 
-def test_a_model_of_a_table_is_not_taken_for_one_of_pictures(tmp_path: Path) -> None:
-    for dataset in ("breast_cancer", "diabetes"):
-        start_run(compose([*OPTIONS, f"dataset={dataset}"]), tmp_path / dataset)
-        with pytest.raises(RunFolderError, match="was trained on a table"):
-            load_model(tmp_path / dataset)
+def test_attacks_take_rows_of_classes_and_say_why_they_take_no_others(tmp_path: Path) -> None:
+    config = compose([*OPTIONS, "dataset=breast_cancer", "dataset.train_examples=200"])
+    start_run(config, tmp_path / "classes")
+    found = Experiment(RunFolder(tmp_path / "classes"), config)
+    assert len(found.targets.evaluated) >= 20 and not found.inputs.differ
+    assert np.isfinite(found.view.confidence(found.model.theta, found.targets.evaluated.rows)).all()
     config = compose([*OPTIONS, "dataset=diabetes"])
+    start_run(config, tmp_path / "numbers")
     with pytest.raises(OptionError, match="its task is regression"):
-        Experiment(RunFolder(tmp_path / "diabetes"), config)
+        Experiment(RunFolder(tmp_path / "numbers"), config)
+    with pytest.raises(OptionError, match="its members are at its nodes"):
+        deployed = config.dataset.model_copy(update={"name": "on_nodes"})
+        Experiment(RunFolder(tmp_path / "numbers"), config.model_copy(update={"dataset": deployed}))
+
+
+def test_training_is_audited_where_its_canaries_mean_something() -> None:
+    for options, words in (
+        (["experiment=hospitals"], "level=training: a site's own numbers are parts of a sum"),
+        (["strategy=nbafl", "dataset=diabetes", "num_clients=5", "model=linear"], "this run's task is regression"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            audit_training(compose([*options, "clients_per_round=5", "num_rounds=1"]), confidence=0.95, seed=0)
