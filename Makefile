@@ -1,6 +1,6 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo reproduce leaderboard docs lint \
+.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo deploy-demo-tables reproduce leaderboard docs lint \
 	format bench bench-privacy papers map lock clean
 
 PYTHON ?= python3
@@ -75,6 +75,9 @@ format: install ## let ruff format and sort
 
 deploy-demo: install ## a deployment rehearsed on this machine: SuperLink, four SuperNodes, TLS, policies, a secure sum (three minutes)
 	$(PY) -m deploy.demo
+
+deploy-demo-tables: install ## the same with five hospitals that hold a CSV file each (four minutes)
+	$(PY) -m deploy.demo tables
 
 bench: install ## speed: against a bare loop and Flower's own runtime, by size, and by part of a round (a quarter of an hour)
 	$(PY) -m benchmarks $(ARGS)

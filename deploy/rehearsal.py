@@ -24,7 +24,6 @@ from PIL import Image
 
 from fedpriv.commands.credentials import make_credentials
 from fedpriv.commands.node import main as node_command
-from fedpriv.config.own_options import CONF
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.supernode import bundle_digest
@@ -113,14 +112,13 @@ class Rehearsal:
 
     def _prepare(self, template: str, max_epsilon: float) -> None:
         make_credentials(self.keys, ["localhost", "127.0.0.1"], self.nodes, 2)
-        self.counts = write_pictures(self.folder, self.nodes)
-        digest = bundle_digest(self.app)
+        self.counts = self.write_data()
+        known = {"bundle": bundle_digest(self.app), "schema": self.schema, "max_epsilon": max_epsilon}
         for number in range(self.nodes):
-            counter = self.folder / f"counters/{number}.json"
-            policy = template.format(counter=counter, bundle=digest, max_epsilon=max_epsilon)
+            policy = template.format(counter=self.folder / f"counters/{number}.json", **known)
             self.policy(number).write_text(policy)
             options = (f"policy={self.policy(number)}", f"data={self.data(number)}")
-            if node_command(["init", *options, f"classes={','.join(CLASSES)}", "size=8", "channels=1"]):
+            if node_command(["init", *options, *self.declared(number)]):
                 raise Failed(f"node {number}: init")
         config = self.folder / "flwr" / "config.toml"
         config.parent.mkdir()
@@ -128,6 +126,19 @@ class Rehearsal:
             '[superlink]\ndefault = "rehearsal"\n\n[superlink.rehearsal]\n'
             f'address = "127.0.0.1:{self.control}"\nroot-certificates = "{self.keys / "ca/ca.crt"}"\n'
         )
+
+    def write_data(self) -> list[int]:
+        """Every node's examples, and the server's; returns how many each node has."""
+        return write_pictures(self.folder, self.nodes)
+
+    def declared(self, number: int) -> tuple[str, ...]:
+        """What a node says of its examples at `init`."""
+        return f"classes={','.join(CLASSES)}", "size=8", "channels=1"
+
+    @property
+    def schema(self) -> str:
+        """A table's schema, by its digest."""
+        return ""
 
     def data(self, number: int) -> Path:
         return self.folder / f"node-{number}"
@@ -341,29 +352,6 @@ def write_pictures(folder: Path, nodes: int) -> list[int]:
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(place / f"{row:04d}.png")
     return [int((owners == number).sum()) for number in range(nodes)]
-
-
-def write_tables(folder: Path, nodes: int, rows: int | None = None) -> list[int]:
-    """scikit-learn's breast cancer table as the CSV files of hospitals: folder/node-K/patients.csv for every node, its
-    numbers written with a comma where K is odd, folder/server/test.csv, and the schema in folder/schema.yaml.
-
-    rows: at most so many in each file. Returns the nodes' numbers of rows.
-    """
-    from sklearn.datasets import load_breast_cancer
-
-    found = load_breast_cancer()
-    order = np.random.default_rng(0).permutation(len(found.target))
-    parts = [part[:rows] for part in np.array_split(order, nodes + 1)]
-    for number, part in enumerate(parts):
-        place, comma = folder / ("server" if number == nodes else f"node-{number}"), number % 2 == 1 and number < nodes
-        lines = [";".join((*found.feature_names, "diagnosis"))]
-        for row in part:
-            cells = [f"{value:g}".replace(".", "," if comma else ".") for value in found.data[row]]
-            lines.append(";".join((*cells, found.target_names[found.target[row]])))
-        place.mkdir(parents=True, exist_ok=True)
-        (place / ("test.csv" if number == nodes else "patients.csv")).write_text("\n".join(lines) + "\n")
-    shutil.copy(CONF / "schema/breast_cancer.yaml", folder / "schema.yaml")
-    return [len(part) for part in parts[:nodes]]
 
 
 def copy_of(app: Path, folder: Path) -> Path:

@@ -140,7 +140,9 @@ def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
 
     for name in ("classes", "size"):
         if not options[name]:
-            raise OptionError(name, "", "is missing; a table has table=NAME schema_file=FILE in place of classes and size")
+            raise OptionError(
+                name, "", "is missing; a table has table=NAME schema_file=FILE in place of classes and size"
+            )
     options = options | {"channels": options["channels"] or "3"}
     classes = tuple(options["classes"].split(","))
     if (

@@ -178,7 +178,9 @@ def _check_declared(config: Config) -> None:
     dataset = config.dataset
     if dataset.is_table:
         if dataset.classes:
-            raise OptionError("dataset.classes", list(dataset.classes), "the schema names a table's classes: leave it out")
+            raise OptionError(
+                "dataset.classes", list(dataset.classes), "the schema names a table's classes: leave it out"
+            )
     elif dataset.schema_digest is not None:
         words = "needs dataset.schema_file, the server's copy of the schema; allowed: null"
         raise OptionError("dataset.schema_digest", dataset.schema_digest, words)

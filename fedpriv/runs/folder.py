@@ -315,7 +315,12 @@ class RunFolder:
         """classes.json: what using the model needs besides its parameters; public facts only. After `save_model`: the
         digests of both are written with it.
         """
-        facts: dict[str, Any] = {"classes": dataset.classes, "shape": dataset.picture_shape, "mean": dataset.mean, "std": dataset.std}
+        facts: dict[str, Any] = {
+            "classes": dataset.classes,
+            "shape": dataset.picture_shape,
+            "mean": dataset.mean,
+            "std": dataset.std,
+        }
         if dataset.schema is not None:
             facts["schema"] = dataset.schema.model_dump(mode="json", exclude_none=True)
         write_atomic(self.path / "classes.json", json.dumps(facts) + "\n")

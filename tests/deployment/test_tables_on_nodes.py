@@ -11,7 +11,7 @@ import pytest
 from deployed import MACHINES, Machines, codes, refused
 
 import fedpriv
-from deploy.rehearsal import write_tables
+from deploy.hospitals import write_tables
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.compose import compose
 from fedpriv.config.own_options import CONF
@@ -120,7 +120,9 @@ def test_a_schema_that_differs_by_a_range_is_refused_and_both_are_named(
     assert refused(network, network.overrides()) == {"POLICY"}
     assert f"dataset.schema_digest={network.digest}: this machine's schema {own} is another, {other}" in caplog.text
     # The server's own copy is held against the run's digest, too.
-    with pytest.raises(OptionError, match=f"dataset.schema_digest={other}: the schema in .* is another, {network.digest}"):
+    with pytest.raises(
+        OptionError, match=f"dataset.schema_digest={other}: the schema in .* is another, {network.digest}"
+    ):
         network.serve(network.overrides(run="two").replace(network.digest, other))
 
 
@@ -140,7 +142,10 @@ def changed(text: str, cell: str) -> str:
 #: What a site may do to its file, and what its operator reads. Every cell here is a secret.
 BAD = {
     "renamed": (lambda text: text.replace("mean radius", "mean-radius", 1), "has no column mean radius"),
-    "missing": (lambda text: "\n".join(line.partition(";")[2] for line in text.split("\n")), "has no column mean radius"),
+    "missing": (
+        lambda text: "\n".join(line.partition(";")[2] for line in text.split("\n")),
+        "has no column mean radius",
+    ),
     "twice": (lambda text: text.replace("mean texture", "mean radius", 1), "has no column mean texture"),
     "empty": (lambda text: "", "the first line is empty"),
     "no rows": (lambda text: text.partition("\n")[0] + "\n", "has no rows"),

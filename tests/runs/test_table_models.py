@@ -60,7 +60,11 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "schema.yaml").write_text(TARGETS[request.param] + COLUMNS)
     people().to_csv(folder / "people.csv", sep=";", decimal=",", index=False)
-    options = [f"dataset.root={folder}/people.csv", f"dataset.schema_file={folder}/schema.yaml", f"dataset.cache={folder}"]
+    options = [
+        f"dataset.root={folder}/people.csv",
+        f"dataset.schema_file={folder}/schema.yaml",
+        f"dataset.cache={folder}",
+    ]
     form = ["dataset=table", "dataset.decimal=comma", f"dataset.test_root={folder}/people.csv"]
     sites = ["num_clients=2", "clients_per_round=2", "num_rounds=6", "local.batch_size=10", "local.lr=0.5"]
     config = compose([*form, *options, *sites, "strategy=fedavg", "model=linear", "operations.report=false"])
@@ -101,7 +105,9 @@ def test_a_table_comes_back_with_columns_more(
     assert main([f"run={folder}/run", str(folder / "people.csv")]) == 0
     printed = capsys.readouterr().out
     before = (folder / "people.csv").read_text().splitlines()
-    assert [line.startswith(old) for line, old in zip(printed.splitlines(), before, strict=True)] == [True] * len(before)
+    assert [line.startswith(old) for line, old in zip(printed.splitlines(), before, strict=True)] == [True] * len(
+        before
+    )
     found = pandas.read_csv(io.StringIO(printed), sep=";", decimal=",")
     model = fedpriv.load(folder / "run").model
     predicted = model.predict(people())
@@ -109,7 +115,9 @@ def test_a_table_comes_back_with_columns_more(
         assert list(found.columns[-2:]) == ["ill predicted", "ill probability"]
         told = [text.removeprefix("'") for text in found["ill predicted"].astype(str)]
         assert told == predicted.tolist() and "'=no" not in before
-        assert found["ill probability"].to_numpy() == pytest.approx(model.probabilities(people()).max(1).values.numpy(), abs=1e-5)
+        assert found["ill probability"].to_numpy() == pytest.approx(
+            model.probabilities(people()).max(1).values.numpy(), abs=1e-5
+        )
     elif task == "regression":
         assert list(found.columns[-1:]) == ["stay predicted"]
         assert found["stay predicted"].to_numpy() == pytest.approx(predicted, rel=1e-4)
