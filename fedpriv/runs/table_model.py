@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ class TableModel:
     module: nn.Module
     schema: TableSchema
     task: Task
-    form: Form = Form()
+    form: Form = field(default_factory=Form)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ def test_what_no_table_is_declared_as(
     ],
 )
 def test_what_no_run_of_tables_says(given: str, words: str, network: Hospitals) -> None:
-    with pytest.raises((OptionError, RunFailed), match="dataset|features|partition") as caught:
+    with pytest.raises((OptionError, RunFailed), match=r"dataset|features|partition") as caught:
         network.serve(network.overrides(given))
     assert words in str(caught.value)
 
