@@ -96,7 +96,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/report/test_private_figure.py::test_the_runs_are_made_once_each",
     ),
     (
-        r"make deploy-demo|python -m deploy\.demo",
+        r"make deploy-demo(-tables)?|python -m deploy\.demo( tables)?",
         "three minutes",
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
@@ -126,14 +126,24 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_rehearsal.py::test_a_tampered_bundle_is_neither_unpacked_nor_run",
     ),
     (
-        r"python -m fedpriv schema .*people\.csv .*",
+        r"python -m fedpriv\.schema .*",
         "needs a table of one's own",
         "tests/doors/test_schema.py::test_a_check_says_what_a_schema_does",
     ),
     (
-        r"python -m fedpriv .*dataset=table .*",
+        r"python -m fedpriv .*dataset=table .*|python -m fedpriv\.audit run=outputs/patients",
         "needs a table of one's own",
         "tests/methods/test_dpsum.py::test_the_hospitals_run",
+    ),
+    (
+        r"python -m fedpriv .*dataset\.schema_file=.*|python -m fedpriv\.node init .* table=.*",
+        "needs a table of one's own",
+        "tests/deployment/test_tables_on_nodes.py::test_hospitals_learn_from_their_own_tables_in_a_secure_sum",
+    ),
+    (
+        r"python -m fedpriv\.predict .*patients\.csv.*",
+        "needs a table of one's own",
+        "tests/runs/test_table_models.py::test_a_table_comes_back_with_columns_more",
     ),
     (
         r"ssh-keygen .*|openssl .*",

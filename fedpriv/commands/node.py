@@ -13,8 +13,9 @@
             [metrics_port=0] [metrics_address=127.0.0.1]
                                                  answer a server; Ctrl-C or SIGTERM stops
 
-DATA/<class>/* are the pictures, DATA/NAME is the table (CSV or Parquet). credentials: a node's folder from `fedpriv deploy credentials`. port: of Flower's
-own service on this machine, a different one for each node. metrics_port: Prometheus metrics and health; 0: none.
+DATA/<class>/* are the pictures, DATA/NAME is the table (CSV or Parquet). credentials: a node's folder from
+`fedpriv deploy credentials`. port: of Flower's own service on this machine, a different one for each node.
+metrics_port: Prometheus metrics and health; 0: none.
 """
 
 from __future__ import annotations
