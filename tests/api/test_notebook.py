@@ -53,7 +53,7 @@ def test_the_python_of_the_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = re.findall(r"^```python\n(.*?)^```", (DOCS / "python.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 4
+    assert len(found) == 5
     exec(compile("\n".join(found), "python.md", "exec"), {})
     assert "strategy fedcat allowed: adpfl" in capsys.readouterr().out
     assert (tmp_path / "outputs/compared/comparison.html").is_file()
