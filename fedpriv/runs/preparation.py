@@ -94,6 +94,7 @@ def make_strategy(
         len(worker.data.dataset.classes),
         worker.options_digest,
         getattr(config.strategy.options, "colluders", 0),
+        layout.shapes,
     )
     kind = server_class(config)
     options = method_options(config)

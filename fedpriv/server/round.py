@@ -77,6 +77,7 @@ class Population:
     classes: int = 0  # of the model; 0: not known
     options_digest: bytes = bytes(32)  # of the run's options that decide a release
     colluders: int = 0  # of a secure sum
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors that theta is made of
 
     def noise(self, *key: int | str) -> NoiseSource:
         """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""
