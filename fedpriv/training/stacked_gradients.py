@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,21 @@ from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
+#: Random examples by which a product's rows are compared.
+TRIED = 32
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread; afterwards in as many as before."""
+    before = torch.get_num_threads()
+    if before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before > 1:
+            torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,7 @@ class Chain:
 
     def __init__(self, layers: Sequence[tuple[bool, bool]], task: Task = CLASSES) -> None:
         self.layers, self.task = layers, task  # a layer: (has a bias, is followed by ReLU)
+        self._alike: dict[Any, bool] = {}
 
     @classmethod
     def of(cls, module: nn.Module, task: Task = CLASSES) -> Chain | None:
@@ -102,9 +120,7 @@ class Chain:
         [c, b] is False for padding, ``bounds`` float64 [c]. As `PerExampleGradients`: a broken example contributes
         nothing; norms and sums are float64, for the reasons given there (2).
         """
-        layer_inputs, logits = self._forward(thetas, inputs)
-        losses, slope = self.task.slope(logits, targets)
-        slopes = self._backward(thetas, layer_inputs, slope)
+        layer_inputs, slopes, losses = self._of_rows(thetas, inputs, targets)
         norms = torch.zeros(losses.shape, dtype=torch.float64, device=targets.device)
         for (bias, _), outputs, own in zip(self.layers, slopes, layer_inputs, strict=True):
             norms += _squares(outputs) * (_squares(own) + bias)
@@ -122,6 +138,41 @@ class Chain:
             if bias:
                 parts.append(weighted.sum(1))
         return torch.cat(parts, dim=1), norms, losses.masked_fill(~real, 0.0).sum(1)
+
+    def _of_rows(
+        self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """(every layer's inputs [c, b, i], gradients of its outputs [c, b, o], losses [c, b]), such that an example's
+        bits do not depend on its place among the rows: where this machine's products of b rows differ by row (30
+        inputs: they are no multiple of a register), every example is a product of its own, with a copy of theta.
+        """
+        c, b = inputs.shape[:2]
+        if apart := not self._rows_are_alike(thetas, inputs, targets):
+            thetas = [theta.repeat_interleave(b, 0) for theta in thetas]
+            inputs, targets = inputs.flatten(0, 1).unsqueeze(1), targets.flatten(0, 1).unsqueeze(1)
+        layer_inputs, logits = self._forward(thetas, inputs)
+        losses, slope = self.task.slope(logits, targets)
+        slopes = self._backward(thetas, layer_inputs, slope)
+        if not apart:
+            return layer_inputs, slopes, losses
+        layer_inputs, slopes = ([part.view(c, b, -1) for part in parts] for parts in (layer_inputs, slopes))
+        return layer_inputs, slopes, losses.view(c, b)
+
+    def _rows_are_alike(self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> bool:
+        """Whether equal examples get equal bits in every row of a product of these shapes: looked at once, on public
+        random numbers (as `fedpriv.mechanisms.per_example` does).
+        """
+        key = inputs.shape[1], *(theta.shape[1:] for theta in thetas), inputs.device
+        if key not in self._alike:
+            random = torch.Generator().manual_seed(0)
+            own = [torch.randn(TRIED, *theta.shape[1:], generator=random).to(inputs.device) for theta in thetas]
+            row = torch.randn(TRIED, 1, inputs.shape[2], generator=random).to(inputs.device)
+            layer_inputs, logits = self._forward(own, row.expand(-1, inputs.shape[1], -1).contiguous())
+            blank = self.task.blank(TRIED, inputs.shape[1]).to(inputs.device)
+            slopes = self._backward(own, layer_inputs, self.task.slope(logits, blank)[1])
+            found = [*layer_inputs, *slopes]
+            self._alike[key] = all(torch.equal(part, part[:, :1].expand_as(part)) for part in found)
+        return self._alike[key]
 
     def _forward(self, thetas: Sequence[Tensor], inputs: Tensor) -> tuple[list[Tensor], Tensor]:
         """(every layer's inputs [c, b, i], logits [c, b, classes])."""

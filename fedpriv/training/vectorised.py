@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -39,7 +38,7 @@ from fedpriv.training.sequential import (
     Training,
     draw_batches,
 )
-from fedpriv.training.stacked_gradients import Chain, Mapped
+from fedpriv.training.stacked_gradients import Chain, Mapped, one_thread
 
 T = TypeVar("T")
 
@@ -61,19 +60,6 @@ class Rows:
 
     updates: Tensor
     losses: Tensor
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch computes in one thread; afterwards in as many as before."""
-    before = torch.get_num_threads()
-    if before > 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if before > 1:
-            torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
