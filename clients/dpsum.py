@@ -67,7 +67,9 @@ class DPSumClient(SummingClient):
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
-        if self.options.scales:  # theta, m and ln s, each as long as theta
+        if run.facts is not None and self.options.scales(
+            run.facts.flat_inputs
+        ):  # theta, m and ln s, each as long as theta
             self.traits = replace(self.traits, vectors_down=3)
         if not self.options.whole:
             self.threat = EXAMPLE_TO_SERVER if self.options.form == "local" else EXAMPLE_TO_OUTSIDERS

@@ -89,9 +89,9 @@ class DPSum(SummingServer):
     @property
     def scaling(self) -> Scaling | None:
         """What inputs are scaled by in this round."""
-        if not self.options.scales:
+        outputs, inputs = self.population.outputs, self.population.flat_inputs
+        if not self.options.scales(inputs):
             return None
-        outputs, inputs = self.population.shapes[0]
         zeros = np.zeros(inputs)
         shift, log_scale = (zeros if found is None else found for found in (self.shift, self.log_scale))
         return Scaling(shift, log_scale, outputs)

@@ -218,7 +218,6 @@ class DPSumOptions(ModularOptions):
     bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
     average: float = on_server("share of the rounds, the last ones, whose mean model is the final one", ge=0, le=1)
     rounds: int = follows("num_rounds")
-    model: str = follows("model.name")
     noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm of one noise")
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of one example's (person's) gradient")
     form: Literal["ddgauss", "skellam", "central", "local"] = Field(
@@ -230,14 +229,13 @@ class DPSumOptions(ModularOptions):
     )
     scale_inputs: bool = Field(
         description="rounds 1 and 2 release means and deviations of the inputs, by which these are centred and scaled; "
-        "of models linear and mlp in runs of ten rounds and more"
+        f"of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
     )
     claimed_delta: float = Field(gt=0, lt=1, description="skellam: of which the bounds of a run may use up a hundredth")
 
-    @property
-    def scales(self) -> bool:
-        """Whether `scale_inputs` applies to this run."""
-        return self.scale_inputs and self.rounds >= FEWEST_SCALED and self.model in ("linear", "mlp")
+    def scales(self, flat_inputs: int) -> bool:
+        """Whether `scale_inputs` applies to this run; flat_inputs: as `PublicFacts`."""
+        return self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
 
     @property
     def whole(self) -> bool:

@@ -27,7 +27,7 @@ from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH, ClippedSum, clip_fact
 
 
 def clipped_rows(rows: Tensor, bound: float, unit: Tensor | None = None) -> ClippedSum:
-    """The sum over rows [n, k] of vectors clipped to ``bound``; unit (int64 [n]): over persons, of their rows' means."""
+    """The sum over rows [n, k] of vectors clipped to ``bound``; unit (int64 [n]): over persons' means."""
     vectors = rows.double()
     if unit is not None:
         _, member, counts = torch.unique(unit, return_inverse=True, return_counts=True)

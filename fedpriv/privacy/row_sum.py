@@ -65,8 +65,9 @@ class RowSumGrid:
 
     @cached_property
     def steps(self) -> float:
-        """R = C/gamma: as many as `LONGER` asks for, as the table of a whole-number law holds, and as 2^(b-1) holds of all rows
-        pointing the same way with `SPREAD` standard deviations of the noise. Raises `OptionError` for too few bits.
+        """R = C/gamma: as many as `LONGER` asks for, as the table of a whole-number law holds, and as 2^(b-1) holds of
+        all rows pointing the same way with `SPREAD` standard deviations of the noise. Raises `OptionError` for too few
+        bits.
         """
         if self.rows * math.sqrt(self.dimension) > MOST_TERMS:
             words = f"the proof of its rounding holds for rows * sqrt(parameters) up to 2^39; {self.rows} rows are more"

@@ -201,7 +201,10 @@ def test_gaussian_noise_costs_what_the_exact_gaussian_does() -> None:
     [
         (["strategy.client.sampling_rate=0.5"], r"sampling_rate=0\.5: no law .* is proved; allowed: 1"),
         (["strategy.client.sampling_rate=0"], r"sampling_rate=0"),
-        (["strategy.client.form=local", "strategy.secure_sum=protocol"], r"secure_sum=protocol: .*local.*allowed: ideal"),
+        (
+            ["strategy.client.form=local", "strategy.secure_sum=protocol"],
+            r"secure_sum=protocol: .*local.*allowed: ideal",
+        ),
         (["strategy.client.form=laplace"], r"form=laplace"),
         (["strategy.client.scale_inputs=1"], r"scale_inputs=1"),
     ],
@@ -263,7 +266,9 @@ def test_the_learning_rate_follows_the_noise() -> None:
 
     eta = step("strategy.client.noise_multiplier=20")
     assert eta * (20 * math.sqrt(5) * math.sqrt(62) / 455) * math.sqrt(20) == pytest.approx(4.0)
-    assert step("strategy.client.noise_multiplier=20", "strategy.client.form=central") == pytest.approx(eta * math.sqrt(5))
+    assert step("strategy.client.noise_multiplier=20", "strategy.client.form=central") == pytest.approx(
+        eta * math.sqrt(5)
+    )
     assert step("strategy.client.noise_multiplier=0.1") == 6.0
     assert step("strategy.client.noise_multiplier=0.1", classes=1) == pytest.approx(0.6)
     assert step("strategy.client.noise_multiplier=20", "strategy.server.lr=3.0") == 1.0
@@ -273,7 +278,8 @@ def test_the_last_model_is_the_mean_of_the_last_rounds() -> None:
     config = compose([*SMALL, "strategy.server.average=0.5"])
     strategy = DPSum.__new__(DPSum)
     strategy.options, strategy.summed, strategy.count = config.strategy.options, None, 0  # type: ignore[assignment]
-    people = {"travelling": None, "num_clients": 5, "clients_per_round": 5, "classes": 2}
+    people: dict[str, Any] = {"travelling": None, "num_clients": 5, "clients_per_round": 5, "classes": 2}
+    people |= {"flat_inputs": 30, "outputs": 2}
     people["num_examples"] = staticmethod(lambda client: 91)
     strategy.population = type("Population", (), people)()  # type: ignore[assignment]
     models = [np.full(3, float(number), np.float32) for number in range(1, 5)]
