@@ -67,11 +67,12 @@ class DPSumClient(SummingClient):
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
+        self.whole = self.options.whole
         if run.facts is not None and self.options.scales(
             run.facts.flat_inputs
         ):  # theta, m and ln s, each as long as theta
             self.traits = replace(self.traits, vectors_down=3)
-        if not self.options.whole:
+        if not self.whole:
             self.threat = EXAMPLE_TO_SERVER if self.options.form == "local" else EXAMPLE_TO_OUTSIDERS
 
     @property
@@ -138,7 +139,7 @@ class DPSumClient(SummingClient):
 
     def leaving(self, total: Tensor, noise: NoiseSource) -> Tensor:
         """What leaves a site of its sums [..., d] in units of the bound."""
-        if self.options.whole:
+        if self.whole:
             return self.grid.whole_numbers(total, noise)
         whole = self.grid.whole(total)
         return (self.grid.noisy(whole, noise) / self.grid.steps).float() if self.options.form == "local" else whole
@@ -174,7 +175,7 @@ class DPSumClient(SummingClient):
             f"a number takes {self.bits} bits, a noise is {grid.sigma:.3g} steps of the grid, and rounding "
             f"makes what an example changes {grid.l2() / grid.steps - 1:.2%} longer",
         )
-        if self.options.whole and self.noises == 1:
+        if self.whole and self.noises == 1:
             said += ("sums with a single unknown noise: strategy.server.min_replies says how many there are at least",)
         return said
 
@@ -194,7 +195,7 @@ class DPSumClient(SummingClient):
         if self.options.sampling_rate < 1:
             mine = mine * (noise.uniform(shape[0]) < self.options.sampling_rate).unsqueeze(1)
         total = mine + (0.5 - 1e-6) / grid.steps
-        if not self.options.whole:
+        if not self.whole:
             return Release((grid.noisy(grid.whole(total), noise) / (grid.sigma or 1.0)).float(), state)
         numbers = grid.whole_numbers(total, noise)
         for _ in range(self.noises - 1):

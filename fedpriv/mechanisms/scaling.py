@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.mechanisms.bookkeeping import add_rows, without
-from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH, ClippedSum, clip_factors
+from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH, ClippedSum
+from fedpriv.mechanisms.clipping import clip_factors
 
 
 def clipped_rows(rows: Tensor, bound: float, unit: Tensor | None = None) -> ClippedSum:

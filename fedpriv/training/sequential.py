@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
-from fedpriv.mechanisms.clipped_sums import ClippedSum, filled
+from fedpriv.mechanisms.bookkeeping import filled
+from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.per_example import BLOCK, PerExampleGradients, block_for
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Task
 from fedpriv.training.flat_model import layout_of

@@ -18,7 +18,8 @@ from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
-from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH, clip_factors
+from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH
+from fedpriv.mechanisms.clipping import clip_factors
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
