@@ -157,6 +157,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
 SMALL = {"num_rounds": "1", "num_clients": "4", "clients_per_round": "4", "engine.trainer": "sequential"}
 #: Further options for the commands that hold these words.
 FITTING = {
+    "column=practice": {"num_clients": "10", "clients_per_round": "10"},
     "mnist": {"local.batch_size": "4", "dataset.auxiliary": "0", "local.epochs": "1"},
     "PICTURES": {"local.batch_size": "2", "dataset.auxiliary": "0"},
     "huggingface": {"local.batch_size": "2", "dataset.auxiliary": "0"},

@@ -191,7 +191,14 @@ def _facts_of_the_smallest(config: Config) -> PublicFacts:
         int(counts.sum()),
         most,
         apart,
+        flat_inputs(config, layout_for(config)),
     )
+
+
+def flat_inputs(config: Config, layout: Layout) -> int:
+    """As `PublicFacts`."""
+    first = layout.shapes[0]
+    return first[1] if config.model.name in ("auto", "linear", "mlp") and len(first) == 2 else 0
 
 
 _layouts: dict[str, Layout] = {}

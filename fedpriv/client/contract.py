@@ -53,6 +53,7 @@ class PublicFacts:
     total_examples: int = 0  # of all clients
     most: int = 0  # rounds of a client, and how far any two of them are apart at least
     apart: int = 1
+    flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tables as data sets: the user's own file, and two small ones that ship with scikit-learn."""
+"""Tables as data sets: the user's own file, two small ones that ship with scikit-learn, and one that is made."""
 
 from __future__ import annotations
 
@@ -187,4 +187,21 @@ def _diabetes() -> pa.Table:
     return pa.table(columns | {"progression": found.target})
 
 
-_BUILT_IN = {"breast_cancer": _breast_cancer, "diabetes": _diabetes}
+def _practices() -> pa.Table:
+    """Made, always the same 3,276 rows: in practice k of ten, x = z + 0.5 u_k with z and u_k normal in R^11, and the
+    outcome is yes with the logistic probability of w x + b_k, |w| = 1.75, b_k from -2.2 to -0.2 in equal steps.
+    """
+    import pyarrow as pa
+
+    rng, sites, dims = np.random.default_rng(0), 10, 11
+    weights = rng.normal(size=dims)
+    weights *= 1.75 / np.linalg.norm(weights)
+    site = np.arange(3276) % sites
+    inputs = rng.normal(size=(len(site), dims)) + 0.5 * rng.normal(size=(sites, dims))[site]
+    chance = 1 / (1 + np.exp(-(inputs @ weights + np.linspace(-2.2, -0.2, sites)[site])))
+    outcome = np.where(rng.random(len(site)) < chance, "yes", "no")
+    columns: dict[str, Any] = {f"x{place + 1}": inputs[:, place] for place in range(dims)}
+    return pa.table(columns | {"practice": [f"practice {number}" for number in site], "outcome": outcome})
+
+
+_BUILT_IN = {"breast_cancer": _breast_cancer, "diabetes": _diabetes, "practices": _practices}

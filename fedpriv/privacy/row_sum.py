@@ -1,6 +1,8 @@
 """The grid of `dpsum`: sums over rows (or persons) at a site as whole numbers, so that noises add up in a sum.
 
-A site holds the sum S in R^d of its rows' vectors, each clipped to C. It sends round(S / gamma) + noise, whole numbers.
+A site holds the sum S in R^d of its rows' vectors, each clipped to C. Its whole numbers are round(S / gamma). Noise is
+added to them: whole-number noise by each site (form=ddgauss, skellam), or Gaussian noise by each site (form=local) or
+once by a trusted server (form=central).
 
 **What one row changes.** With a row more S becomes S' with |S' - S| <= C (1 - 2^-12 + excess): the computed sums,
 rounding included (`fedpriv.mechanisms.per_example`). Dividing by gamma in float64 errs by less than n R 2^-52 on each
@@ -9,8 +11,18 @@ the nearest whole number moves a difference of coordinates by 1 at most. So the 
 by at most R (1 + excess) + sqrt(d) in Euclidean length, by the triangle inequality: `l2`. Nothing is drawn for
 rounding, and no vector has to be rotated: the grid is fine, since what a coordinate costs is bits and not privacy.
 
-The modulus 2^b is public; a sum beyond it comes back on the other side, which costs accuracy and no privacy.
-Symbols: R -> steps (gamma = C/R), sigma -> multiplier (standard deviation of one site's noise / C), b -> bits.
+The modulus 2^b is public; a sum beyond it comes back on the other side, which costs accuracy and no privacy: (T mod
+2^b + Y) mod 2^b is a function of T + Y for whole numbers T, also where Y is a real number that a server adds (`noisy`).
+
+**Gaussian noise.** `add_normal_finely` of standard deviation sigma R on whole numbers is a Gaussian mechanism whose
+input moves by at most l2 + sqrt(d) `fine_step(sigma R)` (its docstring): `gaussian_event`. If every row takes part
+with probability q by a coin of its own, whoever's noise it is, the sum over those who take part is that of a Poisson
+sample: a row that is not there changes no other row's coin and no other row's vector.
+
+**No sampling under whole-number noise.** What is known of sampled mechanisms (`fedpriv.privacy.dp_library`) is of
+continuous Gaussians. A curve for sampled whole-number noise in d dimensions is not implemented, so it is refused.
+
+Symbols: R -> steps (gamma = C/R), sigma -> multiplier (standard deviation of one noise / C), b -> bits, q -> rate.
 """
 
 from __future__ import annotations
@@ -18,6 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,9 +38,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, Law, discrete_gaussian, skellam
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.privacy.events import DiscreteGaussianSum, SkellamSum, Threat
+from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, skellam
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely, fine_step
+from fedpriv.privacy.events import DiscreteGaussianSum, PoissonGaussian, SkellamSum, Threat
+
+#: ddgauss, skellam: whole-number noise by each site; local: a Gaussian by each site; central: one by a trusted server.
+Form = Literal["ddgauss", "skellam", "local", "central"]
+WHOLE: tuple[Form, ...] = ("ddgauss", "skellam")
 
 #: Wanted: rounding makes what a row changes longer by no more than this share of C.
 LONGER = 2.0**-10
@@ -39,7 +56,7 @@ MOST_TERMS = 2.0**39
 class RowSumGrid:
     """dimension: d; rows: of all sites at most, public; sites: of a round."""
 
-    law: Law
+    form: Form
     dimension: int
     rows: int
     sites: int
@@ -48,15 +65,16 @@ class RowSumGrid:
 
     @cached_property
     def steps(self) -> float:
-        """R = C/gamma: as many as `LONGER` asks for, as the law's table holds, and as 2^(b-1) holds of all rows
-        pointing the same way with `SPREAD` standard deviations of the noise. Raises `OptionError` for too few bits.
+        """R = C/gamma: as many as `LONGER` asks for, as the table of a whole-number law holds, and as 2^(b-1) holds of
+        all rows pointing the same way with `SPREAD` standard deviations of the noise. Raises `OptionError` for too few
+        bits.
         """
         if self.rows * math.sqrt(self.dimension) > MOST_TERMS:
             words = f"the proof of its rounding holds for rows * sqrt(parameters) up to 2^39; {self.rows} rows are more"
             raise OptionError("strategy", "dpsum", words)
         wanted = math.sqrt(self.dimension) / LONGER
         held = 2.0 ** (self.bits - 1) / (self.rows + SPREAD * math.sqrt(self.sites) * self.multiplier + 1)
-        table = MOST_STEPS / self.multiplier if self.multiplier else math.inf
+        table = MOST_STEPS / self.multiplier if self.multiplier and self.form in WHOLE else math.inf
         found = min(wanted, held, table)
         if found < 1:
             raise OptionError("strategy.server.bits", self.bits, f"a sum over {self.rows} rows needs more")
@@ -74,21 +92,38 @@ class RowSumGrid:
     def event(self, threat: Threat, noises: int, share: float, excess: float = 0.0) -> DiscreteGaussianSum | SkellamSum:
         """One round, in a sum with so many noises that its observer does not know. share: as `SumGrid.event`."""
         shape = {"noises": noises, "dimension": self.dimension, "l2": self.l2(excess)}
-        if self.law == "gaussian":
-            return DiscreteGaussianSum(threat=threat, sigma=self.sigma, **shape)  # type: ignore[arg-type]
-        return SkellamSum(threat=threat, variance=self.sigma**2, delta=share, **shape)  # type: ignore[arg-type]
+        if self.form == "skellam":
+            return SkellamSum(threat=threat, variance=self.sigma**2, delta=share, **shape)  # type: ignore[arg-type]
+        return DiscreteGaussianSum(threat=threat, sigma=self.sigma, **shape)  # type: ignore[arg-type]
+
+    def gaussian_event(self, threat: Threat, rate: float, excess: float = 0.0) -> PoissonGaussian:
+        """One round with Gaussian noise, in which each row takes part with probability ``rate``."""
+        moved = self.l2(excess) + math.sqrt(self.dimension) * fine_step(self.sigma)
+        return PoissonGaussian(threat=threat, multiplier=self.sigma / moved, sampling_rate=rate)
+
+    def whole(self, total: Tensor) -> Tensor:
+        """int64 [..., d] of sums [..., d] (float64, in units of C), without noise."""
+        return (total.double() * self.steps).round().nan_to_num(0.0, 0.0, 0.0).long()
 
     def whole_numbers(self, total: Tensor, noise: NoiseSource) -> Tensor:
-        """int64 [..., d] of sums [..., d] (float64, in units of C), with noise."""
-        rounded = (total.double() * self.steps).round().nan_to_num(0.0, 0.0, 0.0).long()
-        return rounded + self.noise(rounded.shape, noise)
+        """int64 [..., d] of sums [..., d] (float64, in units of C), with a site's whole-number noise."""
+        whole = self.whole(total)
+        return whole + self.noise(whole.shape, noise)
 
     def noise(self, shape: torch.Size, noise: NoiseSource) -> Tensor:
-        """One site's noise (int64 [shape])."""
-        if self.law == "gaussian":
-            return discrete_gaussian(self.sigma, shape, noise)
-        return skellam(self.sigma**2, shape, noise)
+        """One site's whole-number noise (int64 [shape])."""
+        if self.form == "skellam":
+            return skellam(self.sigma**2, shape, noise)
+        return discrete_gaussian(self.sigma, shape, noise)
 
-    def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
+    def noisy(self, whole: Tensor, noise: NoiseSource) -> Tensor:
+        """Whole numbers (int64 [..., d]) with Gaussian noise, a site's own or the server's (float64 [..., d]), back in
+        the range of the modulus.
+        """
+        half = 2.0 ** (self.bits - 1)
+        found = add_normal_finely(whole.double(), self.sigma, noise)
+        return torch.remainder(found + half, 2 * half) - half
+
+    def decode(self, total: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
         """The noisy sum [d] in units of C from the sum of sites' whole numbers."""
         return total.astype(np.float64) / self.steps

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.client.build import client_class, exchanges_of, make_client
+from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.config.halves import half_class, method_options
@@ -96,6 +96,8 @@ def make_strategy(
         len(worker.data.dataset.classes),
         worker.options_digest,
         getattr(config.strategy.options, "colluders", 0),
+        flat_inputs(config, layout),
+        layout.shapes[0][0],
     )
     kind = server_class(config)
     options = method_options(config)

@@ -77,6 +77,8 @@ class Population:
     classes: int = 0  # of the model; 0: not known
     options_digest: bytes = bytes(32)  # of the run's options that decide a release
     colluders: int = 0  # of a secure sum
+    flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
+    outputs: int = 0  # of the first layer
 
     def noise(self, *key: int | str) -> NoiseSource:
         """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""

@@ -282,7 +282,7 @@ RECORDED = {
     "dpfl_agn": "2e2876dc",
     "dpftrl": "e41a2a27",
     "dpsgd": "5e0f9ed9",
-    "dpsum": "83e454e4",
+    "dpsum": "1a5f0303",
     "fedags": "2f93a156",
     "fedavg": "54561122",
     "fedcad": "b244a33b",

@@ -111,7 +111,7 @@ def test_a_schema_that_is_no_file_or_far_too_long_is_refused(tmp_path: Path) -> 
 
 
 def test_the_shipped_schemas_are_filled_in() -> None:
-    for name, inputs in (("breast_cancer", 30), ("diabetes", 12)):
+    for name, inputs in (("breast_cancer", 30), ("diabetes", 12), ("practices", 11)):
         assert read_schema(CONF / "schema" / f"{name}.yaml").num_inputs == inputs
 
 

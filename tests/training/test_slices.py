@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import FlatModel, LocalData, Training
+from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer, Training
 from fedpriv.training.vectorised import VectorisedTrainer, padded_width
 
 SIZES = (12, 30, 7, 12, 1, 26, 12, 0, 33, 12)
@@ -159,3 +159,30 @@ WIDTHS = [
 @pytest.mark.parametrize(("widest", "batch_size", "width"), WIDTHS)
 def test_a_width_follows_from_the_client_alone(widest: int, batch_size: int, width: int) -> None:
     assert padded_width(widest, batch_size) == width >= widest
+
+
+@pytest.mark.parametrize("kind", [SequentialTrainer, VectorisedTrainer])
+@pytest.mark.parametrize("hidden", [0, 7])
+@pytest.mark.parametrize("inputs", [30, 32])
+def test_a_row_does_not_change_what_others_add(kind: type[SequentialTrainer], hidden: int, inputs: int) -> None:
+    """Under a theta that makes terms of 10^9 cancel, where the last bits decide: one row fewer moves all later rows
+    up by a place, and the sum of clipped gradients by the bound at most.
+    """
+    name = "mlp" if hidden else "linear"
+    config = ModelConfig(name=name, hidden=max(1, hidden))  # type: ignore[call-arg]
+    model = FlatModel(build_model(config, (inputs,), 2, 0), torch.device("cpu"))
+    local = LocalConfig(epochs=1, batch_size=10, lr=0.1, momentum=0.0, sampler="shuffle")
+    trainer, random = kind(model, local), torch.Generator().manual_seed(2)
+    rows, labels = torch.randn(37, inputs, generator=random), torch.randint(0, 2, (37,), generator=random)
+    rows[:, 1] = rows[:, 0]
+    theta = torch.randn(model.theta.numel(), generator=random)
+    theta[0], theta[1] = 3e9, -3e9
+
+    def total(kept: Tensor) -> Tensor:
+        asked = [Clipping(theta, LocalData(rows[kept], labels[kept]), 1.0)] * 2
+        return trainer.clipped_sums(asked)[0].total
+
+    everybody = torch.arange(len(rows))
+    whole = total(everybody)
+    for row in range(len(rows)):
+        assert float(torch.linalg.vector_norm(whole - total(everybody[everybody != row]))) < 1
