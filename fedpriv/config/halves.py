@@ -100,3 +100,22 @@ def locate(target: str, option: str) -> type[Any]:
     if not isinstance(found, type):
         raise OptionError(option, target, "is not a class")
     return found
+
+
+#: An auxiliary split larger than this says no more about a loss that is read every round.
+MOST_FOR_LOSS = 1000
+
+
+def auxiliary_examples(config: Config) -> int:
+    """Public examples that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
+    them for a public loss, otherwise none. Raises `OptionError` where it needs some and there are none.
+    """
+    kind, wanted = half_class(config, "server"), 0
+    purpose = None
+    if getattr(kind, "needs_public_loss", False):
+        purpose, wanted = "follows a loss on public examples", min(MOST_FOR_LOSS, config.dataset.auxiliary)
+    if getattr(config.strategy.options, "distillation_epochs", 0) > 0:
+        purpose, wanted = "distils on public examples (strategy.server.distillation_epochs)", config.dataset.auxiliary
+    if purpose is not None and wanted == 0:
+        raise OptionError("dataset.auxiliary", 0, f"{config.strategy.name} {purpose}: at least 1")
+    return wanted

@@ -21,7 +21,7 @@ from fedpriv.client.memory import MemoryStore
 from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
-from fedpriv.config.halves import half_class
+from fedpriv.config.halves import auxiliary_examples, half_class
 from fedpriv.config.methods import METHODS
 from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
@@ -58,24 +58,6 @@ MOST_KNOWN = 4096
 #: Declared counts whose method is remembered, where the guarantee depends on them.
 MOST_METHODS = 256
 
-#: An auxiliary split larger than this says no more about a loss that is read every round.
-MOST_FOR_LOSS = 1000
-
-
-def auxiliary_pictures(config: Config) -> int:
-    """Public examples that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
-    them for a public loss, otherwise none. Raises `OptionError` where it needs some and there are none.
-    """
-    kind, wanted = half_class(config, "server"), 0
-    purpose = None
-    if getattr(kind, "needs_public_loss", False):
-        purpose, wanted = "follows a loss on public examples", min(MOST_FOR_LOSS, config.dataset.auxiliary)
-    if getattr(config.strategy.options, "distillation_epochs", 0) > 0:
-        purpose, wanted = "distils on public examples (strategy.server.distillation_epochs)", config.dataset.auxiliary
-    if purpose is not None and wanted == 0:
-        raise OptionError("dataset.auxiliary", 0, f"{config.strategy.name} {purpose}: at least 1")
-    return wanted
-
 
 class Worker:
     """Data, model and trainer of one configuration in this process."""
@@ -92,7 +74,7 @@ class Worker:
 
     @cached_property
     def data(self) -> FederatedData:
-        return load_federated(self.config, auxiliary_pictures(self.config))
+        return load_federated(self.config, auxiliary_examples(self.config))
 
     @cached_property
     def model(self) -> FlatModel:

@@ -16,15 +16,11 @@ from torch.nn import functional
 from fedpriv.common.errors import DataError
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
-from fedpriv.mechanisms.bookkeeping import filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for, made_up
 from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
-from fedpriv.training.stacked_gradients import Chain, one_thread
-
-#: Rows whose clipped gradients are summed at a time.
-ROWS = 2**12
+from fedpriv.training.stacked_gradients import Chain
 
 
 @dataclass(frozen=True)
@@ -275,39 +271,13 @@ class SequentialTrainer:
         per_example = self.per_example(data.inputs.shape[1:], units=unit is not None)
         by_hand = per_example.mode == "bookkeeping" and (per_example.physical == 1 or data.inputs.ndim == 2)
         if by_hand and self._chain is not None and chosen == "given" and unit is None:
-            return self._blocks(theta.to(device), data, bound)
+            parts = [part for _, part in self.model.layout.split(theta.to(device))]
+            return self._chain.clipped_sum(parts, data.inputs, data.targets, bound)
         self.model.load(theta.to(device))
         self.model.module.train()
         unit = None if unit is None else unit.to(device)
         found = per_example.clipped_sum(data.inputs.to(device), data.targets.to(device), bound, chosen, unit)
         return replace(found, total=found.total.cpu())
-
-    @one_thread()
-    @torch.no_grad()
-    def _blocks(self, theta: Tensor, data: LocalData, bound: float) -> ClippedSum:
-        """`clipped_sum` of a `Chain` for a table's rows, and where `PerExampleGradients` has no block of several rows:
-        all blocks are one computation, as in `VectorisedTrainer`.
-        """
-        assert self._chain is not None, "asked for where there is one"
-        device, total = theta.device, torch.zeros(len(theta), dtype=torch.float64)
-        parts = [part for _, part in self.model.layout.split(theta)]
-        size = self._chain.block([part.unsqueeze(0) for part in parts], BLOCK)
-        norms, loss = [torch.zeros(0, dtype=torch.float64)], 0.0
-        for inputs, targets in zip(data.inputs.flatten(1).split(ROWS), data.targets.split(ROWS), strict=True):
-            blocks = -(-len(targets) // size)
-            real = torch.arange(blocks * size).view(blocks, size) < len(targets)
-            some, of = filled(inputs, blocks * size).to(device), filled(targets, blocks * size).to(device)
-            found, lengths, losses = self._chain.clipped(
-                [part.expand(blocks, *part.shape) for part in parts],
-                some.view(blocks, size, -1),
-                of.view(blocks, size, *of.shape[1:]),
-                real.to(device),
-                torch.full((blocks,), bound, dtype=torch.float64, device=device),
-            )
-            total += found.sum(0).cpu()
-            norms.append(lengths.flatten()[: len(targets)].cpu())
-            loss += float(losses.sum())
-        return ClippedSum(total, torch.cat(norms), loss / max(1, len(data)))
 
     def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
         """Several clients' `clipped_sum`."""

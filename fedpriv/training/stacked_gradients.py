@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.mechanisms.bookkeeping import filled
+from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.clipping import clip_factors
+from fedpriv.mechanisms.per_example import BLOCK
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
@@ -19,6 +22,10 @@ TOLERANCE = 1e-3
 
 #: Products of rows this wide, or a multiple of it, give equal rows equal bits (`Chain.block` looks whether it is so).
 ALIGNED = 8
+
+
+#: Rows whose clipped gradients are summed at a time.
+ROWS = 2**12
 
 
 @contextmanager
@@ -187,6 +194,32 @@ class Chain:
             if bias:
                 parts.append(weighted.sum(1))
         return torch.cat(parts, dim=1), norms, losses.masked_fill(~real, 0.0).sum(1)
+
+    @one_thread()
+    @torch.no_grad()
+    def clipped_sum(self, theta: Sequence[Tensor], inputs: Tensor, targets: Tensor, bound: float) -> ClippedSum:
+        """One client's sum at its parameters (one tensor each) over examples [n, ...] with their targets: all blocks
+        are one computation, as if each were a client's.
+        """
+        device, rows = theta[0].device, self.prepared(inputs)
+        size = self.block([part.unsqueeze(0) for part in theta], BLOCK)
+        total = torch.zeros(sum(part.numel() for part in theta), dtype=torch.float64)
+        norms, loss = [torch.zeros(0, dtype=torch.float64)], 0.0
+        for own, of in zip(rows.split(ROWS), targets.split(ROWS), strict=True):
+            blocks = -(-len(of) // size)
+            real = torch.arange(blocks * size).view(blocks, size) < len(of)
+            own, labels = (filled(part, blocks * size).to(device) for part in (own, of))
+            found, lengths, losses = self.clipped(
+                [part.expand(blocks, *part.shape) for part in theta],
+                own.view(blocks, size, -1),
+                labels.view(blocks, size, *labels.shape[1:]),
+                real.to(device),
+                torch.full((blocks,), bound, dtype=torch.float64, device=device),
+            )
+            total += found.sum(0).cpu()
+            norms.append(lengths.flatten()[: len(of)].cpu())
+            loss += float(losses.sum())
+        return ClippedSum(total, torch.cat(norms), loss / max(1, len(targets)))
 
     def _forward(self, thetas: Sequence[Tensor], inputs: Tensor) -> tuple[list[Tensor], Tensor]:
         """(every layer's inputs [c, b, i], logits [c, b, classes])."""

@@ -11,7 +11,7 @@ import torch
 
 import clients.fedldp
 import fedpriv.client.method
-import fedpriv.mechanisms.unit_vectors as unit_vectors
+import fedpriv.mechanisms.privunit as privunit
 from clients.fedldp import FedLDPClient
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.commands.audit import main
@@ -95,21 +95,21 @@ def clipped_last(patch: Patch) -> None:
 
 
 def without_noise_in_many_dimensions(patch: Patch) -> None:
-    real = unit_vectors.release_unit
+    real = privunit.release_unit
 
     def release(vectors: torch.Tensor, setting: Any, noise: NoiseSource) -> torch.Tensor:
         return real(vectors, setting, noise) if vectors.shape[-1] <= 64 else direction(vectors).float()
 
-    patch.setattr(unit_vectors, "release_unit", release)
+    patch.setattr(privunit, "release_unit", release)
 
 
 def length_kept(patch: Patch) -> None:
-    real = unit_vectors.release_unit
+    real = privunit.release_unit
 
     def release(vectors: torch.Tensor, setting: Any, noise: NoiseSource) -> torch.Tensor:
         return real(vectors, setting, noise) * l2_norm(vectors).float().clamp(min=1e-3).unsqueeze(-1)
 
-    patch.setattr(unit_vectors, "release_unit", release)
+    patch.setattr(privunit, "release_unit", release)
 
 
 def key_without(client: bool) -> Callable[[Patch], None]:

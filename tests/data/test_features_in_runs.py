@@ -148,7 +148,8 @@ def test_a_nodes_policy_counts_the_parameters_on_features(tmp_path: Path):
     network = Machines(tmp_path, 1, POLICY, side=8)
     config = compose_remote(network.overrides("features=fourier", "features.waves=500").split())
     node = Node(0, network.policy(0), network.data(0))
-    assert model_size(node.effective(config)) == 3 * 501
+    with network.ledger(0).seen() as ledger:
+        assert model_size(node.effective(config, ledger.declared())) == 3 * 501
 
 
 @pytest.mark.parametrize("override", ["features=gradients", "features.map=strokes", "features.dims=7"])

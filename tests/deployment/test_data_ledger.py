@@ -278,7 +278,8 @@ def test_killed_at_any_moment(seed: int, forked: Forks, tmp_path: Path) -> None:
     node = Node(0, network.policy(0), network.data(0))
     overrides = network.overrides()
     config, configs = _config_of(context(0, {}, overrides)), tmp_path / "configs"
-    configs.write_bytes(pickle.dumps((config, node.effective(config))))
+    with network.ledger(0).seen() as ledger:
+        configs.write_bytes(pickle.dumps((config, node.effective(config, ledger.declared()))))
     rng, sent, unsent, span, pipe = random.Random(seed), 0, 0, 0.05, tmp_path / "pipe"
     os.mkfifo(pipe)
     for kill in range(50):

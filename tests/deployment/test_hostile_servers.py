@@ -19,6 +19,7 @@ from fedpriv.client.memory import read_memory
 from fedpriv.common.messages import RUN, Outgoing, Refusal, Request, pack_vector, unpack_vector
 from fedpriv.common.replies import train_content
 from fedpriv.config.remote import compose_remote_text
+from fedpriv.config.schema import Config
 from fedpriv.deployment.gate import Node
 from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import stamp
@@ -213,12 +214,18 @@ def test_what_is_booked_is_checked_even_where_a_method_does_not_ask(
     assert (reply.error.code, network.booked(0)) == (Refusal.BUDGET_SPENT, 0)
 
 
+def effective(network: Machines, config: Config) -> Config:
+    """As node 0 carries it out."""
+    with network.ledger(0).seen() as ledger:
+        return Node(0, network.policy(0), network.data(0)).effective(config, ledger.declared())
+
+
 def test_a_node_forces_noise_that_nobody_can_repeat(machines: MACHINES) -> None:
     """Whatever a configuration says that comes from elsewhere."""
     network = machines(2)
     seeded = compose_remote_text(network.overrides())
     assert seeded.privacy.rng == "seeded"
-    own = Node(0, network.policy(0), network.data(0)).effective(seeded)
+    own = effective(network, seeded)
     assert (own.privacy.rng, own.dataset.root, own.dataset.test_root) == ("secure", str(network.data(0)), None)
 
 
@@ -226,7 +233,7 @@ def test_a_server_does_not_choose_the_code_that_clips_on_a_node(machines: MACHIN
     network = machines(2)
     told = compose_remote_text(network.overrides("engine.trainer=vectorised"))
     assert told.engine.trainer == "vectorised"
-    assert Node(0, network.policy(0), network.data(0)).effective(told).engine.trainer == "sequential"
+    assert effective(network, told).engine.trainer == "sequential"
 
 
 def test_a_rule_that_moves_the_clip_norm_is_held_to_the_bound(machines: MACHINES) -> None:

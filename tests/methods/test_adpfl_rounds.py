@@ -269,7 +269,7 @@ def test_it_works_where_no_diagnostics_travel(variant: str, run: Run) -> None:
         (["strategy.client.epsilon=1e300"], "strategy.client.epsilon=1e300: must be at most"),
         (["strategy.client.epsilon=0"], "strategy.client.epsilon=0: must be more than 0"),
         (["strategy.client.allocation=some"], "strategy.client.allocation=some: allowed: adaptive or fixed"),
-        (["dataset.auxiliary=0"], "dataset.auxiliary=0: adpfl distils on public pictures"),
+        (["dataset.auxiliary=0"], "dataset.auxiliary=0: adpfl distils on public examples"),
         (["dataset.auxiliary=360"], "dataset.auxiliary=360: there are 360 test examples"),
         (["strategy.client.personal_layers=2", "model=mlp"], "personal_layers=2: the model has 2 named"),
         (["strategy.client.clip_norm=20.0"], "strategy.client.clip_norm=20.0: must be from"),

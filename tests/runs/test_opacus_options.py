@@ -23,7 +23,9 @@ BY_OPACUS = "privacy.accountant=opacus"
 
 
 def layer_norm(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.LayerNorm(math.prod(shape)), nn.Linear(math.prod(shape), classes))
+    """Without a bias, of which Opacus has no formula."""
+    size = math.prod(shape)
+    return nn.Sequential(nn.Flatten(), nn.LayerNorm(size, bias=False), nn.Linear(size, classes))
 
 
 def test_the_figure_is_in_plan_metrics_summary_report_and_never_in_place_of_ours(run: Run) -> None:
@@ -88,7 +90,7 @@ def test_clipping_by_opacus_trains_the_same_model(run: Run, strategy: str) -> No
         (
             ["strategy=dpsgd", "model=custom", "model.path=test_opacus_options.layer_norm"],
             "local.clipping=opacus",
-            r"\d is LayerNorm",
+            "LayerNorm",
         ),
     ],
 )
