@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError, field_validator
@@ -26,6 +26,7 @@ from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import spelled
 from fedpriv.deployment.accounting import RESERVED, Accounting
+from fedpriv.deployment.guard_policy import GuardPolicy, Sha256
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS
 from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
@@ -33,7 +34,6 @@ from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
 if TYPE_CHECKING:
     from fedpriv.client.base import Client
 
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 NOT_COVERED = "this release promises nothing under the policy's threat model"
 
 
@@ -98,11 +98,12 @@ class Policy(Options):
     budgets: tuple[UnitBudget, ...] = Field(min_length=1, description="every release must keep to all of them")
     accountant: Literal["gaussian", "renyi"] = Field(default="gaussian", description="how releases add up")
     order: float | None = Field(default=None, description="renyi: the order; null: the best one for Gaussians")
-    strategies: tuple[str, ...] = Field(min_length=1, description="methods that may run")
+    strategies: tuple[str, ...] = Field(default=(), description="methods of fedpriv that may run")
     variants: tuple[Literal["repaired", "published"], ...] = Field(default=("repaired",), min_length=1)
-    bundles: tuple[Sha256, ...] = Field(description="SHA-256 of every app bundle that may run on this machine")
+    bundles: tuple[Sha256, ...] = Field(default=(), description="SHA-256 of every bundle that may run without a guard")
     schemas: tuple[Sha256, ...] = Field(default=(), description="of tables: SHA-256 of every schema that may be used")
     limits: Limits
+    guard: GuardPolicy | None = Field(default=None, description="foreign apps: what of their answers may leave")
 
     @field_validator("strategies")
     @classmethod
