@@ -5,6 +5,7 @@ Every number here is the operator's: a server chooses neither noise nor clip nor
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -75,6 +76,7 @@ class GuardPolicy(Options):
             ("apps", self.apps, self.sandbox == "namespaces" or self.apps != "any", "sandbox none: digests alone"),
             ("min_replies", self.min_replies, not self.in_sum or self.min_replies <= self.sites, "at most `sites`"),
             ("colluders", self.colluders, self.colluders < self.min_replies, "fewer than min_replies"),
+            ("pad_seconds", self.pad_seconds, (self.pad_seconds or math.inf) > self.wall_seconds, "above wall_seconds"),
             ("table", self.table, named, "a name in the data folder"),
         ]
         for name, value, holds, allowed in rules:

@@ -35,7 +35,7 @@ from fedpriv.deployment.data_ledger import PRIVATE
 from fedpriv.deployment.guard_policy import GuardPolicy
 
 SALT, SALT_BYTES = "guard.salt", 32
-SEPARATORS = ",;\t|"
+SEPARATORS, PARQUET = ",;\t|", (".parquet", ".pq")
 
 
 def shard_of(salt: bytes, identity: bytes, shards: int) -> int:
@@ -76,8 +76,8 @@ class Shards:
         """One file or folder for each shard, in the ledger's folder. Made anew where the data have changed; under the
         same names, since an app may see where its data come from. Raises `DataError`.
         """
-        if self.policy.unit == "client":
-            return [self.place]
+        if self.policy.unit == "client" and self.policy.table:
+            return [self.place]  # the data folder itself holds the ledger and a sum's secrets: a copy without them
         folder = self.data / PRIVATE / "shards"
         state, known = self._state(), folder / "state"
         if not known.exists() or known.read_text() != state:
@@ -108,29 +108,69 @@ class Shards:
             if self.policy.unit == "person":
                 raise DataError(f"{self.place}: unit person needs a table, whose column names the person")
             _divide_folder(self.place, targets, self.salt)
-        elif self.place.suffix.lower() in (".parquet", ".pq"):
+        elif self.place.suffix.lower() in PARQUET:
             _divide_parquet(self.place, targets, self.salt, self.policy.column)
         else:
             _divide_csv(self.place, targets, self.salt, self.policy.column)
 
 
-def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None) -> None:
-    """Records as they are written, bytes and all; a line break ends each."""
+def count_units(data: Path, policy: GuardPolicy) -> int:
+    """Units in the data, for the operator: rows, files, or different persons. Raises `DataError`."""
+    place = data / policy.table if policy.table else data
+    if not place.exists():
+        raise DataError(f"{place}: there is no such file or folder (guard.table)")
+    if policy.unit == "client":
+        return 1
+    if place.is_dir():
+        return sum(1 for _ in _files(place))
+    if place.suffix.lower() in PARQUET:
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(place)
+        if policy.column is None:
+            return int(table.num_rows)
+        return len(
+            {str(value).strip() for value in table[_known(place, policy.column, table.column_names)].to_pylist()}
+        )
+    header, separator, records = _table(place)
+    if policy.column is None:
+        return sum(1 for _ in records)
+    column = _names(header, separator).index(_known(place, policy.column, _names(header, separator)))
+    return len({_person(record, separator, column) for record in records})
+
+
+def _known(place: Path, column: str, names: list[str]) -> str:
+    if column not in names:
+        raise DataError(f"{place}: guard.column={column}: the table has {', '.join(names)[:300]}")
+    return column
+
+
+def _table(source: Path) -> tuple[bytes, str, Iterator[bytes]]:
+    """A CSV file's header, separator and records."""
     records = _records(read_regular(source))
     header = next(records, b"")
+    return header, max(SEPARATORS, key=header.decode("utf-8", "replace").count), records
+
+
+def _names(header: bytes, separator: str) -> list[str]:
+    return _fields(header.removeprefix(b"\xef\xbb\xbf"), separator)
+
+
+def _person(record: bytes, separator: str, place: int) -> bytes:
+    fields = _fields(record, separator)
+    return (fields[place].strip() if place < len(fields) else "").encode()
+
+
+def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None) -> None:
+    """Records as they are written, bytes and all; a line break ends each."""
+    header, separator, records = _table(source)
     parts: list[list[bytes]] = [[] for _ in targets]
-    separator = max(SEPARATORS, key=header.decode("utf-8", "replace").count)
     place = None
     if column is not None:
-        names = _fields(header.removeprefix(b"\xef\xbb\xbf"), separator)
-        if column not in names:
-            raise DataError(f"{source}: guard.column={column}: the table has {', '.join(names)[:300]}")
-        place = names.index(column)
+        names = _names(header, separator)
+        place = names.index(_known(source, column, names))
     for record in records:
-        identity = record
-        if place is not None:
-            fields = _fields(record, separator)
-            identity = (fields[place].strip() if place < len(fields) else "").encode()
+        identity = record if place is None else _person(record, separator, place)
         parts[shard_of(salt, identity, len(targets))].append(record)
     for target, part in zip(targets, parts, strict=True):
         target.write_bytes(b"".join(line + b"\n" for line in (header, *part)))
@@ -161,8 +201,8 @@ def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str 
         table = pyarrow.parquet.read_table(source)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source}: no Parquet file ({' '.join(str(error).split())[:200]})") from None
-    if column is not None and column not in table.column_names:
-        raise DataError(f"{source}: guard.column={column}: the table has {', '.join(table.column_names)[:300]}")
+    if column is not None:
+        _known(source, column, table.column_names)
     parts: list[list[dict[str, Any]]] = [[] for _ in targets]
     for row in table.to_pylist():
         identity = repr(row) if column is None else str(row[column]).strip()

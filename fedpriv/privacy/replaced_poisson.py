@@ -121,5 +121,6 @@ def replaced_poisson_pld(rate: float, multiplier: float, interval: float) -> Any
     above, below = log_mixtures(np.array([shift + 9.5]), rate, shift)
     most = int(np.ceil(float((above - below)[0]) / interval))
     grid = np.arange(-most, most + 1)
-    deltas = np.minimum.accumulate(hockey_stick(rate, multiplier, grid * interval))
+    losses: Vector = grid.astype(np.float64) * interval
+    deltas = np.minimum.accumulate(hockey_stick(rate, multiplier, losses))
     return library.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
