@@ -27,8 +27,9 @@ import numpy as np
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.places import ROOT
 from fedpriv.guard import root
-from fedpriv.guard.child import ALWAYS, LONGEST
-from fedpriv.guard.record import MAGIC, NotARecord, arrays_of, printable
+from fedpriv.guard.child import LONGEST
+from fedpriv.guard.record import NotARecord, arrays_of, printable
+from fedpriv.guard.warm import ALWAYS
 
 #: Libraries that are imported once, before any app runs, if an app names them; further ones: `Sandbox(warm=...)`. What
 #: runs at their import is trusted to leave nothing behind but themselves.
@@ -157,7 +158,7 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         if self.confined and sys.platform != "linux":
             raise SandboxUnavailable(f"{sys.platform}: namespaces are a Linux kernel's")
-        always = [] if self._probe else [*ALWAYS]
+        always = list(ALWAYS[-1:] if self._probe else ALWAYS)
         self.is_warm = self._start([*always, *self.libraries]) == 1
         if not self.is_warm:
             self.__exit__()
@@ -185,6 +186,7 @@ class Sandbox:
             **asdict(self.limits),
             "app": str(self.app),
             "data": str(self.data),
+            "data_is_folder": self.data.is_dir(),
             "confined": self.confined,
             "probe": self._probe,
             "libraries": libraries,
@@ -315,6 +317,3 @@ def available() -> str | None:
     except SandboxUnavailable as error:
         return str(error)
     return answer.fault
-
-
-__all__ = ["MAGIC", "Answer", "Limits", "Sandbox", "SandboxUnavailable", "available", "libraries_of"]

@@ -13,6 +13,7 @@ import ctypes
 import errno
 import platform
 import struct
+from typing import NamedTuple
 
 from fedpriv.guard.kernel import KernelRefused, prctl
 
@@ -59,8 +60,21 @@ getxattr=191/8 lgetxattr=192/9 fgetxattr=193/10 listxattr=194/11 llistxattr=195/
 lsetxattr=189/6 fsetxattr=190/7
 """
 
-#: AUDIT_ARCH_*, the numbers of seccomp, capset and pivot_root.
-ARCHITECTURES = {"x86_64": (0xC000003E, 317, 126, 155), "aarch64": (0xC00000B7, 277, 91, 41)}
+
+class Machine(NamedTuple):
+    """AUDIT_ARCH, and the numbers of the calls that the sandbox itself makes."""
+
+    architecture: int
+    seccomp: int
+    capset: int
+    pivot_root: int
+    clone: int
+
+
+ARCHITECTURES = {
+    "x86_64": Machine(0xC000003E, 317, 126, 155, 56),
+    "aarch64": Machine(0xC00000B7, 277, 91, 41, 220),
+}
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCHITECTURE = 0, 4  # struct seccomp_data
@@ -73,8 +87,8 @@ class UnknownMachine(RuntimeError):
     """No list of system calls for this machine."""
 
 
-def machine() -> tuple[int, int, int, int]:
-    """AUDIT_ARCH, and the numbers of seccomp, capset and pivot_root. Raises `UnknownMachine`."""
+def machine() -> Machine:
+    """Of this computer. Raises `UnknownMachine`."""
     if (name := platform.machine()) not in ARCHITECTURES or struct.calcsize("P") != 8:
         raise UnknownMachine(f"{name}: the sandbox knows the system calls of {' and '.join(ARCHITECTURES)} alone")
     return ARCHITECTURES[name]
@@ -146,7 +160,7 @@ def _rules() -> dict[str, list[Instruction]]:
 
 def program() -> bytes:
     """The filter, as struct sock_filter."""
-    architecture = machine()[0]
+    architecture = machine().architecture
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
@@ -171,9 +185,10 @@ def program() -> bytes:
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
-def confine() -> None:
-    """From now on this process and its threads make no other call. Needs no_new_privs. Raises `KernelRefused`."""
-    code = program()
+def confine(code: bytes) -> None:
+    """From now on this process and its threads make no call but those of a `program`. Needs no_new_privs. Raises
+    `KernelRefused`.
+    """
     buffer = ctypes.create_string_buffer(code, len(code))
 
     class Program(ctypes.Structure):
@@ -181,7 +196,7 @@ def confine() -> None:
 
     given = Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
     done = ctypes.CDLL(None, use_errno=True).syscall(
-        ctypes.c_long(machine()[1]), ctypes.c_long(_FILTER_MODE), ctypes.c_long(0), ctypes.byref(given)
+        ctypes.c_long(machine().seccomp), ctypes.c_long(_FILTER_MODE), ctypes.c_long(0), ctypes.byref(given)
     )
     if done != 0:
         raise KernelRefused(ctypes.get_errno(), "seccomp(SECCOMP_SET_MODE_FILTER): the kernel has no filters")
