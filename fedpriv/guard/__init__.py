@@ -1,1 +1,1 @@
-"""The guard: any Flower app under a node's own budget. What leaves is what the guard makes of the app's answers."""
+"""Any Flower app under a node's own budget: the sandbox it runs in, and what may leave of its answers."""
