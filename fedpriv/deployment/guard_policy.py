@@ -56,6 +56,9 @@ class GuardPolicy(Options):
     pad_seconds: float | None = Field(
         default=None, gt=0, description="every start of the app takes so long, however soon it answers"
     )
+    api: Literal["message", "numpy"] = Field(
+        default="message", description="numpy: the app is a NumPyClient, and gets its messages in their older form"
+    )
     node_config: dict[str, bool | int | float | str] = Field(
         default={}, description="what the app finds in context.node_config, beside partition-id and data-path"
     )

@@ -17,6 +17,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +52,16 @@ from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Booked, Policy, read_policy
 from fedpriv.deployment.refusals import note_refusal
-from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, evaluated_content, model_of, trained_content
+from fedpriv.guard.arrays import (
+    FIT_IN,
+    METRICS,
+    NUM_EXAMPLES,
+    Model,
+    evaluated_content,
+    fit_content,
+    model_of,
+    trained_content,
+)
 from fedpriv.guard.member_state import SumStore, masked_sum
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
@@ -188,7 +198,7 @@ class _Answering:
         rules, guard = self.rules, self.guard
         shards = Shards(guard.data, rules, read_salt(guard.data, Path(self.policy.counter)))
         files = shards.files()
-        request = request_bytes(_without_guard(self.message), self._app_context(shards.place))
+        request = request_bytes(self._app_message(), self._app_context(shards.place))
 
         def box() -> AbstractContextManager[Box]:
             return guard.boxes(guard.app, shards.place, self._limits(), confined=rules.sandbox == "namespaces")
@@ -205,6 +215,16 @@ class _Answering:
             pad_s=rules.pad_seconds,
             processes=rules.processes,
         )
+
+    def _app_message(self) -> Message:
+        """The message as its app gets it: without the guard's words, for a NumPyClient in the older form."""
+        content = RecordDict({key: value for key, value in self.message.content.items() if key != GUARD})
+        if self.rules.api == "numpy" and not self.model.key.startswith(FIT_IN):
+            given = [dict(record) for record in content.config_records.values()]
+            content = fit_content(self.model, given[0] if given else {})
+        asked = copy(self.message)
+        asked.content = content
+        return asked
 
     def _app_context(self, place: Path) -> Context:
         """What the app is told: nothing of earlier messages, and of this machine what its policy says."""
@@ -291,13 +311,6 @@ def _request(content: RecordDict) -> Request:
         if type(value) is not int or not 0 <= value <= MOST_ROUND:
             raise MalformedMessage(f"{GUARD}: round and attempt must be whole numbers, got {shown(value)}")
     return Request(int(number), int(attempt), options)  # type: ignore[arg-type]
-
-
-def _without_guard(message: Message) -> Message:
-    """The message as its app gets it."""
-    if GUARD in message.content:
-        message.content = RecordDict({key: value for key, value in message.content.items() if key != GUARD})
-    return message
 
 
 __all__ = ["GUARD", "TERMS", "Guard", "GuardPolicy"]

@@ -101,6 +101,12 @@ def trained_content(model: Model, vector: Vector) -> RecordDict:
     return RecordDict({model.key: arrays, METRICS: MetricRecord({NUM_EXAMPLES: 1})})
 
 
+def fit_content(model: Model, config: Mapping[str, Any]) -> RecordDict:
+    """The model and its server's configuration as a `NumPyClient` expects them."""
+    arrays = ArrayRecord({str(place): Array(array) for place, array in enumerate(model.arrays.values())})
+    return RecordDict({f"{FIT_IN}.parameters": arrays, f"{FIT_IN}.config": ConfigRecord(dict(config))})
+
+
 def evaluated_content() -> RecordDict:
     """Content of an evaluate reply: nothing was evaluated."""
     return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})})

@@ -46,7 +46,7 @@ def form(reply: Message) -> Any:
 
 def test_what_leaves_is_the_mean_of_clipped_differences_in_the_apps_form(tmp_path: Path) -> None:
     network = machines(tmp_path, clip=0.5)
-    network.boxed.app = lambda message, context, rows: (np.arange(3.0) + [2.0 * len(rows), 0, 0], np.array(5.0))
+    network.boxed.app = lambda message, context, rows: (np.array([2.0 * len(rows), 1, 2]), np.array(5.0))
     found = arrays(network.ask())
     assert found["w"].dtype == np.float32 and found["b"].dtype == np.float64 and found["b"].shape == ()
     assert found["w"] == pytest.approx([0.5, 1, 2], abs=1e-4) and found["b"] == pytest.approx(5)
@@ -224,6 +224,16 @@ def test_a_client_of_the_older_messages_gets_its_form(tmp_path: Path) -> None:
     content = RecordDict({"fitins.parameters": weights(), "fitins.config": ConfigRecord({"lr": 0.1})})
     reply = network.deliver(Message(content, 7, "train"))
     assert set(reply.content) == {"fitres.parameters", "fitres.num_examples", "fitres.metrics", "fitres.status"}
+
+
+def test_a_numpy_client_gets_the_older_form_of_a_newer_message(tmp_path: Path) -> None:
+    network = machines(tmp_path, api="numpy", clip=9.0)
+    network.boxed.app = lambda *given: (np.arange(3.0) + 1, np.array(6.0))
+    reply = network.ask()
+    message, _, _ = network.boxed.asked[0]
+    assert set(message.content) == {"fitins.parameters", "fitins.config"}
+    assert dict(message.content["fitins.config"]) == {"server-round": 1, "lr": 0.1}
+    assert arrays(reply)["w"] == pytest.approx([1, 2, 3], abs=1e-4) and set(reply.content) == {"arrays", "metrics"}
 
 
 def test_numbers_that_are_no_floats_go_back_as_they_came() -> None:
