@@ -8,6 +8,7 @@
     fedpriv.audit_run(run), fedpriv.attack_run(run), fedpriv.compare_runs([run, ...])
     fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
     fedpriv.extend_run(run, ["num_rounds=120"]), fedpriv.rerun(run, ["local.lr=0.05"])
+    fedpriv.guarded(FedAvg())  # one of Flower's strategies over machines that guard any app (docs/guard.md)
 
 Options are those of the command line. What a user can mend is a `FedprivError`: `OptionError` names the option, its
 value and what is allowed. Everything is imported when it is first used. docs/python.md is the guide.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fedpriv.api.findings import Attacks, Audit, Plan
     from fedpriv.api.run_object import Figure, Run
     from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
+    from fedpriv.guard.strategy import guarded
     from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"
@@ -55,6 +57,7 @@ __all__ = [
     "audit_run",
     "compare_runs",
     "extend_run",
+    "guarded",
     "load",
     "plan_run",
     "rerun",
@@ -79,6 +82,7 @@ _HOMES = {
     "fedpriv.api.findings": ("Attacks", "Audit", "Plan"),
     "fedpriv.api.run_object": ("Figure", "Run"),
     "fedpriv.common.errors": ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"),
+    "fedpriv.guard.strategy": ("guarded",),
     "fedpriv.runs.trained_model": ("TrainedModel",),
 }
 

@@ -37,6 +37,7 @@ from fedpriv.common.messages import (
     KEYS,
     MOST_ROUND,
     ROUND,
+    RUN,
     SHARES,
     TRAIN,
     UNMASK,
@@ -260,7 +261,7 @@ class _Answering:
 
     def _sum(self, ledger: DataLedger, book: Callable[[], None] | None = None) -> Any:
         guard = self.guard
-        store = SumStore(ledger, self.run, book)
+        store = SumStore(ledger, f"{self.run} {self.request.options.get(RUN)}", book)
         return masked_sum(store, guard.client, guard.identity, self.terms, self.policy.limits.min_survivors)
 
     def _masked(self, ledger: DataLedger, booked: Booked, whole: NDArray[np.int64]) -> RecordDict:

@@ -126,3 +126,28 @@ def weights(*more: np.ndarray) -> ArrayRecord:
     for name, array in zip("wbcde", (np.arange(3.0, dtype=np.float32), np.array(5.0), *more), strict=False):
         found[name] = Array(array)
     return found
+
+
+class MachinesGrid:
+    """What a strategy sees of Flower's grid: these machines under node ids of their own. lose: (client, message) that
+    never come back.
+    """
+
+    def __init__(self, machines: GuardedMachines, lose: Callable[[int, Message], bool] = lambda *given: False) -> None:
+        self.machines, self.lose = machines, lose
+        self.answers: list[tuple[int, Message]] = []
+
+    def get_node_ids(self) -> list[int]:
+        return [900 + 13 * client for client in range(self.machines.count)]
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        found = []
+        for message in messages:
+            client = (message.metadata.dst_node_id - 900) // 13
+            lost = self.lose(client, message)
+            reply = self.machines.deliver(message, client)
+            reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+            if not lost:
+                self.answers.append((client, reply))
+                found.append(reply)
+        return found
