@@ -11,6 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 
@@ -125,7 +126,7 @@ class Guarded(Strategy):
         self._book(server_round, [opening.clients[reply.metadata.src_node_id] for reply in answered])
         mean, _ = opening.opened(answered)
         vector = self._model.vector + mean if opening.terms.reply == "difference" else mean
-        whole = answered[0]
+        whole = copy(answered[0])
         content = {self._model.key: self._model.record(vector), METRICS: MetricRecord({NUM_EXAMPLES: 1})}
         whole.content = RecordDict(content)  # type: ignore[arg-type]
         return self.inner.aggregate_train(server_round, [whole])
