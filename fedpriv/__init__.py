@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedpriv.api.findings import Attacks, Audit, Plan
     from fedpriv.api.run_object import Figure, Run
     from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
+    from fedpriv.guard.simulation import simulate_guard
     from fedpriv.guard.strategy import guarded
     from fedpriv.runs.trained_model import TrainedModel
 
@@ -63,6 +64,7 @@ __all__ = [
     "rerun",
     "resume_run",
     "run",
+    "simulate_guard",
 ]
 
 #: Where a name is defined; imported when it is first asked for, since torch alone takes seconds.
@@ -82,6 +84,7 @@ _HOMES = {
     "fedpriv.api.findings": ("Attacks", "Audit", "Plan"),
     "fedpriv.api.run_object": ("Figure", "Run"),
     "fedpriv.common.errors": ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"),
+    "fedpriv.guard.simulation": ("simulate_guard",),
     "fedpriv.guard.strategy": ("guarded",),
     "fedpriv.runs.trained_model": ("TrainedModel",),
 }

@@ -44,6 +44,10 @@ CHECKED_JOBS = 200
 
 def plan_main(arguments: Sequence[str]) -> int:
     """`fedpriv plan ...`."""
+    from fedpriv.commands import guard_costs
+
+    if guard_costs.asks_for_guard(arguments):
+        return guard_costs.plan(arguments)
     return main([*arguments, "plan=true"])
 
 

@@ -29,7 +29,7 @@ from fedpriv.guard.sandbox import Limits, Sandbox
 from fedpriv.guard.shards import Shards
 from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
-from fedpriv.mechanisms.whole_numbers import centred, to_residues
+from fedpriv.mechanisms.whole_numbers import as_residues, centred, to_residues
 
 #: Numbers of a model at most.
 LARGEST = 10**8
@@ -110,9 +110,10 @@ def simulate_guard(
 def _mean(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless: bool) -> NDArray[np.float64]:
     """Over all machines' shards (float64 [d])."""
     if terms.in_sum and not noiseless:
-        total = np.sum([to_residues(part, terms.bits).astype(np.uint64) for part in releases], axis=0, dtype=np.uint64)
-        residues = to_residues(total.astype(np.int64), terms.bits)
-        summed = terms.grid(size).decode(centred(residues, terms.bits))
+        total = np.zeros(size, np.uint64)
+        for part in releases:
+            total += to_residues(part, terms.bits)
+        summed = terms.grid(size).decode(centred(as_residues(total, terms.bits), terms.bits))
     else:
         summed = np.sum(releases, axis=0, dtype=np.float64)
     found: NDArray[np.float64] = summed * (terms.clip / (terms.expected * len(releases)))
