@@ -146,7 +146,6 @@ def _limit(given: dict[str, Any], mapped: int) -> None:
     limits = {
         resource.RLIMIT_AS: mapped + given["memory_bytes"],
         resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_NPROC: given["processes"],
         resource.RLIMIT_FSIZE: given["memory_bytes"],
         resource.RLIMIT_NOFILE: 256,
         resource.RLIMIT_CORE: 0,
