@@ -64,6 +64,8 @@ WARM = frozenset(
 )
 #: What a library imports when it is first used, which a shard would otherwise pay for.
 LATER = {"torch": ("torch._dynamo", "torch.optim"), "sklearn": ("sklearn.linear_model",)}
+#: Bytes of a file whose imports are read.
+LONGEST_SOURCE = 1 << 20
 #: The environment of an app's process: no library starts a thread at import.
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
@@ -119,8 +121,11 @@ class Answer:
 def libraries_of(app: Path, warm: frozenset[str] = WARM) -> list[str]:
     """The modules of ``warm`` libraries that an app's files name in an import, in order."""
     found: set[str] = set()
-    for file in sorted(app.rglob("*.py")):
-        with suppress(SyntaxError, ValueError, OSError):
+    files = (file for file in sorted(app.rglob("*.py")) if file.is_file() and not file.is_symlink())
+    for file in files:
+        with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError):
+            if file.stat().st_size > LONGEST_SOURCE:
+                continue
             for node in ast.walk(ast.parse(file.read_bytes())):
                 if isinstance(node, ast.Import):
                     found.update(name.name for name in node.names)
@@ -234,6 +239,10 @@ class Sandbox:
     def _record(self, message: bytes, shard: Path | None, began: float) -> tuple[bytes, str | None, dict[str, Any]]:
         """What the app wrote, why that is none, and what the keeper says of its end."""
         assert self._socket is not None
+        if shard is not None and self.data.exists() and shard.is_dir() != self.data.is_dir():
+            raise ValueError(
+                f"shard={shard}: must be a {'folder' if self.data.is_dir() else 'file'}, as {self.data} is"
+            )
         request = {"shard": None if shard is None else str(shard.resolve(strict=True))}
         answer, writing = os.pipe()
         leash, held = socket.socketpair()

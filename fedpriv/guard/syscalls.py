@@ -4,7 +4,8 @@ An app computes: it reads files, writes to its own /tmp, maps memory, starts thr
 no program, opens no socket and no pipe, and sees no other process. Left out too is what two apps could talk through,
 since both see the same library files and count with the same kernel: locks and leases on files, shared futexes, watches
 (inotify), what the page cache holds (mincore, preadv2), free memory and disk (sysinfo, statfs), and whatever shows
-numbers of inodes that the whole kernel counts (pipes, sockets, memfds, pidfds).
+numbers of inodes that the whole kernel counts (pipes, sockets, memfds, pidfds) or what all processes of one user share
+(pending signals of timers).
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ clock_getres=229/114 times=100/153 getrusage=98/165 getrlimit=97/163 getuid=102/
 getegid=108/177 getgroups=115/158 getresuid=118/148 getresgid=120/150 capget=125/90 arch_prctl=158/-
 set_tid_address=218/96 set_robust_list=273/99 get_robust_list=274/100 sched_getaffinity=204/123
 sched_getparam=143/121 sched_getscheduler=145/120 sched_get_priority_max=146/125 sched_get_priority_min=147/126
-getpriority=140/141 getcpu=309/168 rseq=334/293 membarrier=324/283 getrandom=318/278 timer_create=222/107
-timer_settime=223/110 timer_gettime=224/108 timer_delete=226/111 timer_getoverrun=225/109 timerfd_create=283/85
+getpriority=140/141 getcpu=309/168 rseq=334/293 membarrier=324/283 getrandom=318/278 timerfd_create=283/85
 timerfd_settime=286/86 timerfd_gettime=287/87 eventfd=284/- eventfd2=290/19 epoll_create=213/- epoll_create1=291/20
 epoll_ctl=233/21 epoll_wait=232/- epoll_pwait=281/22 utime=132/- utimes=235/- utimensat=280/88 futimesat=261/-
 copy_file_range=326/285 sendfile=40/71 restart_syscall=219/128 mlock=149/228 munlock=150/229

@@ -210,7 +210,7 @@ def test_the_context_keeps_no_state_for_the_next_shard(box: Box) -> None:
 # --- what an app can see ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attack", ["processes", "other_data", "devices"])
+@pytest.mark.parametrize("attack", ["processes", "other_data", "machine"])
 def test_an_app_sees_nothing_but_its_shard(box: Box, attack: str) -> None:
     marked = {"PATH": os.environ["PATH"], box.given(attack)["name"]: str(SECRET)}
     with subprocess.Popen(["sleep", "1000"], env=marked) as process:
@@ -219,7 +219,7 @@ def test_an_app_sees_nothing_but_its_shard(box: Box, attack: str) -> None:
         finally:
             process.kill()
     assert seen[0] is not None and seen[1] is not None
-    assert float(seen[0][0]) == SECRET if attack != "devices" else float(seen[0][0]) >= 5
+    assert float(seen[0][0]) == SECRET if attack != "machine" else float(seen[0][0]) >= 5
     assert float(seen[1][0]) == 0
 
 
