@@ -175,7 +175,7 @@ def test_wall_time_ends_an_app(tmp_path: Path) -> None:
         assert one._process is not None
         (keeper,) = children(one._process.pid)
         assert len(children(keeper)) == 1, "only the warm process is left"
-    assert not state(keeper)
+    wait_until(lambda: not state(keeper))
 
 
 def test_all_end_with_the_node(tmp_path: Path) -> None:
@@ -230,11 +230,11 @@ def test_without_user_namespaces_it_is_refused_with_what_to_do() -> None:
 
 
 def test_a_library_that_starts_threads_is_not_imported_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`wsgiref` in the place of such a library: the test makes the interpreter start a thread when it is imported."""
+    """`wsgiref` in its place: a thread is started when it is looked for."""
     data = write_rows(tmp_path / "data.csv", 5)
     hook = "import sys, threading, time; " + (
-        "sys.meta_path.insert(0, type('F', (), {'find_spec': staticmethod(lambda name, *_: "
-        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start() if name == 'wsgiref' else None)})); "
+        "sys.meta_path.insert(0, type('F', (), {{'find_spec': staticmethod(lambda name, *_: "
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start() if name == 'wsgiref' else None)}})); "
     )
     monkeypatch.setattr(module, "_CODE", hook + module._CODE)
     app = Path(shutil.copytree(APPS / "quickstart-message", tmp_path / "quickstart-message"))

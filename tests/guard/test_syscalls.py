@@ -138,7 +138,7 @@ libc, out = ctypes.CDLL(None, use_errno=True), {}
 kernel.drop_rights(syscalls.machine().capset)
 syscalls.confine(syscalls.program())
 for number in range(470):
-    if number not in named:
+    if number not in named and number not in (335, 336):  # traps of uprobes: the kernel ends who calls them otherwise
         result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(-1)] * 6)
         out[number] = ctypes.get_errno() if result == -1 else 0
 os.write(1, json.dumps(sorted(set(out.values()))).encode())
