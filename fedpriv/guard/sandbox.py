@@ -239,10 +239,11 @@ class Sandbox:
     def _record(self, message: bytes, shard: Path | None, began: float) -> tuple[bytes, str | None, dict[str, Any]]:
         """What the app wrote, why that is none, and what the keeper says of its end."""
         assert self._socket is not None
+        if shard is None and not self.data.exists():
+            raise FileNotFoundError(f"data={self.data}: there is nothing, and no shard to show in its place")
         if shard is not None and self.data.exists() and shard.is_dir() != self.data.is_dir():
-            raise ValueError(
-                f"shard={shard}: must be a {'folder' if self.data.is_dir() else 'file'}, as {self.data} is"
-            )
+            wanted = "folder" if self.data.is_dir() else "file"
+            raise ValueError(f"shard={shard}: must be a {wanted}, as {self.data} is")
         request = {"shard": None if shard is None else str(shard.resolve(strict=True))}
         answer, writing = os.pipe()
         leash, held = socket.socketpair()

@@ -59,8 +59,7 @@ class Warm:
     def __init__(self, given: dict[str, Any]) -> None:
         self.given, self.confined, self.machine = given, given["confined"], syscalls.machine()
         self.namespaces = CHANGING | kernel.NEW_PIDS if self.confined else 0
-        if self.confined:
-            _mask(given["data"])
+        self.masked = self.confined and _mask(given["data"])
         for name in given["libraries"]:
             with suppress(Exception):  # an app without it fails, in its own process
                 importlib.import_module(name)
@@ -103,19 +102,19 @@ class Warm:
         _answer(self.given, request, answer)
 
     def _confine(self, shard: str | None) -> None:
-        if shard is None:
-            kernel.unmount(self.given["data"])  # the mask
-            shard = self.given["data"]
-        self.root.enter(shard, self.given["memory_bytes"] // 4, self.machine.pivot_root)
+        if self.masked:  # shards may lie in the folder of the data
+            kernel.unmount(self.given["data"])
+        self.root.enter(shard or self.given["data"], self.given["memory_bytes"] // 4, self.machine.pivot_root)
         kernel.set_host_name(HOST_NAME)
 
 
-def _mask(data: str) -> None:
-    """Hides the real data: it is empty in this process."""
+def _mask(data: str) -> bool:
+    """Hides the real data, if it is there: it is empty in this process."""
     if os.path.isdir(data):
         kernel.mount_tmpfs(data, kernel.READ_ONLY, "size=4k")
     elif os.path.exists(data):
         kernel.place_tree(kernel.tree_of("/dev/null", kernel.READ_ONLY), data)
+    return os.path.exists(data)
 
 
 def _show(shard: str, data: str) -> None:

@@ -111,7 +111,14 @@ def test_the_real_data_may_be_nowhere(tmp_path: Path) -> None:
     with Sandbox(APPS / "quickstart-message", place, LIMITS) as one:
         answer = one.ask(request(place), shard)
         assert one.ask(request(place), shard).fault is None
+        with pytest.raises(FileNotFoundError, match="no shard"):
+            one.ask(request(place), None)
     np.testing.assert_allclose((answer.arrays or ())[0], trained(shard)[0])
+
+
+def test_a_shard_may_lie_in_the_folder_of_the_data(message_app: tuple[Sandbox, Path]) -> None:
+    one, data = message_app
+    np.testing.assert_allclose((one.ask(request(data), data).arrays or ())[0], trained(data)[0])
 
 
 def test_the_warm_process_sees_no_data(message_app: tuple[Sandbox, Path]) -> None:
