@@ -244,16 +244,16 @@ class Sandbox:
         if shard is not None and self.data.exists() and shard.is_dir() != self.data.is_dir():
             wanted = "folder" if self.data.is_dir() else "file"
             raise ValueError(f"shard={shard}: must be a {wanted}, as {self.data} is")
-        request = {"shard": None if shard is None else str(shard.resolve(strict=True))}
+        head = json.dumps({"shard": None if shard is None else str(shard.resolve(strict=True))}).encode()
         answer, writing = os.pipe()
         leash, held = socket.socketpair()
         given = os.memfd_create("message", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(given), "wb") as file:
-                file.write(message)
+                file.write(head + b"\n" + message)
             os.lseek(given, 0, os.SEEK_SET)
             with self._sending:
-                socket.send_fds(self._socket, [json.dumps(request).encode()], [given, writing, held.fileno()])
+                socket.send_fds(self._socket, [b"."], [given, writing, held.fileno()])
             os.close(writing)
             writing = -1
             held.close()

@@ -20,7 +20,7 @@ from fedpriv.guard.kernel import KernelRefused, prctl
 
 #: name=number on x86_64/number on aarch64, - where the architecture has none (asm/unistd_64.h, asm-generic/unistd.h).
 _ALLOWED = """
-read=0/63 write=1/64 open=2/- close=3/57 stat=4/- fstat=5/80 lstat=6/- newfstatat=262/79 statx=332/291 poll=7/-
+read=0/63 write=1/64 open=2/- close=3/57 stat=4/- fstat=5/80 lstat=6/- newfstatat=262/79 poll=7/-
 ppoll=271/73 select=23/- pselect6=270/72 lseek=8/62 mprotect=10/226 munmap=11/215 brk=12/214 mremap=25/216
 msync=26/227 rt_sigaction=13/134 rt_sigprocmask=14/135 rt_sigreturn=15/139 rt_sigpending=127/136
 rt_sigtimedwait=128/137 rt_sigsuspend=130/133 sigaltstack=131/132 pread64=17/67 pwrite64=18/68 readv=19/65
@@ -51,6 +51,7 @@ flock=73/32 fadvise64=221/223
 """
 #: The library does without where a kernel has none.
 _ABSENT = """
+statx=332/291
 clone3=435/435 futex_waitv=449/449 sysinfo=99/179 get_mempolicy=239/236 set_mempolicy=238/237 mbind=237/235
 preadv2=327/286 pwritev2=328/287 epoll_pwait2=441/441 statfs=137/43 fstatfs=138/44 sched_setaffinity=203/122
 openat2=437/437 close_range=436/436 mlock2=325/284

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import math
 import os
 import random
@@ -21,7 +22,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from fedpriv.guard import kernel, syscalls
-from fedpriv.guard.child import CHANGING, LONGEST, failed, words_of
+from fedpriv.guard.child import CHANGING, failed, words_of
 from fedpriv.guard.root import WRITABLE, Root
 
 #: What Flower itself needs, beside an app's own libraries.
@@ -31,20 +32,18 @@ HOST_NAME = b"guard"
 
 
 def serve(keeper: socket.socket, given: dict[str, Any]) -> NoReturn:
-    import json
-
     try:
         warm = Warm(given)
         threads = len(os.listdir("/proc/self/task"))
         keeper.send(json.dumps({"threads": threads}).encode())
         while threads == 1:
-            request, descriptors, *_ = socket.recv_fds(keeper, LONGEST, 3)
-            if not request:
+            # This process learns nothing of a shard, not even its name: the next shard has all of its memory.
+            word, descriptors, *_ = socket.recv_fds(keeper, 1, 3)
+            if not word:
                 break
-            # This process learns nothing of its forks, see `kernel.fork_for_parent`.
             if kernel.fork_for_parent(warm.machine.clone, warm.namespaces):
                 keeper.close()
-                warm.become_app(json.loads(request)["shard"], *descriptors)
+                warm.become_app(*descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
     except BaseException as error:
@@ -70,7 +69,7 @@ class Warm:
         gc.collect()
         gc.freeze()  # forks share these pages
 
-    def become_app(self, shard: str | None, message: int, answer: int, begun: int) -> NoReturn:
+    def become_app(self, message: int, answer: int, begun: int) -> NoReturn:
         """Gives up every right, and then runs the app: nothing that follows is trusted by anybody."""
         try:
             message, answer, begun = _descriptors(message, answer, begun)
@@ -80,7 +79,7 @@ class Warm:
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
             with os.fdopen(message, "rb") as file:
-                request = file.read()
+                shard, request = json.loads(file.readline())["shard"], file.read()
             with open("/proc/self/statm") as file:
                 mapped = int(file.read().split()[0]) * resource.getpagesize()
             if self.confined:

@@ -130,6 +130,31 @@ def test_the_warm_process_sees_no_data(message_app: tuple[Sandbox, Path]) -> Non
     assert os.readlink(f"/proc/{warm}/ns/net") != os.readlink("/proc/self/ns/net")
 
 
+def test_the_warm_process_learns_nothing_of_a_shard(message_app: tuple[Sandbox, Path], tmp_path: Path) -> None:
+    """Not even its name: a later shard has all of this process's memory."""
+    one, data = message_app
+    assert one._process is not None
+    (keeper,) = children(one._process.pid)
+    (warm,) = children(keeper)
+    shard = write_rows(tmp_path / "shard-with-a-name.csv", 5)
+    told = context_of(data, {**RUN, "mark": "message-with-a-mark"})
+    assert one.ask(request_bytes(message_of(STARTS["quickstart-message"]), told), shard).fault is None
+
+    def holds(pid: int, words: bytes) -> bool:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory, open(f"/proc/{pid}/maps") as places:
+            for line in places:
+                span, rights, *_ = line.split()
+                if rights.startswith("rw"):
+                    start, end = (int(number, 16) for number in span.split("-"))
+                    memory.seek(start)
+                    if words in memory.read(end - start):
+                        return True
+        return False
+
+    assert holds(warm, str(data).encode()), "what it was given is there"
+    assert not holds(warm, b"shard-with-a-name") and not holds(warm, b"message-with-a-mark")
+
+
 def test_an_app_is_the_only_process_of_its_namespaces(message_app: tuple[Sandbox, Path]) -> None:
     """While one runs: its namespaces are neither this process's nor the warm one's, and it has no rights left."""
     one, data = message_app
