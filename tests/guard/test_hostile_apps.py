@@ -361,3 +361,6 @@ def test_every_attempt_is_tried() -> None:
     files = {path.stem for path in (HOSTILE / "hostile").glob("*.py")} - NO_ATTEMPTS
     words = set(re.findall(r'"(\w+)"', Path(__file__).read_text()))
     assert files <= words and len(files) >= 30
+    page = (Path(__file__).parents[2] / "docs" / "guard_sandbox.md").read_text()
+    table = page[page.index("## Hostile apps") : page.index("## What it costs")]
+    assert files <= set(re.findall(r"`(\w+)`", table))
