@@ -142,7 +142,7 @@ def libraries_of(app: Path, warm: frozenset[str] = WARM) -> list[str]:
 
 
 class Sandbox:
-    """Context: an app's warm process, for one message or many: it learns nothing of them. `ask` may be called from several threads.
+    """Context: an app's warm process, for one message or many. `ask` may be called from several threads.
 
     app: an unpacked Flower app. data: where it expects its data. confined=False: the same processes without namespaces
     and filters, for code that the policy approves. warm: further libraries to import before. Raises

@@ -60,7 +60,7 @@ class Warm:
         self.namespaces = CHANGING | kernel.NEW_PIDS if self.confined else 0
         self.masked = self.confined and _mask(given["data"])
         for name in given["libraries"]:
-            with suppress(Exception):  # an app without it fails, in its own process
+            with suppress(BaseException):  # an app without it fails, in its own process
                 importlib.import_module(name)
         sys.path[:] = [entry for entry in sys.path if entry != given["project"]]
         self.root, self.filter = Root(given["app"], given["data"], given["packages"]), syscalls.program()
