@@ -177,10 +177,13 @@ class Keeper:
                 self.apps.remove(app)
 
     def _start(self) -> None:
-        request, (message, answer, leash), *_ = socket.recv_fds(self.node, LONGEST, 3)
+        word, descriptors, *_ = socket.recv_fds(self.node, 1, 3)
+        if not word:  # the node has ended
+            os._exit(0)
+        message, answer, leash = descriptors
         begins, begun = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         begins.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        socket.send_fds(self.warm, [request], [message, answer, begun.fileno()])
+        socket.send_fds(self.warm, [word], [message, answer, begun.fileno()])
         for descriptor in (message, answer):
             os.close(descriptor)
         begun.close()

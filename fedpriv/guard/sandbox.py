@@ -64,6 +64,8 @@ WARM = frozenset(
 )
 #: What a library imports when it is first used, which a shard would otherwise pay for.
 LATER = {"torch": ("torch._dynamo", "torch.optim"), "sklearn": ("sklearn.linear_model",)}
+#: Bytes of a file whose imports are read.
+LONGEST_SOURCE = 1 << 20
 #: The environment of an app's process: no library starts a thread at import.
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
@@ -119,8 +121,11 @@ class Answer:
 def libraries_of(app: Path, warm: frozenset[str] = WARM) -> list[str]:
     """The modules of ``warm`` libraries that an app's files name in an import, in order."""
     found: set[str] = set()
-    for file in sorted(app.rglob("*.py")):
-        with suppress(SyntaxError, ValueError, OSError):
+    files = (file for file in sorted(app.rglob("*.py")) if file.is_file() and not file.is_symlink())
+    for file in files:
+        with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError):
+            if file.stat().st_size > LONGEST_SOURCE:
+                continue
             for node in ast.walk(ast.parse(file.read_bytes())):
                 if isinstance(node, ast.Import):
                     found.update(name.name for name in node.names)
@@ -137,7 +142,7 @@ def libraries_of(app: Path, warm: frozenset[str] = WARM) -> list[str]:
 
 
 class Sandbox:
-    """Context: an app's warm process, for one message. `ask` may be called from several threads.
+    """Context: an app's warm process, for one message or many. `ask` may be called from several threads.
 
     app: an unpacked Flower app. data: where it expects its data. confined=False: the same processes without namespaces
     and filters, for code that the policy approves. warm: further libraries to import before. Raises
@@ -234,16 +239,21 @@ class Sandbox:
     def _record(self, message: bytes, shard: Path | None, began: float) -> tuple[bytes, str | None, dict[str, Any]]:
         """What the app wrote, why that is none, and what the keeper says of its end."""
         assert self._socket is not None
-        request = {"shard": None if shard is None else str(shard.resolve(strict=True))}
+        if shard is None and not self.data.exists():
+            raise FileNotFoundError(f"data={self.data}: there is nothing, and no shard to show in its place")
+        if shard is not None and self.data.exists() and shard.is_dir() != self.data.is_dir():
+            wanted = "folder" if self.data.is_dir() else "file"
+            raise ValueError(f"shard={shard}: must be a {wanted}, as {self.data} is")
+        head = json.dumps({"shard": None if shard is None else str(shard.resolve(strict=True))}).encode()
         answer, writing = os.pipe()
         leash, held = socket.socketpair()
         given = os.memfd_create("message", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(given), "wb") as file:
-                file.write(message)
+                file.write(head + b"\n" + message)
             os.lseek(given, 0, os.SEEK_SET)
             with self._sending:
-                socket.send_fds(self._socket, [json.dumps(request).encode()], [given, writing, held.fileno()])
+                socket.send_fds(self._socket, [b"."], [given, writing, held.fileno()])
             os.close(writing)
             writing = -1
             held.close()

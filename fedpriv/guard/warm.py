@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import math
 import os
 import random
@@ -21,7 +22,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from fedpriv.guard import kernel, syscalls
-from fedpriv.guard.child import CHANGING, LONGEST, failed, words_of
+from fedpriv.guard.child import CHANGING, failed, words_of
 from fedpriv.guard.root import WRITABLE, Root
 
 #: What Flower itself needs, beside an app's own libraries.
@@ -31,20 +32,18 @@ HOST_NAME = b"guard"
 
 
 def serve(keeper: socket.socket, given: dict[str, Any]) -> NoReturn:
-    import json
-
     try:
         warm = Warm(given)
         threads = len(os.listdir("/proc/self/task"))
         keeper.send(json.dumps({"threads": threads}).encode())
         while threads == 1:
-            request, descriptors, *_ = socket.recv_fds(keeper, LONGEST, 3)
-            if not request:
+            # This process learns nothing of a shard, not even its name: the next shard has all of its memory.
+            word, descriptors, *_ = socket.recv_fds(keeper, 1, 3)
+            if not word:
                 break
-            # This process learns nothing of its forks, see `kernel.fork_for_parent`.
             if kernel.fork_for_parent(warm.machine.clone, warm.namespaces):
                 keeper.close()
-                warm.become_app(json.loads(request)["shard"], *descriptors)
+                warm.become_app(*descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
     except BaseException as error:
@@ -59,10 +58,9 @@ class Warm:
     def __init__(self, given: dict[str, Any]) -> None:
         self.given, self.confined, self.machine = given, given["confined"], syscalls.machine()
         self.namespaces = CHANGING | kernel.NEW_PIDS if self.confined else 0
-        if self.confined:
-            _mask(given["data"])
+        self.masked = self.confined and _mask(given["data"])
         for name in given["libraries"]:
-            with suppress(Exception):  # an app without it fails, in its own process
+            with suppress(BaseException):  # an app without it fails, in its own process
                 importlib.import_module(name)
         sys.path[:] = [entry for entry in sys.path if entry != given["project"]]
         self.root, self.filter = Root(given["app"], given["data"], given["packages"]), syscalls.program()
@@ -71,7 +69,7 @@ class Warm:
         gc.collect()
         gc.freeze()  # forks share these pages
 
-    def become_app(self, shard: str | None, message: int, answer: int, begun: int) -> NoReturn:
+    def become_app(self, message: int, answer: int, begun: int) -> NoReturn:
         """Gives up every right, and then runs the app: nothing that follows is trusted by anybody."""
         try:
             message, answer, begun = _descriptors(message, answer, begun)
@@ -81,7 +79,7 @@ class Warm:
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
             with os.fdopen(message, "rb") as file:
-                request = file.read()
+                shard, request = json.loads(file.readline())["shard"], file.read()
             with open("/proc/self/statm") as file:
                 mapped = int(file.read().split()[0]) * resource.getpagesize()
             if self.confined:
@@ -103,19 +101,19 @@ class Warm:
         _answer(self.given, request, answer)
 
     def _confine(self, shard: str | None) -> None:
-        if shard is None:
-            kernel.unmount(self.given["data"])  # the mask
-            shard = self.given["data"]
-        self.root.enter(shard, self.given["memory_bytes"] // 4, self.machine.pivot_root)
+        if self.masked:  # shards may lie in the folder of the data
+            kernel.unmount(self.given["data"])
+        self.root.enter(shard or self.given["data"], self.given["memory_bytes"] // 4, self.machine.pivot_root)
         kernel.set_host_name(HOST_NAME)
 
 
-def _mask(data: str) -> None:
-    """Hides the real data: it is empty in this process."""
+def _mask(data: str) -> bool:
+    """Hides the real data, if it is there: it is empty in this process."""
     if os.path.isdir(data):
         kernel.mount_tmpfs(data, kernel.READ_ONLY, "size=4k")
     elif os.path.exists(data):
         kernel.place_tree(kernel.tree_of("/dev/null", kernel.READ_ONLY), data)
+    return os.path.exists(data)
 
 
 def _show(shard: str, data: str) -> None:
@@ -146,7 +144,6 @@ def _limit(given: dict[str, Any], mapped: int) -> None:
     limits = {
         resource.RLIMIT_AS: mapped + given["memory_bytes"],
         resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_NPROC: given["processes"],
         resource.RLIMIT_FSIZE: given["memory_bytes"],
         resource.RLIMIT_NOFILE: 256,
         resource.RLIMIT_CORE: 0,
