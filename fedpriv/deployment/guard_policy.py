@@ -80,6 +80,7 @@ class GuardPolicy(Options):
             ("min_replies", self.min_replies, not self.in_sum or self.min_replies <= self.sites, "at most `sites`"),
             ("colluders", self.colluders, self.colluders < self.min_replies, "fewer than min_replies"),
             ("pad_seconds", self.pad_seconds, (self.pad_seconds or math.inf) > self.wall_seconds, "above wall_seconds"),
+            ("pad_seconds", self.pad_seconds, self.apps != "any" or self.shards == 1 or self.pad_seconds, UNREAD),
             ("table", self.table, named, "a name in the data folder"),
         ]
         for name, value, holds, allowed in rules:
@@ -92,4 +93,5 @@ class GuardPolicy(Options):
         return self.noise != "own"
 
 
+UNREAD = "apps any with several shards: a number, or what one shard takes is on the next one's clock"
 NO_SAMPLED_SUM = "no bound is known here for whole-number noise over a sample: 1.0 with ddgauss, skellam"

@@ -181,8 +181,8 @@ class _Answering:
             if terms.in_sum:
                 self._sum(ledger).expect(self.request, model.vector)
         source = self.guard.source()
-        drawn = terms.drawn(source)
-        answers = [model.answer(arrays, terms.reply) for arrays in self.asked(drawn)]
+        answers = [model.answer(arrays, terms.reply) for arrays in self.asked()]  # of all: time must not tell the draw
+        answers = [answers[shard] for shard in terms.drawn(source)]
         release = terms.release(answers, model.size, source)
         with self.ledger.held() as ledger:
             again = self._admitted(ledger)
@@ -194,8 +194,8 @@ class _Answering:
         update = release.double().numpy() * (terms.clip / terms.expected)
         return trained_content(model, model.vector + update if terms.reply == "difference" else update)
 
-    def asked(self, drawn: Sequence[int]) -> Iterator[tuple[NDArray[Any], ...] | None]:
-        """The app's arrays for each of these shards; raises nothing once the app was started."""
+    def asked(self) -> Iterator[tuple[NDArray[Any], ...] | None]:
+        """The app's arrays for each shard; raises nothing once the app was started."""
         rules, guard = self.rules, self.guard
         shards = Shards(guard.data, rules, read_salt(guard.data, Path(self.policy.counter)))
         files = shards.files()
@@ -204,7 +204,7 @@ class _Answering:
         def box() -> AbstractContextManager[Box]:
             return guard.boxes(guard.app, shards.place, self._limits(), confined=rules.sandbox == "namespaces")
 
-        return _asked(box, request, [(number, files[number]) for number in drawn])
+        return _asked(box, request, list(enumerate(files)))
 
     def _limits(self) -> Limits:
         rules = self.rules

@@ -65,7 +65,7 @@ def simulate_guard(
     pyproject.toml says. each_round: called with every round's model. Raises `OptionError`.
     """
     place, files = Path(app).resolve(), [Path(table).resolve() for table in tables]
-    given = {"noise_multiplier": 1.0, "sites": len(files), **rules, "apps": "any"}
+    given = {"noise_multiplier": 1.0, "sites": len(files), **rules, "apps": ()}
     if given.get("noise", "own") != "own":
         given = {"min_replies": len(files), **given}
     policies = [GuardPolicy.model_validate({**given, "table": file.name}) for file in files]

@@ -28,9 +28,15 @@ step add up exactly in float64 (`add_normal_to_sum`): two sums differ by v_j - v
 each answer is rounded to whole numbers of R = C/gamma steps, by at most sqrt(d)/2 in length, and whole numbers add up
 exactly: two sums differ by at most 2R + sqrt(d) steps.
 
-**Sampled shards.** With q < 1 each shard is in a round's sum by a coin of its own from the operating system. The unit
-that comes or goes changes a shard; whether the shard is drawn it does not change. The pair that dominates is in
-`fedpriv.privacy.replaced_poisson`; the law of add-or-remove would be too little. Refused under whole-number noise.
+**Time** is not in this account. A shard sees on its clock how long the one before it took, and an app that waits for a
+row of one shard would so reach the answers of all later ones. `pad_seconds` gives every start the same time, and is
+needed for apps that nobody has read (policy); of an approved app it is trusted that it does no such thing. What the
+server sees of time is data-independent only with it.
+
+**Sampled shards.** With q < 1 each shard is in a round's sum by a coin of its own from the operating system. All are
+started, drawn or not, so that neither time nor an app tells the draw. The unit that comes or goes changes a shard;
+whether the shard is drawn it does not change. The pair that dominates is in `fedpriv.privacy.replaced_poisson`; the law
+of add-or-remove would be too little. Refused under whole-number noise.
 
 **In a secure sum** the observer sees the sum over at least `min_replies` machines, of whose noises it does not know
 those of all but `colluders`: `DiscreteGaussianSum` and `SkellamSum` with that many noises, as of any other sum.
@@ -106,7 +112,7 @@ class Terms:
         """Raises `OptionError` for what no guard says."""
         try:
             found = json.loads(text)
-            data = {"apps": "any" if found["sandbox"] == "namespaces" else (), **found}
+            data = {"apps": (), **found}
             if found["unit"] == "person":
                 data["column"] = "id"
             return cls.of(GuardPolicy.model_validate(data))

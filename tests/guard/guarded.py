@@ -85,7 +85,14 @@ class GuardedMachines:
             assert node_command(["init", f"policy={self.policy(client)}", f"data={self.data(client)}"]) == 0
 
     def write_policy(self, client: int, epsilon: float = 1e6, **guard: Any) -> None:
-        rules = {"apps": "any", "unit": "row", "table": "table.csv", "shards": 4, "clip": 1.0, "noise_multiplier": 1.0}
+        rules = {
+            "apps": ["a" * 64],
+            "unit": "row",
+            "table": "table.csv",
+            "shards": 4,
+            "clip": 1.0,
+            "noise_multiplier": 1.0,
+        }
         rules = {name: value for name, value in (rules | guard).items() if value is not None}
         unit = {"row": "example"}.get(rules["unit"], rules["unit"])
         adjacency = "replace-one" if unit == "client" else "add-or-remove-one"

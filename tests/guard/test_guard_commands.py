@@ -23,7 +23,7 @@ from fedpriv.privacy.auditor import BROKEN
 
 APP = Path(__file__).parent / "apps" / "quickstart-message"
 RULES: dict[str, Any] = {
-    "apps": "any",
+    "apps": (),
     "unit": "row",
     "table": "t.csv",
     "shards": 4,
@@ -31,6 +31,10 @@ RULES: dict[str, Any] = {
     "noise_multiplier": 4.0,
 }
 SUM = {"noise": "ddgauss", "sites": 5, "min_replies": 5, "colluders": 1}
+
+
+def rules_of(rules: dict[str, Any]) -> GuardPolicy:
+    return GuardPolicy.model_validate(rules | {"apps": ()})
 
 
 def policy(folder: Path, **rules: Any) -> Path:
@@ -47,7 +51,7 @@ def test_a_plan_says_what_rounds_cost_before_anything_runs(tmp_path: Path, capsy
     assert main(["plan", f"guard={policy(tmp_path)}", "parameters=31", "rounds=3"]) == 0
     said = capsys.readouterr().out
     assert "unit example, add-or-remove-one, observer server, delta 1e-05" in said
-    cost = claimed_epsilon(Terms.of(GuardPolicy.model_validate(RULES)), 31, 3, 1e-5)
+    cost = claimed_epsilon(Terms.of(rules_of(RULES)), 31, 3, 1e-5)
     assert f"epsilon           {cost:.4g} claimed and verified" in said and "sum by up to twice that" in said
 
 
@@ -57,7 +61,7 @@ def test_a_plan_finds_the_noise_of_an_epsilon(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().out
     assert "epsilon           1 claimed" in said or "epsilon           0.99" in said
     assert "in a secure sum of 5 to 5" in said
-    known = Terms.of(GuardPolicy.model_validate(RULES | SUM))
+    known = Terms.of(rules_of(RULES | SUM))
     found = with_epsilon(known, 31, 3, 1e-5, 1.0)
     assert (
         claimed_epsilon(found, 31, 3, 1e-5)
@@ -105,13 +109,13 @@ def test_wrong_options_are_named(
 @pytest.mark.parametrize("more", [{}, SUM, {"sampling": 0.5}], ids=["own", "sum", "sampled"])
 def test_an_audit_stays_below_what_is_booked_and_shows_most_of_it(more: dict[str, Any]) -> None:
     rules = RULES | more | {"noise_multiplier": 0.7, "shards": 2}
-    found = audit_guard(Terms.of(GuardPolicy.model_validate(rules)), 3, 1e-5, 1500, 0.95)
+    found = audit_guard(Terms.of(rules_of(rules)), 3, 1e-5, 1500, 0.95)
     assert found.verdict != BROKEN and 0.5 < found.audit.epsilon_lower < found.verified
 
 
 def test_an_audit_finds_a_guard_that_adds_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Terms.release
-    terms = Terms.of(GuardPolicy.model_validate(RULES | {"noise_multiplier": 4.0, "shards": 2}))
+    terms = Terms.of(rules_of(RULES | {"noise_multiplier": 4.0, "shards": 2}))
 
     def quiet(self: Terms, answers: Any, dimension: int, source: Any) -> torch.Tensor:
         from dataclasses import replace
@@ -123,7 +127,7 @@ def test_an_audit_finds_a_guard_that_adds_too_little(monkeypatch: pytest.MonkeyP
 
 
 def test_an_audit_finds_a_guard_that_does_not_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    terms = Terms.of(GuardPolicy.model_validate(RULES | {"noise_multiplier": 2.0, "shards": 2}))
+    terms = Terms.of(rules_of(RULES | {"noise_multiplier": 2.0, "shards": 2}))
     monkeypatch.setattr(Terms, "clipped", lambda self, answer: torch.from_numpy(answer))
     assert audit_guard(terms, 3, 1e-5, 1500, 0.95).verdict == BROKEN
 

@@ -19,7 +19,7 @@ ROWS = [f"{number % 7};{number * 1.5};'x{number}'" for number in range(60)]
 
 
 def policy(**more: Any) -> GuardPolicy:
-    return GuardPolicy.model_validate({"apps": "any", "unit": "row", "clip": 1.0, "noise_multiplier": 1.0, **more})
+    return GuardPolicy.model_validate({"apps": (), "unit": "row", "clip": 1.0, "noise_multiplier": 1.0, **more})
 
 
 def divided(folder: Path, name: str, **more: Any) -> list[bytes]:

@@ -17,7 +17,7 @@ from fedpriv.guard.terms import SENSITIVITY, Terms
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.events import DiscreteGaussianSum, Gaussian, ReplacedGaussian, SkellamSum
 
-BASE: dict[str, Any] = {"apps": "any", "unit": "row", "clip": 0.5, "noise_multiplier": 2.0, "shards": 4}
+BASE: dict[str, Any] = {"apps": (), "unit": "row", "clip": 0.5, "noise_multiplier": 2.0, "shards": 4}
 SUM = BASE | {"noise": "ddgauss", "sites": 5, "min_replies": 4, "colluders": 1}
 
 
@@ -163,9 +163,11 @@ def test_terms_survive_their_text_and_differ_in_every_number() -> None:
         ({"unit": "person"}, r"guard.column=null: of unit person"),
         ({"column": "a"}, r"guard.column=a: of unit person"),
         ({"noise": "ddgauss", "sites": 3, "sampling": 0.5}, r"guard.sampling=0.5: no bound is known"),
-        ({"sandbox": "none"}, r"guard.apps=any: sandbox none"),
+        ({"sandbox": "none", "apps": "any"}, r"guard.apps=any: sandbox none"),
         ({"noise": "ddgauss", "sites": 1}, r"guard.min_replies=2: at most"),
         ({"colluders": 2}, r"guard.colluders=2: fewer than min_replies"),
+        ({"apps": "any"}, r"guard.pad_seconds=null: apps any with several shards"),
+        ({"pad_seconds": 1.0, "wall_seconds": 2.0}, r"guard.pad_seconds=1.0: above wall_seconds"),
         ({"table": "../t.csv"}, r"guard.table=../t.csv: a name in the data folder"),
     ],
 )
