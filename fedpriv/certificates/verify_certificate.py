@@ -1,43 +1,35 @@
-"""Checks a privacy certificate of fedpriv, without fedpriv: python verify_certificate.py CERTIFICATE [OLDER...] [key=...]
+"""Checks a privacy certificate of fedpriv without fedpriv: python verify_certificate.py CERTIFICATE [OLDER...] [key=HEX]
 
-key: the public key that must have signed (64 hexadecimal digits, or a PEM file such as identity.pub), which you got on
-another way than the certificate; without it you learn only which key signed. OLDER: earlier certificates of the same
-ledger, which the first must continue. Checked: signatures, the ledger's hash chain and its signed head, the table of
-releases, and every epsilon, computed again from the ledger's lines. Each release's privacy loss is put on a grid
-(connect the dots, Doroshenko et al. 2022) and convolved by FFT; Gaussians alone have a closed form. For whole-number
-noise in many dimensions and other mechanisms known by zCDP, the theorem's bound is evaluated again; the exact law of one
-coordinate is the bound from below. An epsilon is equal (to 1 %), above (more than needed: sound), not verified or FALSE.
-
-Exit code: 0 verified, 1 false, 2 not a certificate, 3 not verified. Needs Python 3.11, numpy, scipy and mpmath.
+key: the public key that must have signed, got on another way than the certificate; OLDER: earlier certificates of its
+ledger. Checked: signatures, the ledger's hash chain and head, the table of releases, and every epsilon, composed again
+from the ledger's lines: each release's privacy loss is put on a grid (connect the dots, Doroshenko et al. 2022) and
+convolved by FFT; Gaussians alone have a closed form. What zCDP alone bounds (whole-number noise in many dimensions) has
+the theorem's bound, evaluated again. An epsilon is equal (to 1 %), above (more than needed: sound), not verified or FALSE
+(below the cost). Exit code: 0 verified, 1 false, 2 no certificate, 3 not verified. Python 3.11, numpy, scipy, mpmath.
 """
 
 # fmt: off
-import hashlib
-import json
-import math
-import os
-import re
+import hashlib, json, math, os, re, sys, time  # noqa: E401, I001
+from collections import Counter
 from functools import lru_cache
-from types import SimpleNamespace
+from types import SimpleNamespace as Values
 
 import mpmath
 import numpy as np
 from scipy import fft, signal, special
 
 INF, LARGEST, MOST_VALUES, MOST_CLIENTS, MOST_CELLS = math.inf, 64 << 20, 1 << 23, 10**6, 1 << 21
-THREATS = [("client", "example", "person"), ("replace-one", "zero-out", "add-or-remove-one")]
-THREATS += [("server", "server+members", "secure-sum", "trusted-server", "public")]
+WORDS, WHOLE, HEAD = ("unit", "adjacency", "observer"), ("dimension", "noises", "k"), ("id", "count", "head")
+PLACE = {"round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "before", "realised", "count"}
+FORMAT = "fedpriv certificate 1"
+NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
+THREATS = [("client", "example", "person"), ("replace-one", "zero-out", "add-or-remove-one"),
+           ("server", "server+members", "secure-sum", "trusted-server", "public")]
 
 class Unknown(Exception):
-    """There is no method here, or it would take too long: the figure is not verified."""
+    """No method for it here, or it would take too long: the figure is not verified."""
 
-# --- reading a file that may be hostile ---------------------------------------------------------------------------
-
-def unique(pairs):
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice")
-    return dict(pairs)
-
+# --- reading a file that may be hostile
 def number(value, least=0, kinds=(int, float)):
     """A finite number, or infinity written as the text "inf". Raises ValueError."""
     if value == "inf" and float in kinds:
@@ -46,39 +38,33 @@ def number(value, least=0, kinds=(int, float)):
         raise ValueError(f"{value!a:.40} is no number of at least {least}")
     return value
 
-strict = json.JSONDecoder(object_pairs_hook=unique, parse_constant=lambda name: number(float(name))).decode
+def strict(text):
+    """JSON without duplicate keys, NaN or infinity. Raises ValueError, RecursionError."""
+    once = lambda pairs: dict(pairs) if len(dict(pairs)) == len(pairs) else number("a key stands twice")  # noqa: E731
+    return json.loads(text, object_pairs_hook=once, parse_constant=number)
+
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 def read(path):
-    """A certificate: its fields are there and of their kinds. Raises ValueError, RecursionError, OSError."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST or sum(map(content.count, (b"[", b"{", b","))) > MOST_VALUES:
         raise ValueError(f"more than {LARGEST >> 20} MiB or {MOST_VALUES} values")
-    found, shape = strict(content.decode()), dict(format=str, kind=str, issued=str, subject=dict, protections=list)
-    shape |= dict(releases=list, assumptions=list, digests=dict, ledger=dict, heads=list, signer=dict, signature=str)
-    kinds = {name: type(value) for name, value in found.items()} if type(found) is dict else {}
-    inner = {name: type(value) for name, value in found["ledger"].items()} if kinds == shape else {}
-    if inner != dict(id=str, count=int, head=str, lines=list) or found["format"] != "fedpriv certificate 1":
-        raise ValueError("its format or its fields are others")
-    return found
+    return strict(content.decode())
 
-# --- signatures: Ed25519 (RFC 8032, section 5.1). Verification alone: nothing here is secret -----------------------
-
+# --- signatures: Ed25519 (RFC 8032, section 5.1). Verification alone: nothing here is secret
 P, ORDER = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
 D, ROOT = -121665 * pow(121666, -1, P) % P, pow(2, (P - 1) // 4, P)
 
 def add(a, b):
-    """Sum of two points (X, Y, Z, T): x = X/Z, y = Y/Z, xy = T/Z."""
-    e, f = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P
-    g, h = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2] % P
-    return (f - e) * (h - g) % P, (h + g) * (f + e) % P, (h - g) * (h + g) % P, (f - e) * (f + e) % P
+    """Sum of two points (x, y) of the curve y^2 - x^2 = 1 + D x^2 y^2."""
+    k, cross, along = D * a[0] * a[1] * b[0] * b[1], a[0] * b[1] + a[1] * b[0], a[1] * b[1] + a[0] * b[0]
+    return cross * pow(1 + k, -1, P) % P, along * pow(1 - k, -1, P) % P
 
 def times(scalar, point):
-    found = (0, 1, 1, 0)
-    while scalar:
-        found = add(found, point) if scalar & 1 else found
-        point, scalar = add(point, point), scalar >> 1
+    found = (0, 1)
+    for bit in f"{scalar:b}":
+        found = add(add(found, found), point if bit == "1" else (0, 1))
     return found
 
 def point_of(text):
@@ -88,7 +74,7 @@ def point_of(text):
     x = pow(square, (P + 3) // 8, P)
     x = x if (x * x - square) % P == 0 else x * ROOT % P
     x = P - x if x & 1 != sign else x
-    return None if y >= P or (x * x - square) % P or x == P else (x, y, 1, x * y % P)
+    return None if y >= P or x == P or (x * x - square) % P else (x, y)
 
 def signed_by(key, text, signature):
     """Whether the owner of a public key signed this text; key and signature in hexadecimal digits."""
@@ -96,72 +82,52 @@ def signed_by(key, text, signature):
         return False
     public, mark = bytes.fromhex(key), bytes.fromhex(signature)
     a, s, base = point_of(public), int.from_bytes(mark[32:], "little"), point_of(b"\x58" + b"\x66" * 31)
-    if a is None or s >= ORDER or times(8, a)[0] == 0:  # with a key of small order anybody could sign
+    if a is None or s >= ORDER or times(8, a) == (0, 1):  # with a key of small order anybody could sign
         return False
     h = int.from_bytes(hashlib.sha512(mark[:32] + public + text.encode()).digest(), "little") % ORDER
-    r = add(times(s, base), times(h, (P - a[0], a[1], a[2], P - a[3])))
-    x, y = (part * pow(r[2], -1, P) % P for part in r[:2])
+    x, y = add(times(s, base), times(h, (P - a[0], a[1])))
     return (y | (x & 1) << 255).to_bytes(32, "little") == mark[:32]
 
-# --- laws of a release's privacy loss L = ln P/Q: (least, largest, tails) with tails(t) = P[L > t], Q[L > t], P[L <= t],
-# Q[L <= t] for an array t. A release has one law for each direction in which two data sets can be told apart ---------
+# --- laws of a release's privacy loss L = ln P/Q: (least, largest, tails), tails(t) = P[L > t], Q[L > t] for an array t;
+# one for each direction in which two data sets can be told apart
 
-Z = 9.5  # standard deviations at which normal tails are cut, below 1.1e-21
+Z, above = 9.5, special.ndtr  # normal tails are cut at 9.5 standard deviations, below 1.1e-21; P[N(x, 1) > 0]
 
 def gaussian(mu):
-    def tails(t):
-        p, q = mu / 2 - t / mu, -mu / 2 - t / mu
-        return special.ndtr(p), special.ndtr(q), special.ndtr(-p), special.ndtr(-q)
-
-    return [(mu * (mu / 2 - Z), mu * (mu / 2 + Z), tails)]
+    return [(mu * (mu / 2 - Z), mu * (mu / 2 + Z), lambda t: (above(mu / 2 - t / mu), above(-mu / 2 - t / mu)))]
 
 def poisson(sigma, rate):
-    """N(0, sigma^2) against (1 - rate) N(0, sigma^2) + rate N(1, sigma^2), in both directions."""
-    none = math.log1p(-rate)  # the loss of the mixture against the other never falls below it
-
-    def at(t):  # where the loss is t, in units of sigma
-        with np.errstate(all="ignore"):
-            found = sigma * (t - math.log(rate) + np.log1p(-np.exp(none - t))) + 1 / (2 * sigma)
-        return np.where(t > none, found, -INF)
-
+    """(1 - rate) N(0, sigma^2) + rate N(1, sigma^2) against N(0, sigma^2), in both directions."""
+    none = math.log1p(-rate)  # the loss never falls below it
     def tails(t, removed):
-        z, m = at(t if removed else -t), 1 / sigma
-        alone, far = (special.ndtr(-z), special.ndtr(z)), (special.ndtr(m - z), special.ndtr(z - m))
-        (up, low), mixed = alone, [(1 - rate) * one + rate * other for one, other in zip(alone, far, strict=True)]
-        return (mixed[0], up, mixed[1], low) if removed else (low, mixed[1], up, mixed[0])
-
+        with np.errstate(all="ignore"):  # z: where the loss of the mixture is t, in units of sigma
+            t = t if removed else -t
+            z = sigma * (t - math.log(rate) + np.log1p(-np.exp(none - t))) + 1 / (2 * sigma)
+        z, m = np.where(t > none, z, -INF), 1 / sigma
+        if removed:
+            return (1 - rate) * above(-z) + rate * above(m - z), above(-z)
+        return above(z), (1 - rate) * above(z) + rate * above(z - m)
     least, most = (np.logaddexp(none, math.log(rate) + z / sigma - 1 / (2 * sigma**2)) for z in (-Z, Z + 1 / sigma))
     return [(least, most, lambda t: tails(t, True)), (-most, -least, lambda t: tails(t, False))]
 
 def laplace(scale):
     def tails(t):
-        x, inside = np.clip((1 - scale * t) / 2, 0, 1) / scale, (t >= -1 / scale) & (t < 1 / scale)
-        p = np.where(inside, 1 - np.exp(-x) / 2, t < -1 / scale)
-        q = np.where(inside, np.exp(x - 1 / scale) / 2, t < -1 / scale)
-        return p, q, 1 - p, 1 - q
-
+        under, x = t < -1 / scale, np.clip((1 - scale * t) / 2, 0, 1) / scale
+        inside = ~under & (t < 1 / scale)
+        return np.where(inside, 1 - np.exp(-x) / 2, under), np.where(inside, np.exp(x - 1 / scale) / 2, under)
     return [(-1 / scale, 1 / scale, tails)]
 
 def atoms(p, q):
     """Outcomes with these probabilities; those that have none in P or in Q are left out."""
     p, q = np.array(sorted((pair for pair in zip(p, q, strict=True) if min(pair) > 0), key=lambda pq: pq[0] / pq[1])).T
-    loss, low = np.log(p / q), [np.r_[0, np.cumsum(side)] for side in (p, q)]
-    sides = [np.r_[np.cumsum(side[::-1])[::-1], 0] for side in (p, q)] + low
+    loss, sides = np.log(p / q), [np.r_[np.cumsum(side[::-1])[::-1], 0] for side in (p, q)]
     return [(loss[0], loss[-1], lambda t: [side[np.searchsorted(loss, t, side="right")] for side in sides])]
 
-def one_axis(law, noises, shift):
-    """From below: whole-number noise of one client, ``law``, in a sum of so many, on the one coordinate that moves."""
-    law = np.maximum(fft.fftshift(fft.irfft(fft.rfft(fft.ifftshift(law / law.sum())) ** noises, len(law))), 0)
-    law = law[law > 1e-12 * law.max()]  # beyond it FFT's rounding counts
-    return atoms(law[shift:], law[:-shift]) if 0 < shift < len(law) else None
-
-# --- what one release costs ----------------------------------------------------------------------------------------
-
-WORDS, WHOLE = ("unit", "adjacency", "observer"), ("dimension", "noises", "k")
-FIELDS = dict(gaussian="multiplier", laplace="multiplier", poisson_gaussian="multiplier sampling_rate", zcdp="rho")
-FIELDS |= dict(randomised_response="epsilon dimension", unit_cap="epsilon inside delta", no_bound="reason")
-FIELDS |= dict(approximate_dp="epsilon delta", gumbel_top_k="k epsilon")
-FIELDS |= dict(discrete_gaussian_sum="sigma noises dimension l2", skellam_sum="variance noises dimension l2 delta")
+# --- what one release costs
+FIELDS = {"gaussian": "multiplier", "laplace": "multiplier", "poisson_gaussian": "multiplier sampling_rate"}
+FIELDS |= {"randomised_response": "dimension epsilon", "unit_cap": "delta epsilon inside", "zcdp": "rho"}
+FIELDS |= {"approximate_dp": "delta epsilon", "gumbel_top_k": "epsilon k"}
+FIELDS |= {"discrete_gaussian_sum": "dimension l2 noises sigma", "skellam_sum": "delta dimension l2 noises variance"}
 
 @lru_cache(maxsize=10_000)
 def cost(text):
@@ -169,25 +135,22 @@ def cost(text):
     floor: from below, where laws are not known. rho, extra: (a - 1) D_a <= a (a - 1) rho + extra, D_a Renyi's divergence
     of every order a > 1. share: what it uses up of delta. pure: its epsilon at delta 0. Raises ValueError, Unknown.
     """
-    e = json.loads(text)
+    e = strict(text)
     kind, unit, adjacency, observer = (e.pop(name) for name in ("mechanism", *WORDS))
-    if any(word not in allowed for word, allowed in zip((unit, adjacency, observer), THREATS, strict=True)):
-        raise ValueError("no such threat")
     if kind == "no_bound":
         return None
-    if kind not in FIELDS or set(e) != set(FIELDS[kind].split()):
+    if kind not in FIELDS or sorted(e) != FIELDS[kind].split():
         raise Unknown(f"no method for {kind!a:.40}")
-    e = SimpleNamespace(**{name: number(e[name], 0, (int,) if name in WHOLE else (int, float)) for name in e})
-    made = SimpleNamespace(mu2=0.0, laws=None, times=1, floor=None, rho=INF, extra=0.0, share=0.0, pure=INF)
+    e = Values(**{name: number(e[name], 0, (int,) if name in WHOLE else (int, float)) for name in e})
+    made = Values(mu2=0.0, laws=None, times=1, floor=None, rho=INF, extra=0.0, share=0.0, pure=INF)
     if kind == "poisson_gaussian":
-        sees = unit == "client" and observer not in ("trusted-server", "public")  # who took part: no amplification
+        sees = unit == "client" and observer not in THREATS[2][3:]  # who took part: sampling hides nothing
         if adjacency == "replace-one" or sees or not e.sampling_rate <= 1:
             return None
-        if 0 < e.sampling_rate < 1 and 1e-3 < e.multiplier < 1e6:
-            made.laws = poisson(e.multiplier, e.sampling_rate)
-        elif e.sampling_rate == 0:
-            made.rho = made.pure = 0
-    if kind == "gaussian" or (kind == "poisson_gaussian" and e.sampling_rate and not made.laws):  # sampled: from above
+        made.pure = INF if e.sampling_rate else 0
+        usual = 0 < e.sampling_rate < 1 and 1e-3 < e.multiplier < 1e6
+        made.laws = poisson(e.multiplier, e.sampling_rate) if usual else None
+    if kind == "gaussian" or (kind == "poisson_gaussian" and made.pure and not made.laws):  # unsampled: from above
         made.mu2, made.rho = (INF if e.multiplier < 1e-150 else 1 / e.multiplier / e.multiplier), 0
         return made if made.mu2 < INF else None
     if kind == "laplace" and e.multiplier >= 1e-150:
@@ -198,12 +161,12 @@ def cost(text):
         if inside + least > 1 + 1e-9 or made.times < 1:
             raise ValueError("no epsilon allows that")
         law, made.pure = [inside, max(0.0, 1 - inside - least), least], made.times * e.epsilon * (inside > 0)
-        made.laws = atoms(law, law[::-1]) if made.pure > 0 and e.epsilon < 500 else None
+        made.laws = atoms(law, law[::-1]) if 0 < made.pure and e.epsilon < 500 else None
     if kind in ("gumbel_top_k", "zcdp"):
         made.rho, made.pure = (e.rho, INF) if kind == "zcdp" else (e.k * e.epsilon**2 / 8, e.k * e.epsilon)
         made.floor = gaussian(math.sqrt(2 * e.rho)) if kind == "zcdp" and 0 < e.rho < 100 else None
     if kind.endswith("_sum"):
-        if not 1 <= e.noises <= 10**5 or not 1 <= e.dimension <= 10**10:
+        if not 1 <= e.noises <= 10**5 or not 1 <= e.dimension <= 10**10 or e.l2 > 10**12:
             raise Unknown("a sum beyond what is computed here")
         (of_discrete_gaussians if kind.startswith("discrete") else of_skellams)(e, made)
     made.rho = min(made.rho, made.pure * made.pure / 2)
@@ -211,15 +174,18 @@ def cost(text):
 
 def of_discrete_gaussians(e, made):
     """Kairouz, Liu and Steinke, ICML 2021, Theorem 1, with a bound on tau that holds for every number of noises."""
-    near = np.exp(-2 * math.pi**2 * e.sigma**2 * np.outer(1 - 1 / np.arange(2, e.noises + 1), np.arange(1, 12) ** 2))
+    near = np.exp(-2 * (math.pi * e.sigma)**2 * np.outer(1 - 1 / np.arange(2, e.noises + 1), np.arange(1, 12) ** 2))
     if e.l2 == 0 or e.sigma == 0 or (near := 2 * near.sum(1)).max(initial=0) >= 0.5:
         made.rho = INF if e.l2 else 0
         return
     tau, root = 2 * float(np.sum(np.log1p(near) - np.log1p(-near))), math.sqrt(e.noises) * e.sigma
-    l1 = min(math.sqrt(e.dimension) * e.l2, e.l2**2)
+    l1, shift = min(math.sqrt(e.dimension) * e.l2, e.l2**2), int(e.l2)
     made.rho = ((e.l2 / root) ** 2 + 2 * tau * l1 / root + tau * tau * e.dimension) / 2
-    if (reach := int(10 * root + e.l2) + 1) < MOST_CELLS // 8:
-        made.floor = one_axis(np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * e.sigma**2)), e.noises, int(e.l2))
+    if (reach := int(10 * root) + shift + 1) < MOST_CELLS // 8:  # the exact law of one coordinate that moves by shift
+        law = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * e.sigma**2))
+        law = fft.fftshift(fft.irfft(fft.rfft(fft.ifftshift(law / law.sum())) ** e.noises, len(law)))
+        law = law[law > 1e-12 * law.max()]  # beyond it FFT's rounding counts
+        made.floor = atoms(law[shift:], law[:-shift]) if 0 < shift < len(law) else None
 
 def of_skellams(e, made):
     """Renyi's divergence of Skellam noise outside an event of probability delta (fedpriv/privacy/skellam.py: proof)."""
@@ -234,8 +200,7 @@ def of_skellams(e, made):
     curvature = -math.log1p(-1 / math.sqrt(m * m - 1)) * math.cosh(math.asinh((reach + 1) / m) / 2)
     made.rho, made.extra = curvature * e.l2**2 / 2, e.dimension * 2 * math.exp(-rate(reach + 1)) / (1 - slope)
 
-# --- composition: (least, largest) epsilon at delta ----------------------------------------------------------------
-
+# --- composition: (from below, from above) epsilon at delta
 def by_formula(mu, delta):
     """Of Gaussians: Balle and Wang, ICML 2018, Theorem 8, in 40 digits."""
     with mpmath.workdps(40):
@@ -252,61 +217,52 @@ def by_order(rho, extra, delta):
     return max(0.0, float(np.min(rho * (b + 1) + (extra - np.log(delta * (b + 1))) / b + np.log(b / (b + 1)))))
 
 def on_grid(law, step):
-    """(index of the least loss, probabilities at multiples of step, that of no bound): what lies between two points is
-    divided so that P and Q keep their masses, which tells an adversary more (connect the dots).
+    """(index of the least loss, probabilities at multiples of step, that of no bound). What lies between two points is
+    divided among them so that P and Q keep their masses, which tells an adversary more (connect the dots).
     """
     least, most, tails = law
     first, last = math.floor(least / step), math.ceil(most / step)
     if last - first > MOST_CELLS or max(-least, most) > 700:
         raise Unknown("losses too far apart for the grid")
-    grid = np.arange(first, last + 1) * step
-    p_up, q_up, p_low, q_low = tails(grid)
-    p = np.where(p_up[:-1] < 0.5, p_up[:-1] - p_up[1:], p_low[1:] - p_low[:-1])
-    q = np.where(q_up[:-1] < 0.5, q_up[:-1] - q_up[1:], q_low[1:] - q_low[:-1])
+    p_up, q_up = tails(grid := np.arange(first, last + 1) * step)
+    p, q = p_up[:-1] - p_up[1:], q_up[:-1] - q_up[1:]
     upper = np.clip((p - np.exp(grid[:-1]) * q) / -np.expm1(-step), 0, np.maximum(p, 0))
-    return first, np.r_[p_low[0] + p[0] - upper[0], p[1:] - upper[1:], 0] + np.r_[0, upper], float(p_up[-1])
+    return first, np.r_[1 - p_up[0] + p[0] - upper[0], p[1:] - upper[1:], 0] + np.r_[0, upper], float(p_up[-1])
 
 def by_grid(parts, delta):
     """Of [(law, times)]. From above: the grid's own epsilon, at delta less the errors of cut tails and of FFT. From
     below: a release moves by at most a step on the grid, by step^2 exp(step)/8 in the mean (its divided parts keep
     E[exp(-L)]), so all together by more than ``moved`` only with probability eta (Hoeffding).
     """
-    count, eta, best = sum(number for _, number in parts), delta / 1000, (0.0, INF)
-    step, tilts = max(most - least for (least, most, _), _ in parts) / 64, (np.geomspace(1e-3, 1e4, 50),) * 2
+    count, eta, best = sum(n for _, n in parts), delta / 1000, (0.0, INF)
+    step, ends, tilts = max(most - least for (least, most, _), _ in parts) / 64, None, 2.0 ** np.arange(-8, 14, 0.5)
     for _ in range(12):
-        grids = [(*on_grid(law, step), number) for law, number in parts]
-        reach = []  # Chernoff: how far the sum goes, up and down, but with probability delta/1e6
-        for sign, tilt in zip((1, -1), tilts, strict=True):
-            logs = [
-                sum(n * special.logsumexp(sign * t * step * (k + np.arange(len(p))), b=p) for k, p, _, n in grids)
-                for t in tilt
-            ]
-            ends = (np.array(logs) - math.log(delta / 1e6)) / tilt
-            reach.append((float(ends.min()), tilt[ends.argmin() : ends.argmin() + 1]))
-        (up, _), (down, _) = reach
-        tilts, low = tuple(tilt for _, tilt in reach), math.floor(-down / step)
-        if not (up + down) / step < MOST_CELLS - 4:
+        grids = [(*on_grid(law, step), n) for law, n in parts]
+        ends = ends or [float(np.min([  # Chernoff: how far the sum goes, up and down, but with probability delta/1e6
+            (sum(n * special.logsumexp(sign * t * step * (k + np.arange(len(p))), b=p) for k, p, _, n in grids)
+             - math.log(delta / 1e6)) / t for t in tilts if sign > 0 or t >= 1])) for sign in (1, -1)]
+        low, cells = math.floor(-ends[1] / step), sum(ends) / step + 4  # finer grids spread less: the same ends hold
+        if not cells < MOST_CELLS:
             break
-        size = 1 << math.ceil(math.log2((up + down) / step + 4))
-        transform = np.ones(size // 2 + 1, complex)
-        for first, p, _, n in grids:
-            transform *= fft.rfft(np.bincount((first + np.arange(len(p))) % size, p, size)) ** n
+        size = 1 << math.ceil(math.log2(cells))
+        transform, start = np.ones(size // 2 + 1, complex), max(low, 0)
+        for k, p, _, n in grids:
+            transform *= fft.rfft(np.bincount((k + np.arange(len(p))) % size, p, size)) ** n
         rounding = 2.3e-16 * math.log2(size) * count * math.sqrt(2 * np.count_nonzero(np.abs(transform) > 1e-16))
-        error = rounding + 2 * delta / 1e6 + sum(n * sure for _, _, sure, n in grids)
-        start = max(low, 0)
+        error, found = rounding + 2 * delta / 1e6 + sum(n * sure for _, _, sure, n in grids), []
         p = np.roll(np.maximum(fft.irfft(transform, size), 0), -low)[start - low :]
-        above, weighed = np.cumsum(p[::-1])[::-1], signal.lfilter([1], [1, -math.exp(-step)], p[::-1])[::-1]
-        found = []  # delta(e) = above - exp(e - loss) weighed, between the loss before and this one
-        for wanted in (delta - error, delta + error + eta):
-            place = int(np.argmax(above - weighed <= wanted))
-            inside = (above[place] - wanted) / weighed[place] if wanted > 0 and weighed[place] else 0
+        over, weighed = np.cumsum(p[::-1])[::-1], signal.lfilter([1], [1, -math.exp(-step)], p[::-1])[::-1]
+        for wanted in (delta - error, delta + error + eta):  # delta(e) = over - exp(e - loss) weighed, below this loss
+            place = int(np.argmax(over - weighed <= wanted))
+            inside = (over[place] - wanted) / weighed[place] if wanted > 0 and weighed[place] else 0
             at = (start + place) * step + math.log(inside) if inside > 0 and start + place else 0.0
-            found.append(at if wanted > 0 and above[place] - weighed[place] <= wanted else INF)
+            found.append(at if wanted > 0 and over[place] - weighed[place] <= wanted else INF)
         moved = step * math.sqrt(count * math.log(1 / eta) / 2) + count * step * step * math.exp(step) / 8
         best = max(best[0], found[1] - moved), min(best[1], found[0])
         if best[1] - best[0] <= 2e-3 * best[1] or best[1] < 1e-6:
             break
-        step /= min(64.0, max(2.0, (best[1] - best[0]) / (1e-3 * best[1]))) if best[1] < INF else 4
+        finer = min(6, math.log2((best[1] - best[0]) / (1e-3 * best[1])) if best[1] < INF else 2)
+        step /= 2 ** max(1, min(math.ceil(finer), math.floor(math.log2(MOST_CELLS / cells))))  # a grid within this one
     if best[1] == INF:
         raise Unknown("too many releases for the grid")
     return best
@@ -317,29 +273,145 @@ def epsilon(history, delta):
     if any(one is None for one, _ in costs):
         return INF, INF
     costs = [(one, n) for one, n in costs if one.mu2 or one.rho or one.share]
-    mu, paid, pure, rho, extra = (math.fsum(part(one) * n for one, n in costs) for part in (
+    mu2, paid, pure, rho, extra = (sum(part(one) * n for one, n in costs) for part in (
         lambda c: c.mu2, lambda c: c.share, lambda c: c.pure, lambda c: c.rho + c.mu2 / 2, lambda c: c.extra))
-    mu, least, most, why = math.sqrt(mu), 0.0, pure if paid <= delta else INF, "no bound is known here"
-    if all(one.mu2 for one, _ in costs):
-        return by_formula(mu, delta) if mu < 1e100 else (INF, INF)
-
-    def grid(laws, delta):
-        parts = [(law, n * one.times) for (one, n), law in zip(costs, laws, strict=True) if law]
-        parts += [(gaussian(mu), 1)] if mu else []
-        ways = [[(law[way % len(law)], n) for law, n in parts] for way in range(max(len(law) for law, _ in parts))]
-        return tuple(map(max, zip(*(by_grid(way, delta) for way in ways), strict=True)))
-
+    if paid >= delta or mu2 > 1e200 or all(one.mu2 for one, _ in costs):
+        return (0.0, INF) if paid >= delta or mu2 > 1e200 else by_formula(math.sqrt(mu2), delta)
+    exact = all(one.laws or one.mu2 for one, _ in costs)
+    parts = [(law, n * one.times) for one, n in costs if (law := one.laws or one.floor)]
+    parts += [(gaussian(math.sqrt(mu2)), 1)] if mu2 else []
+    ways = [[(law[way % len(law)], n) for law, n in parts] for way in range(max([0, *(len(law) for law, _ in parts)]))]
+    least, most = 0.0, min(pure, by_order(rho, extra, delta - paid) if rho < INF else INF)
     try:
-        if all(one.laws or one.mu2 for one, _ in costs) and len(costs) <= 100 and paid < delta:
-            least, above = grid([one.laws for one, _ in costs], delta - paid)
-            least = grid([one.laws for one, _ in costs], delta)[0] if paid else least
-        else:
-            above = by_order(rho, extra, delta - paid) if rho < INF and paid < delta else INF
-            floors = [one.floor or one.laws for one, _ in costs][:100]
-            least = grid([*floors, *[None] * (len(costs) - len(floors))], delta)[0] if mu or any(floors) else 0.0
-        most = min(most, above)
-    except Unknown as error:
-        why = str(error)
-    if most == INF and paid <= delta:
-        raise Unknown(why)
+        if len(costs) > 100:
+            raise Unknown("more than 100 kinds of release")
+        least, grid = map(max, zip((0.0, 0.0), *(by_grid(way, delta) for way in ways), strict=True))
+        grid = max(by_grid(way, delta - paid)[1] for way in ways) if exact and paid else grid
+        most = min(most, grid) if exact else most
+    except Unknown:
+        if most == INF:
+            raise
     return min(least, most), most
+
+def worst(histories, delta):
+    """Over clients, {(event, times)} of each. Of those with Gaussians alone, the largest mu counts."""
+    mus = {h: sum(one.mu2 * n if (one := cost(text)) and one.mu2 else INF for text, n in h) for h in histories if h}
+    alone, rest = {h: mu for h, mu in mus.items() if mu < INF}, []
+    for history in sorted((h for h in mus if h not in alone), key=lambda h: (-sum(n for _, n in h), sorted(h))):
+        if not any(all(dict(kept).get(text, 0) >= n for text, n in history) for kept in rest):
+            rest.append(history)  # what is among another's releases costs no more
+        if len(rest) > 64:
+            raise Unknown("more than 64 different histories of clients")
+    found = [epsilon(history, delta) for history in [*rest, *[max(alone, key=alone.get)] * bool(alone)]]
+    return tuple(map(max, zip((0.0, 0.0), *found, strict=True)))
+
+def charged(entry, node):
+    """[(client, (threat, event), times)] of a ledger's entry: of a run as booked before it, of a node as spent."""
+    threat, clients = tuple(entry[word] for word in WORDS), entry.get("clients", [entry.get("client")])
+    if any(word not in allowed for word, allowed in zip(threat, THREATS, strict=True)) or type(clients) is not list:
+        raise ValueError("no such threat")
+    if entry.get("adaptive") and not node:  # chosen from earlier outputs
+        entry = NO_BOUND | dict(zip(WORDS, threat, strict=True))
+    elif node and "realised" in entry:
+        entry = entry["realised"] | dict(zip(WORDS, threat, strict=True))
+    event = canonical({name: entry[name] for name in entry.keys() - PLACE - {"adaptive"}})
+    return [(number(one, -2, (int,)), (threat, event), number(entry.get("count", 1), 1, (int,))) for one in clients]
+
+def recorded(kind, ledger, releases, say):
+    """[{(threat, event): times}] of the ledger: of a run for each client, of a node for each message."""
+    node, chain, begun, table, last, found = kind == "node", "", False, {}, 0, {}
+    for n, line in enumerate(ledger["lines"], 1):
+        try:
+            row = strict(line)
+            named, place = row.get("before"), number(row.get("time", 0) if node else row["round"])
+            charges = [one for entry in (row.get("entries", []) if node else [row]) for one in charged(entry, node)]
+            say(named != chain and (begun or named is not None), "", f"line {n} does not follow from those before it")
+            begun |= named is not None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            say(node, f"note: line {n} cannot be read and counts as a release without a bound")
+            place, charges = last, [(-2, (None, canonical(NO_BOUND)), 1)]
+        for client, charge, times in charges:
+            found.setdefault(n if node else client, Counter())[charge] += times
+            first = table.setdefault(charge[1], [0, place, place])
+            first[0], first[2] = first[0] + times, place
+        if node and 0 < place < last:
+            say(0, f"note: the clock went back before line {n}: the order is the chain's, dates are the clock's")
+        if len(found) > MOST_CLIENTS:
+            raise ValueError("more than a million clients or messages")
+        last, chain = max(last, place), hashlib.sha256(f"{chain}{line}\n".encode()).hexdigest()
+    rows = [strict(event) | {"releases": n, "first": first, "last": last} for event, (n, first, last) in table.items()]
+    say((chain, len(ledger["lines"])) != (ledger["head"], ledger["count"]), "the ledger's lines end in its head and count")
+    say(sorted(map(canonical, rows)) != sorted(map(canonical, releases)), "the table of releases is the ledger's")
+    every = found.pop(-2, Counter())  # released about all clients
+    return [account + every for account in (Counter(), *found.values())]
+
+def of_threat(accounts, node, asked):
+    """Everybody's releases under a threat, {(event, times)}."""
+    if not node:
+        return {frozenset((event, n) for (of, event), n in one.items() if of in (asked, None)) for one in accounts}
+    total, seen = Counter(), (asked[2], *["server"] * (asked[2] == "secure-sum"))
+    wanted = [(*pair, observer) for observer in seen for pair in (asked[:2], ("client", "replace-one"))]
+    for account in filter(None, accounts):
+        of = next((of for of in wanted if of in {threat for threat, _ in account}), None)
+        if of is None:
+            raise Unknown("a message was booked under other threats")
+        for event, n in ((event, n) for (threat, event), n in account.items() if threat == of):
+            total[canonical(strict(event) | dict(zip(WORDS, asked, strict=True)))] += n
+    return {frozenset(total.items())}
+
+def check(certificate, key, say):
+    """Says of all that a certificate states and that can be checked whether it is wrong."""
+    parts = certificate, *certificate["heads"]
+    unsigned = [{name: part[name] for name in part if name != "signature"} for part in parts]
+    signer, ledger, node = certificate["signer"]["key"], certificate["ledger"], certificate["kind"] == "node"
+    signed = signed_by(signer, "fedpriv certificate 1\n" + canonical(unsigned[0]), certificate["signature"])
+    say(not signed or certificate["format"] != FORMAT, f"signed by the key {signer!a:.70}")
+    say(key not in (None, signer), "which is the key that was given" if key else "note: compare this key yourself")
+    for head, plain in zip(certificate["heads"], unsigned[1:], strict=True):
+        same = [head[name] for name in ("ledger", "lines", "chain", "key")] == [*map(ledger.get, HEAD), signer]
+        signed = signed_by(signer, "fedpriv ledger head 1\n" + canonical(plain), head["signature"])
+        say(not same or not signed, "the node signed this head when its last message left")
+    accounts = recorded(certificate["kind"], ledger, certificate["releases"], say)
+    stated = [tuple(row[word] for word in WORDS) for row in certificate["protections"]]
+    threats = {threat for account in accounts for threat, _ in account if threat}
+    say(not node and not threats <= {*stated}, "every threat of the ledger has its epsilon")
+    for row, threat in zip(certificate["protections"], stated, strict=True):
+        began, claimed, delta = time.perf_counter(), number(row["epsilon"]), number(row["delta"], 1e-300, (float,))
+        wrong, least, most, verdict = 3, 0.0, INF, "not verified"
+        try:
+            least, most = worst(of_threat(accounts, node, threat), delta) if row["accountant"] != "filter" else (0, INF)
+            wrong = 1 if claimed < least * (1 - 1e-6) else 3 if claimed < 0.99 * most else 0
+            verdict = ("equal" if claimed <= 1.01 * most else "above", "FALSE", "", "not verified")[wrong]
+        except Unknown as error:
+            wrong, verdict = 3 * (claimed < INF), f"not verified ({error})"
+        audited = number((row["audit"] or {"epsilon": 0})["epsilon"])
+        words = f"epsilon {claimed:.6g} at delta {delta:.3g} ({', '.join(threat)}): {verdict}"
+        words += f"; from the lines: {least:.6g} to {most:.6g}, {time.perf_counter() - began:.1f} s"
+        say(wrong, words, words)
+        say(audited > claimed, "", "an audit refutes the epsilon")
+
+def main(arguments):
+    """Exit code: the worst of what was found."""
+    paths, found = [word for word in arguments if not word.startswith("key=")], [0]
+    key = next((word[4:] for word in arguments if word.startswith("key=")), None)
+    def say(wrong, right, otherwise=None):
+        found.append(wrong := int(wrong))
+        words = right if otherwise is None or not wrong else otherwise
+        if words:
+            print(("ok:   ", "FALSE:", "", "OPEN: ")[wrong], words, "(it is not so)" * (wrong == 1 and otherwise is None))
+    try:
+        first, *older = [read(path) for path in paths]
+        check(first, key, say)
+        for other in older:
+            check(other, key, lambda wrong, right, otherwise=None: say(wrong, wrong and f"older: {otherwise or right}"))
+            lines, same = other["ledger"]["lines"], other["ledger"]["id"] == first["ledger"]["id"]
+            say(not same or first["ledger"]["lines"][: len(lines)] != lines, "it continues the older certificate",
+                "it does not continue the older certificate: another ledger, or two heads of one")
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as why:
+        print(f"no certificate: {type(why).__name__} {str(why)!a:.200}" if paths else __doc__.splitlines()[0])
+        return 2
+    print(("verified", "FALSE", "", "not verified")[wrong := 1 if 1 in found else max(found)])
+    return wrong
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -142,6 +142,19 @@ class DataLedger:
         """When the last message was booked, by this machine's clock (Unix time in seconds); for display."""
         return self._known.balance.last
 
+    @property
+    def path(self) -> Path:
+        """The ledger's own file."""
+        return self._lines.path
+
+    def head(self) -> dict[str, Any]:
+        """The counter as it is: ledger, bytes, lines, chain, and where the node has an identity its signature."""
+        return dict(json.loads(read_regular(self.counter)))
+
+    def accounting(self) -> Accounting | None:
+        """How releases are composed, where that is fixed."""
+        return self._known.balance.accounting
+
     def declared(self) -> Declared | DeclaredTable:
         """The newest declaration."""
         return read_declared(self._known.balance.declaration)
