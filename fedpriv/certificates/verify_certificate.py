@@ -1,16 +1,16 @@
-"""Checks a privacy certificate of fedpriv without fedpriv: python verify_certificate.py CERTIFICATE [OLDER...] [key=HEX]
+"""Checks a privacy certificate of fedpriv without fedpriv: python verify_certificate.py CERTIFICATE [OLDER] [key=HEX]
 
 key: the public key that must have signed, got on another way than the certificate; OLDER: earlier certificates of its
 ledger. Checked: signatures, the ledger's hash chain and head, the table of releases, and every epsilon, composed again
 from the ledger's lines: each release's privacy loss is put on a grid (connect the dots, Doroshenko et al. 2022) and
 convolved by FFT; Gaussians alone have a closed form. What zCDP alone bounds (whole-number noise in many dimensions) has
-the theorem's bound, evaluated again. An epsilon is equal (to 1 %), above (more than needed: sound), not verified or FALSE
-(below the cost). Exit code: 0 verified, 1 false, 2 no certificate, 3 not verified. Python 3.11, numpy, scipy, mpmath.
+the theorem's bound, evaluated again. An epsilon is equal (to 1 %), above (more than needed: sound), not verified, or
+FALSE (below the cost). Exit code: 0 verified, 1 false, 2 no certificate, 3 not verified. Needs numpy, scipy, mpmath.
 """
-
 # fmt: off
 import hashlib, json, math, os, re, sys, time  # noqa: E401, I001
 from collections import Counter
+from contextlib import suppress
 from functools import lru_cache
 from types import SimpleNamespace as Values
 
@@ -18,18 +18,17 @@ import mpmath
 import numpy as np
 from scipy import fft, signal, special
 
-INF, LARGEST, MOST_VALUES, MOST_CLIENTS, MOST_CELLS = math.inf, 64 << 20, 1 << 23, 10**6, 1 << 21
+INF, LARGEST, MOST_VALUES, MOST_CLIENTS, MOST_CELLS, STOP = math.inf, 64 << 20, 1 << 23, 10**6, 1 << 21, [math.inf]
 WORDS, WHOLE, HEAD = ("unit", "adjacency", "observer"), ("dimension", "noises", "k"), ("id", "count", "head")
-PLACE = {"round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "before", "realised", "count"}
-FORMAT = "fedpriv certificate 1"
+PLACE = {"with_previous", "before", "realised", "adaptive", "count", "round", "attempt"}
+PLACE |= {"client", "clients", "sequence", "sequences"}
 NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
-THREATS = [("client", "example", "person"), ("replace-one", "zero-out", "add-or-remove-one"),
-           ("server", "server+members", "secure-sum", "trusted-server", "public")]
+SEES_ALL, SEES_LESS = ("server", "server+members", "secure-sum"), ("trusted-server", "public")
+THREATS = ("client", "example", "person"), ("replace-one", "zero-out", "add-or-remove-one"), SEES_ALL + SEES_LESS
 
 class Unknown(Exception):
     """No method for it here, or it would take too long: the figure is not verified."""
 
-# --- reading a file that may be hostile
 def number(value, least=0, kinds=(int, float)):
     """A finite number, or infinity written as the text "inf". Raises ValueError."""
     if value == "inf" and float in kinds:
@@ -42,6 +41,12 @@ def strict(text):
     """JSON without duplicate keys, NaN or infinity. Raises ValueError, RecursionError."""
     once = lambda pairs: dict(pairs) if len(dict(pairs)) == len(pairs) else number("a key stands twice")  # noqa: E731
     return json.loads(text, object_pairs_hook=once, parse_constant=number)
+
+def threat_of(row):
+    threat = tuple(row[word] for word in WORDS)
+    if any(word not in allowed for word, allowed in zip(threat, THREATS, strict=True)):
+        raise ValueError("no such threat")
+    return threat
 
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -88,7 +93,7 @@ def signed_by(key, text, signature):
     x, y = add(times(s, base), times(h, (P - a[0], a[1])))
     return (y | (x & 1) << 255).to_bytes(32, "little") == mark[:32]
 
-# --- laws of a release's privacy loss L = ln P/Q: (least, largest, tails), tails(t) = P[L > t], Q[L > t] for an array t;
+# --- laws of a release's privacy loss L = ln P/Q: (least, largest, tails), tails(t) = P[L > t], Q[L > t], t an array;
 # one for each direction in which two data sets can be told apart
 
 Z, above = 9.5, special.ndtr  # normal tails are cut at 9.5 standard deviations, below 1.1e-21; P[N(x, 1) > 0]
@@ -123,29 +128,26 @@ def atoms(p, q):
     loss, sides = np.log(p / q), [np.r_[np.cumsum(side[::-1])[::-1], 0] for side in (p, q)]
     return [(loss[0], loss[-1], lambda t: [side[np.searchsorted(loss, t, side="right")] for side in sides])]
 
-# --- what one release costs
-FIELDS = {"gaussian": "multiplier", "laplace": "multiplier", "poisson_gaussian": "multiplier sampling_rate"}
-FIELDS |= {"randomised_response": "dimension epsilon", "unit_cap": "delta epsilon inside", "zcdp": "rho"}
-FIELDS |= {"approximate_dp": "delta epsilon", "gumbel_top_k": "epsilon k"}
-FIELDS |= {"discrete_gaussian_sum": "dimension l2 noises sigma", "skellam_sum": "delta dimension l2 noises variance"}
+FIELDS = {"gaussian": "multiplier", "laplace": "multiplier", "poisson_gaussian": "multiplier sampling_rate",
+          "randomised_response": "dimension epsilon", "unit_cap": "delta epsilon inside", "zcdp": "rho",
+          "approximate_dp": "delta epsilon", "gumbel_top_k": "epsilon k",
+          "discrete_gaussian_sum": "dimension l2 noises sigma"}
 
 @lru_cache(maxsize=10_000)
 def cost(text):
     """Of ONE release; None: without a bound. mu2: 1/multiplier^2 of a Gaussian. laws: of each of ``times`` coordinates.
-    floor: from below, where laws are not known. rho, extra: (a - 1) D_a <= a (a - 1) rho + extra, D_a Renyi's divergence
-    of every order a > 1. share: what it uses up of delta. pure: its epsilon at delta 0. Raises ValueError, Unknown.
-    """
+    floor: from below, where these are unknown. rho: of zCDP. share: of delta, used up. pure: epsilon at delta 0."""
     e = strict(text)
-    kind, unit, adjacency, observer = (e.pop(name) for name in ("mechanism", *WORDS))
-    if kind == "no_bound":
+    if (kind := e.pop("mechanism")) == "no_bound":
         return None
+    unit, adjacency, observer = (e.pop(word) for word in WORDS)
     if kind not in FIELDS or sorted(e) != FIELDS[kind].split():
         raise Unknown(f"no method for {kind!a:.40}")
     e = Values(**{name: number(e[name], 0, (int,) if name in WHOLE else (int, float)) for name in e})
-    made = Values(mu2=0.0, laws=None, times=1, floor=None, rho=INF, extra=0.0, share=0.0, pure=INF)
+    made = Values(mu2=0.0, laws=None, times=1, floor=None, rho=INF, share=0.0, pure=INF)
     if kind == "poisson_gaussian":
-        sees = unit == "client" and observer not in THREATS[2][3:]  # who took part: sampling hides nothing
-        if adjacency == "replace-one" or sees or not e.sampling_rate <= 1:
+        seen = unit == "client" and observer in SEES_ALL  # who took part: sampling hides nothing
+        if adjacency == "replace-one" or seen or not e.sampling_rate <= 1:
             return None
         made.pure = INF if e.sampling_rate else 0
         usual = 0 < e.sampling_rate < 1 and 1e-3 < e.multiplier < 1e6
@@ -161,14 +163,13 @@ def cost(text):
         if inside + least > 1 + 1e-9 or made.times < 1:
             raise ValueError("no epsilon allows that")
         law, made.pure = [inside, max(0.0, 1 - inside - least), least], made.times * e.epsilon * (inside > 0)
-        made.laws = atoms(law, law[::-1]) if 0 < made.pure and e.epsilon < 500 else None
+        made.laws = atoms(law, law[::-1]) if made.pure > 0 and e.epsilon < 500 else None
     if kind in ("gumbel_top_k", "zcdp"):
         made.rho, made.pure = (e.rho, INF) if kind == "zcdp" else (e.k * e.epsilon**2 / 8, e.k * e.epsilon)
-        made.floor = gaussian(math.sqrt(2 * e.rho)) if kind == "zcdp" and 0 < e.rho < 100 else None
-    if kind.endswith("_sum"):
+    if kind == "discrete_gaussian_sum":
         if not 1 <= e.noises <= 10**5 or not 1 <= e.dimension <= 10**10 or e.l2 > 10**12:
             raise Unknown("a sum beyond what is computed here")
-        (of_discrete_gaussians if kind.startswith("discrete") else of_skellams)(e, made)
+        of_discrete_gaussians(e, made)
     made.rho = min(made.rho, made.pure * made.pure / 2)
     return made if made.rho < INF or made.pure < INF or made.laws else None
 
@@ -181,24 +182,12 @@ def of_discrete_gaussians(e, made):
     tau, root = 2 * float(np.sum(np.log1p(near) - np.log1p(-near))), math.sqrt(e.noises) * e.sigma
     l1, shift = min(math.sqrt(e.dimension) * e.l2, e.l2**2), int(e.l2)
     made.rho = ((e.l2 / root) ** 2 + 2 * tau * l1 / root + tau * tau * e.dimension) / 2
-    if (reach := int(10 * root) + shift + 1) < MOST_CELLS // 8:  # the exact law of one coordinate that moves by shift
+    reach = int(10 * root) + shift + 1
+    def one_coordinate():  # the exact law of one that moves by shift; beyond 1e-12 FFT's rounding would count
         law = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * e.sigma**2))
         law = fft.fftshift(fft.irfft(fft.rfft(fft.ifftshift(law / law.sum())) ** e.noises, len(law)))
-        law = law[law > 1e-12 * law.max()]  # beyond it FFT's rounding counts
-        made.floor = atoms(law[shift:], law[:-shift]) if 0 < shift < len(law) else None
-
-def of_skellams(e, made):
-    """Renyi's divergence of Skellam noise outside an event of probability delta (fedpriv/privacy/skellam.py: proof)."""
-    m, made.share, reach = e.noises * e.variance, e.delta, 1
-    rate = lambda r: r * math.asinh(r / m) - m * (math.sqrt(1 + (r / m) ** 2) - 1)  # noqa: E731  P[X >= r] <= exp(-rate)
-    if not 3 <= m < 1e15 or not 0 < e.delta < 1:
-        return
-    while rate(reach) < math.log(2 * e.dimension / e.delta):
-        reach += max(1, reach // 1000)
-    reach += math.ceil(e.l2)
-    slope = 1 / (2 * (reach + 1) / m + math.exp(-math.asinh((reach + 2) / m)))
-    curvature = -math.log1p(-1 / math.sqrt(m * m - 1)) * math.cosh(math.asinh((reach + 1) / m) / 2)
-    made.rho, made.extra = curvature * e.l2**2 / 2, e.dimension * 2 * math.exp(-rate(reach + 1)) / (1 - slope)
+        return atoms(law[shift:], law[:-shift]) if shift < len(law := law[law > 1e-12 * law.max()]) else None
+    made.floor = one_coordinate if shift and reach < MOST_CELLS // 8 else None
 
 # --- composition: (from below, from above) epsilon at delta
 def by_formula(mu, delta):
@@ -211,15 +200,14 @@ def by_formula(mu, delta):
             low, high = (e, high) if phi(mu / 2 - e / mu) - mpmath.exp(e) * phi(-mu / 2 - e / mu) > delta else (low, e)
         return (float(low), float(high) * (1 + 1e-12)) if low else (0.0, 0.0)
 
-def by_order(rho, extra, delta):
+def by_order(rho, delta):
     """From above, of what zCDP bounds (Canonne, Kamath and Steinke 2020, Proposition 12), at the best order."""
     b = np.geomspace(1e-7, 1e12, 200_001)  # order - 1
-    return max(0.0, float(np.min(rho * (b + 1) + (extra - np.log(delta * (b + 1))) / b + np.log(b / (b + 1)))))
+    return max(0.0, float(np.min(rho * (b + 1) - np.log(delta * (b + 1)) / b + np.log(b / (b + 1)))))
 
 def on_grid(law, step):
     """(index of the least loss, probabilities at multiples of step, that of no bound). What lies between two points is
-    divided among them so that P and Q keep their masses, which tells an adversary more (connect the dots).
-    """
+    divided among them so that P and Q keep their masses: an adversary learns more (connect the dots)."""
     least, most, tails = law
     first, last = math.floor(least / step), math.ceil(most / step)
     if last - first > MOST_CELLS or max(-least, most) > 700:
@@ -230,10 +218,9 @@ def on_grid(law, step):
     return first, np.r_[1 - p_up[0] + p[0] - upper[0], p[1:] - upper[1:], 0] + np.r_[0, upper], float(p_up[-1])
 
 def by_grid(parts, delta):
-    """Of [(law, times)]. From above: the grid's own epsilon, at delta less the errors of cut tails and of FFT. From
-    below: a release moves by at most a step on the grid, by step^2 exp(step)/8 in the mean (its divided parts keep
-    E[exp(-L)]), so all together by more than ``moved`` only with probability eta (Hoeffding).
-    """
+    """Of [(law, times)]. From above: at delta less the errors of cut tails and FFT. From below: a release on the grid
+    moves by at most a step, by step^2 exp(step)/8 in the mean (its parts keep E[exp(-L)]), so all together by more than
+    ``moved`` only with probability eta (Hoeffding)."""
     count, eta, best = sum(n for _, n in parts), delta / 1000, (0.0, INF)
     step, ends, tilts = max(most - least for (least, most, _), _ in parts) / 64, None, 2.0 ** np.arange(-8, 14, 0.5)
     for _ in range(12):
@@ -242,7 +229,7 @@ def by_grid(parts, delta):
             (sum(n * special.logsumexp(sign * t * step * (k + np.arange(len(p))), b=p) for k, p, _, n in grids)
              - math.log(delta / 1e6)) / t for t in tilts if sign > 0 or t >= 1])) for sign in (1, -1)]
         low, cells = math.floor(-ends[1] / step), sum(ends) / step + 4  # finer grids spread less: the same ends hold
-        if not cells < MOST_CELLS:
+        if not cells < MOST_CELLS or time.perf_counter() > STOP[0]:
             break
         size = 1 << math.ceil(math.log2(cells))
         transform, start = np.ones(size // 2 + 1, complex), max(low, 0)
@@ -273,62 +260,58 @@ def epsilon(history, delta):
     if any(one is None for one, _ in costs):
         return INF, INF
     costs = [(one, n) for one, n in costs if one.mu2 or one.rho or one.share]
-    mu2, paid, pure, rho, extra = (sum(part(one) * n for one, n in costs) for part in (
-        lambda c: c.mu2, lambda c: c.share, lambda c: c.pure, lambda c: c.rho + c.mu2 / 2, lambda c: c.extra))
+    mu2, paid, pure, rho = (sum(getattr(one, part) * n for one, n in costs) for part in ("mu2", "share", "pure", "rho"))
     if paid >= delta or mu2 > 1e200 or all(one.mu2 for one, _ in costs):
         return (0.0, INF) if paid >= delta or mu2 > 1e200 else by_formula(math.sqrt(mu2), delta)
-    exact = all(one.laws or one.mu2 for one, _ in costs)
-    parts = [(law, n * one.times) for one, n in costs if (law := one.laws or one.floor)]
+    exact = all(one.laws or one.mu2 for one, _ in costs) and len(costs) <= 100
+    parts = [(law, n * one.times) for one, n in costs[:100] if (law := one.laws or (one.floor and one.floor()))]
     parts += [(gaussian(math.sqrt(mu2)), 1)] if mu2 else []
     ways = [[(law[way % len(law)], n) for law, n in parts] for way in range(max([0, *(len(law) for law, _ in parts)]))]
-    least, most = 0.0, min(pure, by_order(rho, extra, delta - paid) if rho < INF else INF)
-    try:
-        if len(costs) > 100:
-            raise Unknown("more than 100 kinds of release")
+    least, most = 0.0, min(pure, by_order(rho + mu2 / 2, delta - paid) if rho < INF else INF)
+    with suppress(Unknown):
         least, grid = map(max, zip((0.0, 0.0), *(by_grid(way, delta) for way in ways), strict=True))
         grid = max(by_grid(way, delta - paid)[1] for way in ways) if exact and paid else grid
         most = min(most, grid) if exact else most
-    except Unknown:
-        if most == INF:
-            raise
     return min(least, most), most
 
 def worst(histories, delta):
     """Over clients, {(event, times)} of each. Of those with Gaussians alone, the largest mu counts."""
+    if len({text for history in histories for text, _ in history}) > 5000:
+        raise Unknown("more than 5,000 kinds of release")
     mus = {h: sum(one.mu2 * n if (one := cost(text)) and one.mu2 else INF for text, n in h) for h in histories if h}
     alone, rest = {h: mu for h, mu in mus.items() if mu < INF}, []
     for history in sorted((h for h in mus if h not in alone), key=lambda h: (-sum(n for _, n in h), sorted(h))):
         if not any(all(dict(kept).get(text, 0) >= n for text, n in history) for kept in rest):
             rest.append(history)  # what is among another's releases costs no more
         if len(rest) > 64:
-            raise Unknown("more than 64 different histories of clients")
-    found = [epsilon(history, delta) for history in [*rest, *[max(alone, key=alone.get)] * bool(alone)]]
+            raise Unknown("more than 64 different histories")
+    found = [epsilon(history, delta) for history in [*rest, *sorted(alone, key=alone.get)[-1:]]]
     return tuple(map(max, zip((0.0, 0.0), *found, strict=True)))
 
 def charged(entry, node):
     """[(client, (threat, event), times)] of a ledger's entry: of a run as booked before it, of a node as spent."""
-    threat, clients = tuple(entry[word] for word in WORDS), entry.get("clients", [entry.get("client")])
-    if any(word not in allowed for word, allowed in zip(threat, THREATS, strict=True)) or type(clients) is not list:
-        raise ValueError("no such threat")
+    threat, clients = threat_of(entry), entry.get("clients") or [entry["client"]]
     if entry.get("adaptive") and not node:  # chosen from earlier outputs
         entry = NO_BOUND | dict(zip(WORDS, threat, strict=True))
     elif node and "realised" in entry:
         entry = entry["realised"] | dict(zip(WORDS, threat, strict=True))
-    event = canonical({name: entry[name] for name in entry.keys() - PLACE - {"adaptive"}})
+    event = canonical({name: entry[name] for name in entry.keys() - PLACE})
     return [(number(one, -2, (int,)), (threat, event), number(entry.get("count", 1), 1, (int,))) for one in clients]
 
-def recorded(kind, ledger, releases, say):
+def recorded(certificate, say):
     """[{(threat, event): times}] of the ledger: of a run for each client, of a node for each message."""
-    node, chain, begun, table, last, found = kind == "node", "", False, {}, 0, {}
+    node, chain, begun, table, last, found = certificate["kind"] == "node", "", False, {}, 0, {}
+    ledger, signers = certificate["ledger"], []
     for n, line in enumerate(ledger["lines"], 1):
         try:
             row = strict(line)
             named, place = row.get("before"), number(row.get("time", 0) if node else row["round"])
             charges = [one for entry in (row.get("entries", []) if node else [row]) for one in charged(entry, node)]
-            say(named != chain and (begun or named is not None), "", f"line {n} does not follow from those before it")
-            begun |= named is not None
+            say(named != chain and (begun or named is not None), f"!line {n} does not follow from those before it")
+            say(row.get("ledger", ledger["id"]) != ledger["id"], "!the first line names another ledger")
+            begun, signers = begun or named is not None, signers + [row.get("signer")] * ("signer" in row)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            say(node, f"note: line {n} cannot be read and counts as a release without a bound")
+            say(node, f"!line {n} cannot be read")  # of a run: a crash tore it, and it is a release without a bound
             place, charges = last, [(-2, (None, canonical(NO_BOUND)), 1)]
         for client, charge, times in charges:
             found.setdefault(n if node else client, Counter())[charge] += times
@@ -339,9 +322,11 @@ def recorded(kind, ledger, releases, say):
         if len(found) > MOST_CLIENTS:
             raise ValueError("more than a million clients or messages")
         last, chain = max(last, place), hashlib.sha256(f"{chain}{line}\n".encode()).hexdigest()
-    rows = [strict(event) | {"releases": n, "first": first, "last": last} for event, (n, first, last) in table.items()]
-    say((chain, len(ledger["lines"])) != (ledger["head"], ledger["count"]), "the ledger's lines end in its head and count")
-    say(sorted(map(canonical, rows)) != sorted(map(canonical, releases)), "the table of releases is the ledger's")
+    other = signers and (signers[-1] != certificate["signer"]["key"] or not certificate["heads"])
+    say(other, "!the node signed its ledger with another key, or its signed head is missing")
+    rows = [strict(event) | {"releases": m, "first": first, "last": at} for event, (m, first, at) in table.items()]
+    say((chain, len(ledger["lines"])) != (ledger["head"], ledger["count"]), "the ledger's lines end in its head")
+    say(sorted(map(canonical, rows)) != sorted(map(canonical, certificate["releases"])), "the releases are the ledger's")
     every = found.pop(-2, Counter())  # released about all clients
     return [account + every for account in (Counter(), *found.values())]
 
@@ -361,18 +346,17 @@ def of_threat(accounts, node, asked):
 
 def check(certificate, key, say):
     """Says of all that a certificate states and that can be checked whether it is wrong."""
-    parts = certificate, *certificate["heads"]
-    unsigned = [{name: part[name] for name in part if name != "signature"} for part in parts]
-    signer, ledger, node = certificate["signer"]["key"], certificate["ledger"], certificate["kind"] == "node"
-    signed = signed_by(signer, "fedpriv certificate 1\n" + canonical(unsigned[0]), certificate["signature"])
-    say(not signed or certificate["format"] != FORMAT, f"signed by the key {signer!a:.70}")
-    say(key not in (None, signer), "which is the key that was given" if key else "note: compare this key yourself")
-    for head, plain in zip(certificate["heads"], unsigned[1:], strict=True):
-        same = [head[name] for name in ("ledger", "lines", "chain", "key")] == [*map(ledger.get, HEAD), signer]
-        signed = signed_by(signer, "fedpriv ledger head 1\n" + canonical(plain), head["signature"])
+    parts, signer = (certificate, *certificate["heads"]), certificate["signer"]["key"]
+    texts = [canonical({name: part[name] for name in part if name != "signature"}) for part in parts]
+    node, form = {"run": False, "node": True}[certificate["kind"]], certificate["format"] + "\n"
+    signed = form == "fedpriv certificate 1\n" and signed_by(signer, form + texts[0], certificate["signature"])
+    say(not signed, f"signed by the key {signer!a:.70}" if signed else "!it was changed after it was signed")
+    say(key not in (None, signer), "this is the key that was given" if key else "note: compare this key yourself")
+    for head, text in zip(certificate["heads"], texts[1:], strict=True):
+        same = [head[name] for name in ("ledger", "lines", "chain")] == [certificate["ledger"][name] for name in HEAD]
+        signed = head["key"] == signer and signed_by(signer, "fedpriv ledger head 1\n" + text, head["signature"])
         say(not same or not signed, "the node signed this head when its last message left")
-    accounts = recorded(certificate["kind"], ledger, certificate["releases"], say)
-    stated = [tuple(row[word] for word in WORDS) for row in certificate["protections"]]
+    accounts, stated = recorded(certificate, say), [threat_of(row) for row in certificate["protections"]]
     threats = {threat for account in accounts for threat, _ in account if threat}
     say(not node and not threats <= {*stated}, "every threat of the ledger has its epsilon")
     for row, threat in zip(certificate["protections"], stated, strict=True):
@@ -385,30 +369,29 @@ def check(certificate, key, say):
         except Unknown as error:
             wrong, verdict = 3 * (claimed < INF), f"not verified ({error})"
         audited = number((row["audit"] or {"epsilon": 0})["epsilon"])
-        words = f"epsilon {claimed:.6g} at delta {delta:.3g} ({', '.join(threat)}): {verdict}"
-        words += f"; from the lines: {least:.6g} to {most:.6g}, {time.perf_counter() - began:.1f} s"
-        say(wrong, words, words)
-        say(audited > claimed, "", "an audit refutes the epsilon")
+        seconds, figures = time.perf_counter() - began, f"the lines give {least:.6g} to {most:.6g}"
+        say(wrong, f"epsilon {claimed:.6g}, delta {delta:.3g}, {threat}: {verdict}; {figures} ({seconds:.1f} s)")
+        say(audited > claimed, "!an audit refutes it")
 
 def main(arguments):
     """Exit code: the worst of what was found."""
     paths, found = [word for word in arguments if not word.startswith("key=")], [0]
     key = next((word[4:] for word in arguments if word.startswith("key=")), None)
-    def say(wrong, right, otherwise=None):
-        found.append(wrong := int(wrong))
-        words = right if otherwise is None or not wrong else otherwise
-        if words:
-            print(("ok:   ", "FALSE:", "", "OPEN: ")[wrong], words, "(it is not so)" * (wrong == 1 and otherwise is None))
+    def say(wrong, words):  # words: what is so, or after a "!" what is wrong
+        found.append(wrong := 3 if wrong == 3 else int(bool(wrong)))
+        if wrong or not words.startswith("!"):
+            print(("ok:   ", "FALSE:", "", "OPEN: ")[wrong], words.lstrip("!"))
+    STOP[0], _ = time.perf_counter() + 900, np.seterr(all="ignore")
     try:
         first, *older = [read(path) for path in paths]
         check(first, key, say)
         for other in older:
-            check(other, key, lambda wrong, right, otherwise=None: say(wrong, wrong and f"older: {otherwise or right}"))
+            check(other, key, lambda wrong, words: wrong and say(wrong, f"the older one: {words.lstrip('!')}"))
             lines, same = other["ledger"]["lines"], other["ledger"]["id"] == first["ledger"]["id"]
-            say(not same or first["ledger"]["lines"][: len(lines)] != lines, "it continues the older certificate",
-                "it does not continue the older certificate: another ledger, or two heads of one")
-    except (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as why:
-        print(f"no certificate: {type(why).__name__} {str(why)!a:.200}" if paths else __doc__.splitlines()[0])
+            goes_on = same and first["ledger"]["lines"][: len(lines)] == lines
+            say(not goes_on, "it continues the older one" if goes_on else "another ledger, or one with two heads")
+    except Exception as error:  # whatever a hostile file leads to, MemoryError too, is one line
+        print(f"no certificate: {type(error).__name__} {str(error)!a:.200}" if paths else __doc__.splitlines()[0])
         return 2
     print(("verified", "FALSE", "", "not verified")[wrong := 1 if 1 in found else max(found)])
     return wrong
