@@ -29,12 +29,12 @@ THREATS = ("client", "example", "person"), ("replace-one", "zero-out", "add-or-r
 class Unknown(Exception):
     """No method for it here, or it would take too long: the figure is not verified."""
 
-def number(value, least=0, kinds=(int, float)):
+def number(value, least=0, kinds=(int, float), most=1e300):
     """A finite number, or infinity written as the text "inf". Raises ValueError."""
-    if value == "inf" and float in kinds:
+    if value == "inf" and float in kinds and most > 1:
         return INF
-    if type(value) not in kinds or not least <= value < 1e300:
-        raise ValueError(f"{value!a:.40} is no number of at least {least}")
+    if type(value) not in kinds or not least <= value < most:
+        raise ValueError(f"{value!a:.40} is no number from {least} to {most:g}")
     return value
 
 def strict(text):
@@ -360,7 +360,7 @@ def check(certificate, key, say):
     threats = {threat for account in accounts for threat, _ in account if threat}
     say(not node and (not threats <= {*stated} or len({*stated}) < len(stated)), "every threat has one epsilon")
     for row, threat in zip(certificate["protections"], stated, strict=True):
-        began, claimed, delta = time.perf_counter(), number(row["epsilon"]), number(row["delta"], 1e-300, (float,))
+        began, claimed, delta = time.perf_counter(), number(row["epsilon"]), number(row["delta"], 1e-300, (float,), 1)
         wrong, least, most, verdict = 3, 0.0, INF, "not verified"
         try:
             least, most = worst(of_threat(accounts, node, threat), delta) if row["accountant"] != "filter" else (0, INF)
