@@ -1,1 +1,1 @@
-"""Certificates: a signed file from which anybody can compute the epsilon of a run or a node again, without fedpriv."""
+"""Certificates: a signed file from which anybody can compute a run's or a node's epsilon again."""

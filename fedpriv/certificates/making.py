@@ -15,11 +15,16 @@ from fedpriv.deployment.data_ledger import PRIVATE
 
 
 @dataclass(frozen=True)
-class Made:
-    """certificate: what certificate.json holds; files: what was written."""
+class Certificate:
+    """content: what certificate.json holds; files: what was written."""
 
-    certificate: dict[str, Any]
+    content: dict[str, Any]
     files: tuple[Path, ...]
+
+    @property
+    def key(self) -> str:
+        """The public key that signed, in hexadecimal digits."""
+        return str(self.content["signer"]["key"])
 
 
 def of_any(
@@ -29,7 +34,7 @@ def of_any(
     key: str = "",
     out: str = "",
     verifier: bool = False,
-) -> Made:
+) -> Certificate:
     """Raises `OptionError`, `RunFolderError`, `LedgerRefused`."""
     if (folder / PRIVATE).is_dir() and not (folder / "config.yaml").exists():
         return _of_node(folder, policy, credentials, key, out or "certificate", verifier)
@@ -41,10 +46,10 @@ def of_any(
     if out:
         check_place("out", out)
     made = signed(of_run(folder), signer_of_run(key), OF_RUN)
-    return Made(made, tuple(write(made, Path(out) if out else folder, verifier)))
+    return Certificate(made, tuple(write(made, Path(out) if out else folder, verifier)))
 
 
-def _of_node(data: Path, policy: str, credentials: str, key: str, out: str, verifier: bool) -> Made:
+def _of_node(data: Path, policy: str, credentials: str, key: str, out: str, verifier: bool) -> Certificate:
     for name, value in (("policy", policy), ("credentials", credentials)):
         if not value or not Path(value).expanduser().exists():
             raise OptionError(name, value, "must name what this node was run with")
@@ -54,4 +59,4 @@ def _of_node(data: Path, policy: str, credentials: str, key: str, out: str, veri
     if data.resolve() in (Path(out).resolve(), *Path(out).resolve().parents):
         raise OptionError("out", out, "must lie outside the data folder")
     made = signed(of_node(Path(policy).expanduser(), data), signer_of_node(credentials), OF_NODE)
-    return Made(made, tuple(write(made, Path(out), verifier)))
+    return Certificate(made, tuple(write(made, Path(out), verifier)))

@@ -1,3 +1,4 @@
+# fmt: off
 """Checks a privacy certificate of fedpriv without fedpriv: python verify_certificate.py CERTIFICATE [OLDER] [key=HEX]
 
 key: the public key that must have signed, got on another way than the certificate; OLDER: earlier certificates of its
@@ -7,7 +8,6 @@ convolved by FFT; Gaussians alone have a closed form. What zCDP alone bounds (wh
 the theorem's bound, evaluated again. An epsilon is equal (to 1 %), above (more than needed: sound), not verified, or
 FALSE (below the cost). Exit code: 0 verified, 1 false, 2 no certificate, 3 not verified. Needs numpy, scipy, mpmath.
 """
-# fmt: off
 import hashlib, json, math, os, re, sys, time  # noqa: E401, I001
 from collections import Counter
 from contextlib import suppress

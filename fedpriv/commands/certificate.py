@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     for path in made.files:
         print(shown(path))
-    print(f"signed by the key {made.certificate['signer']['key']}: tell it whoever is to check, on another way")
+    print(f"signed by the key {made.key}: tell it whoever is to check, on another way")
     return DONE
 
 
