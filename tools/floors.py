@@ -29,6 +29,7 @@ FLOORS = {
     "engines": 8,
     "runs": 9,
     "attacks": 10,
+    "certificates": 10,
     "studies": 11,
     "api": 11,
     "commands": 12,

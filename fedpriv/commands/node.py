@@ -5,7 +5,7 @@
     init    policy=FILE data=FOLDER classes=A,B size=32 [channels=3]
     init    policy=FILE data=FOLDER table=NAME schema_file=FILE [separator=auto] [decimal=point] [encoding=utf-8]
                                                  begin the data folder's ledger, once; declares its pictures or table
-    declare policy=FILE data=FOLDER [any of these options]
+    declare policy=FILE data=FOLDER [any of these options] [credentials=FOLDER]
                                                  declare the number of pictures or rows that the folder now holds, and
                                                  what is given besides; nothing that was spent is forgotten
     status  policy=FILE data=FOLDER              what was spent of each budget
@@ -38,8 +38,12 @@ from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
     from fedpriv.deployment.declaration import Declared, DeclaredTable
+<<<<<<< HEAD
     from fedpriv.deployment.guard_policy import GuardPolicy
     from fedpriv.deployment.policy import Policy
+=======
+    from fedpriv.deployment.signed_head import Signer
+>>>>>>> 0cac206bdbfb5c26020fc082e1d2a15ad1bd1c5d
     from fedpriv.report.live.prometheus import NodeSnapshot
 
 TEMPLATE = """\
@@ -112,7 +116,9 @@ def _declare(options: dict[str, str]) -> None:
     from fedpriv.deployment.policy import read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
-    with DataLedger(data, Path(policy.counter)).held() as ledger:
+    signer = _signer(_existing(options, "credentials")) if options["credentials"] else None
+    with DataLedger(data, Path(policy.counter), signer).held() as ledger:
+        ledger.sign_on()
         before = ledger.declared()
         kept = {name: str(value) for name, value in vars(before).items() if name != "examples"}
         kept |= {"classes": ",".join(before.classes)} if isinstance(before, Declared) else {}
@@ -242,7 +248,8 @@ def _run(options: dict[str, str]) -> None:
     client = whole_number(options, "client", 0, 2**31)
     port = whole_number(options, "port", 1024, 65535)
     policy = read_policy(file)
-    with DataLedger(data, Path(policy.counter)).held(thorough=True) as ledger:
+    with DataLedger(data, Path(policy.counter), _signer(keys)).held(thorough=True) as ledger:
+        ledger.sign_on()
         ledger.settle(policy)  # refusals happen now, not in the first round
         if isinstance(declared := ledger.declared(), DeclaredTable):
             check_rows(declared, data)
@@ -272,6 +279,7 @@ def _run(options: dict[str, str]) -> None:
         )
 
 
+<<<<<<< HEAD
 def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[], Container[str]]:
     """Which apps may run under the guard. Raises `OptionError` where none can."""
     from fedpriv.deployment.policy import read_policy
@@ -293,6 +301,14 @@ def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[]
     if chosen is not None and chosen not in approved():
         raise OptionError("guard", options["guard"], f"{chosen} is not among the policy's guard.apps")
     return approved
+=======
+def _signer(credentials: Path) -> Signer | None:
+    """Who signs the ledger's heads: the identity among a node's credentials, if there is one."""
+    from fedpriv.deployment.signed_head import signer_of
+
+    key = credentials / "identity.key"
+    return signer_of(key, "credentials") if key.exists() else None
+>>>>>>> 0cac206bdbfb5c26020fc082e1d2a15ad1bd1c5d
 
 
 @contextmanager
@@ -337,7 +353,7 @@ COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None
     "policy": (_policy, {}),
     "bundle": (_bundle, {"app": None}),
     "init": (_init, {"policy": None, "data": None, **DECLARED}),
-    "declare": (_declare, {"policy": None, "data": None, **DECLARED}),
+    "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
     "status": (_status, {"policy": None, "data": None}),
     "run": (
         _run,

@@ -148,7 +148,7 @@ def test_a_process_killed_while_appending(tmp_path):
     path = tmp_path / "ledger.jsonl"
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
     deadline = time.monotonic() + 60
-    while not (path.exists() and path.stat().st_size > 20_000) and time.monotonic() < deadline:
+    while not (path.exists() and path.stat().st_size > 40_000) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
