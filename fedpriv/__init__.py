@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedpriv.api.run_object import Figure, Run
     from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
     from fedpriv.guard.simulation import simulate_guard
-    from fedpriv.guard.strategy import guarded
+    from fedpriv.guard.guarded_strategy import guarded
     from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"
@@ -91,7 +91,7 @@ _HOMES = {
     "fedpriv.api.run_object": ("Figure", "Run"),
     "fedpriv.common.errors": ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"),
     "fedpriv.guard.simulation": ("simulate_guard",),
-    "fedpriv.guard.strategy": ("guarded",),
+    "fedpriv.guard.guarded_strategy": ("guarded",),
     "fedpriv.runs.trained_model": ("TrainedModel",),
 }
 

@@ -38,12 +38,9 @@ from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
     from fedpriv.deployment.declaration import Declared, DeclaredTable
-<<<<<<< HEAD
     from fedpriv.deployment.guard_policy import GuardPolicy
     from fedpriv.deployment.policy import Policy
-=======
     from fedpriv.deployment.signed_head import Signer
->>>>>>> 0cac206bdbfb5c26020fc082e1d2a15ad1bd1c5d
     from fedpriv.report.live.prometheus import NodeSnapshot
 
 TEMPLATE = """\
@@ -243,7 +240,6 @@ def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.supernode import guard_bundles, run_supernode, wait_to_activate
 
     loader = ""
-
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
     client = whole_number(options, "client", 0, 2**31)
     port = whole_number(options, "port", 1024, 65535)
@@ -279,7 +275,6 @@ def _run(options: dict[str, str]) -> None:
         )
 
 
-<<<<<<< HEAD
 def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[], Container[str]]:
     """Which apps may run under the guard. Raises `OptionError` where none can."""
     from fedpriv.deployment.policy import read_policy
@@ -301,14 +296,14 @@ def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[]
     if chosen is not None and chosen not in approved():
         raise OptionError("guard", options["guard"], f"{chosen} is not among the policy's guard.apps")
     return approved
-=======
+
+
 def _signer(credentials: Path) -> Signer | None:
     """Who signs the ledger's heads: the identity among a node's credentials, if there is one."""
     from fedpriv.deployment.signed_head import signer_of
 
     key = credentials / "identity.key"
     return signer_of(key, "credentials") if key.exists() else None
->>>>>>> 0cac206bdbfb5c26020fc082e1d2a15ad1bd1c5d
 
 
 @contextmanager

@@ -53,6 +53,7 @@ from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Booked, Policy, read_policy
 from fedpriv.deployment.refusals import note_refusal
+from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.arrays import (
     FIT_IN,
     METRICS,
@@ -153,7 +154,8 @@ class _Answering:
         self.message, self.context = message, context
         self.terms = Terms.of(policy.guard)
         self.request = _request(message.content)
-        self.ledger = DataLedger(guard.data, Path(policy.counter))
+        signer = None if guard.identity is None else Signer(guard.identity.private)
+        self.ledger = DataLedger(guard.data, Path(policy.counter), signer)
 
     @property
     def exchange(self) -> str:
