@@ -198,13 +198,8 @@ def show() -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in known().values():
         job = line["job"]
-        key = (
-            job["what"],
-            job["app"],
-            job["form"],
-            *(job.get(name) for name in ("shards", "clip", "rounds", "steps")),
-            float(job["epsilon"]),
-        )
+        tried = [job.get(name) for name in ("shards", "clip", "rounds", "steps")]
+        key = (job["what"], job["app"], job["form"], *tried, float(job["epsilon"]))
         groups.setdefault(key, []).append(line)
     for key, lines in sorted(groups.items(), key=str):
         print(

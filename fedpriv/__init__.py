@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from fedpriv.api.findings import Attacks, Audit, Plan
     from fedpriv.api.run_object import Figure, Run
     from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
-    from fedpriv.guard.simulation import simulate_guard
     from fedpriv.guard.guarded_strategy import guarded
+    from fedpriv.guard.simulation import simulate_guard
     from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"

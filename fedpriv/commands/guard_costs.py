@@ -27,8 +27,15 @@ def asks_for_guard(arguments: Sequence[str]) -> bool:
     return any(argument.partition("=")[0] == "guard" for argument in arguments)
 
 
+def _given(arguments: Sequence[str]) -> str:
+    return next(argument.partition("=")[2] for argument in arguments if argument.partition("=")[0] == "guard")
+
+
 def plan(arguments: Sequence[str]) -> int:
     """Prints the cost of so many rounds. Raises `OptionError`."""
+    if "plan=true" not in arguments:
+        raise OptionError("guard", _given(arguments), "of fedpriv plan and fedpriv audit; a node takes it at its start")
+    arguments = [argument for argument in arguments if argument != "plan=true"]
     known = {"guard": None, "parameters": None, "rounds": "10", "epsilon": "", "delta": ""}
     options = command_options(arguments, known, "fedpriv plan", ("epsilon", "delta"))
     policy, terms, size, delta = _terms(options)
