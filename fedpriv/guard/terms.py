@@ -81,6 +81,8 @@ THREATS = {
     "person": Threat("person", "add-or-remove-one", "server"),
     "client": CLIENT_TO_SERVER,
 }
+#: Numbers of all answers that are clipped in one call; of larger models it is one answer at a time.
+TOGETHER = 2**22
 #: The part of delta that one release of Skellam noise uses up.
 SHARE = 1e-10
 
@@ -190,14 +192,17 @@ class Terms:
         """What leaves of the drawn shards' answers (float64 [d] each, of any length): their clipped sum with noise, in
         units of C. With own noise float32 [d]; in a sum whole numbers, int64 [d].
         """
-        clipped = (self.clipped(answer) / self.clip for answer in answers)
+        together = len(answers) * dimension <= TOGETHER and len(answers) > 0
+        groups = [np.stack(answers)] if together else [answer[None] for answer in answers]
+        clipped = (self.clipped(group) / self.clip for group in groups)
         if not self.in_sum:
-            return add_normal_to_sum(clipped, (dimension,), self.noise_multiplier, source)
+            parts = (part for group in clipped for part in group)
+            return add_normal_to_sum(parts, (dimension,), self.noise_multiplier, source)
         grid, total = self.grid(dimension), torch.zeros(dimension, dtype=torch.int64)
-        for part in clipped:
-            total += (part * grid.steps).round().long()
+        for group in clipped:
+            total += (group * grid.steps).round().long().sum(0)
         return total + grid.noise(total.shape, source)
 
     def clipped(self, answer: NDArray[np.float64]) -> Tensor:
-        """An answer (float64 [d]) of length C at most; zero where a number is not finite."""
+        """Answers (float64 [..., d]), each of length C at most; zero where a number of it is not finite."""
         return clip(finite_or_zero(torch.from_numpy(answer)), self.clip)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from guarded import GuardedMachines, weights
 
 from fedpriv.common.messages import Refusal
+from fedpriv.engines.grid import RUN_ID, stamp
 from fedpriv.guard.arrays import Model
-from fedpriv.guard.sandbox import Answer
+from fedpriv.guard.sandbox import Answer, Sandbox
 from fedpriv.mechanisms.noise import SeededNoise
 
 
@@ -29,7 +31,7 @@ def machines(folder: Path, **guard: Any) -> GuardedMachines:
     return found
 
 
-def arrays(reply: Message) -> dict[str, np.ndarray]:
+def arrays_of(reply: Message) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in reply.content["arrays"].items()}
 
 
@@ -47,7 +49,7 @@ def form(reply: Message) -> Any:
 def test_what_leaves_is_the_mean_of_clipped_differences_in_the_apps_form(tmp_path: Path) -> None:
     network = machines(tmp_path, clip=0.5)
     network.boxed.app = lambda message, context, rows: (np.array([2.0 * len(rows), 1, 2]), np.array(5.0))
-    found = arrays(network.ask())
+    found = arrays_of(network.ask())
     assert found["w"].dtype == np.float32 and found["b"].dtype == np.float64 and found["b"].shape == ()
     assert found["w"] == pytest.approx([0.5, 1, 2], abs=1e-4) and found["b"] == pytest.approx(5)
     assert sum(len(rows) for _, _, rows in network.boxed.asked) == 20 and len(network.boxed.asked) == 4
@@ -56,13 +58,13 @@ def test_what_leaves_is_the_mean_of_clipped_differences_in_the_apps_form(tmp_pat
 def test_a_reply_can_be_what_is_clipped(tmp_path: Path) -> None:
     network = machines(tmp_path, reply="reply", clip=10.0)
     network.boxed.app = lambda *given: (np.array([1.0, 2.0, 3.0]), np.array(0.5))
-    assert arrays(network.ask())["w"] == pytest.approx([1, 2, 3], abs=1e-4)
+    assert arrays_of(network.ask())["w"] == pytest.approx([1, 2, 3], abs=1e-4)
 
 
 def test_noise_of_the_policy_is_in_every_number(tmp_path: Path) -> None:
     network = GuardedMachines(tmp_path, noise_multiplier=4.0)
     network.boxed.app = lambda *given: (np.arange(3.0), np.array(5.0))
-    found = np.stack([np.append(arrays(network.ask())["w"] - np.arange(3), 0) for _ in range(60)])[:, :3]
+    found = np.stack([np.append(arrays_of(network.ask())["w"] - np.arange(3), 0) for _ in range(60)])[:, :3]
     assert found.std() == pytest.approx(4.0 / 4, rel=0.25)
     assert len(np.unique(found)) == found.size
 
@@ -87,7 +89,7 @@ def test_a_broken_answer_is_a_zero_update_of_the_same_form(kind: str, tmp_path: 
     reply = network.ask()
     assert form(reply) == whole
     if kind != "huge":
-        assert (arrays(reply)["w"] == np.arange(3)).all()
+        assert (arrays_of(reply)["w"] == np.arange(3)).all()
     assert "Smith" not in str(reply.content) and len(network.booked()) == 2
 
 
@@ -111,7 +113,7 @@ def test_a_sandbox_that_one_shard_breaks_is_a_new_one_for_the_next(tmp_path: Pat
             return super().ask(message, shard)
 
     network.boxed = Breaking(lambda *given: (np.arange(3.0) + 1, np.array(5.0)))
-    found = arrays(network.ask())["w"] - np.arange(3)
+    found = arrays_of(network.ask())["w"] - np.arange(3)
     hit = sum("7" in file.read_text() for file in (network.data(0) / ".fedpriv/shards").glob("*/table.csv"))
     assert 0 < hit < 4
     assert found == pytest.approx([(4 - hit) / 4 * 3**-0.5] * 3, abs=1e-4)
@@ -233,7 +235,7 @@ def test_a_numpy_client_gets_the_older_form_of_a_newer_message(tmp_path: Path) -
     message, _, _ = network.boxed.asked[0]
     assert set(message.content) == {"fitins.parameters", "fitins.config"}
     assert dict(message.content["fitins.config"]) == {"server-round": 1, "lr": 0.1}
-    assert arrays(reply)["w"] == pytest.approx([1, 2, 3], abs=1e-4) and set(reply.content) == {"arrays", "metrics"}
+    assert arrays_of(reply)["w"] == pytest.approx([1, 2, 3], abs=1e-4) and set(reply.content) == {"arrays", "metrics"}
 
 
 def test_numbers_that_are_no_floats_go_back_as_they_came() -> None:
@@ -256,6 +258,21 @@ def test_the_unit_client_asks_once_with_everything(tmp_path: Path) -> None:
     network.ask()
     ((_, _, rows),) = network.boxed.asked
     assert len(rows) == 20 and network.booked()[0].own.unit == "client"
+
+
+def test_a_real_sandbox_runs_a_real_app_on_every_shard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Logistic regression of the table's second column, in one confined process for each shard."""
+    network = machines(tmp_path, clip=9.0)
+    lines = [f"{number % 2 + number / 1000},{number % 2}" for number in range(40)]
+    (network.data(0) / "table.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+    guard = replace(network.guard(), app=Path(__file__).parent / "apps" / "quickstart-message", boxes=Sandbox)
+    start = ArrayRecord({"weights": Array(np.zeros(1)), "bias": Array(np.zeros(1))})
+    message = Message(RecordDict({"arrays": start, "config": ConfigRecord({"server-round": 1})}), 7, "train")
+    stamp(message, "real")
+    config = {"local-epochs": 3, "learning-rate": 1.0}
+    reply = guard(message, Context(RUN_ID, 7, {}, RecordDict(), config))
+    assert "zero update" not in caplog.text
+    assert 0.1 < arrays_of(reply)["weights"][0] < 3
 
 
 def test_a_whole_data_folder_is_seen_without_the_ledger(tmp_path: Path) -> None:

@@ -122,6 +122,16 @@ def test_clipping_is_of_the_whole_vector() -> None:
     assert np.array_equal(found.clipped(short).numpy(), short)
 
 
+@pytest.mark.parametrize("noise", ["own", "ddgauss"])
+def test_large_models_are_clipped_one_by_one_to_the_same_sum(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = terms() if noise == "own" else terms(**SUM)
+    given = [np.full(6, 3.0), np.full(6, np.nan), np.full(6, 1e-3), np.zeros(6)]
+    together = found.release(given, 6, SILENT)
+    monkeypatch.setattr("fedpriv.guard.terms.TOGETHER", 1)
+    assert torch.equal(found.release(given, 6, SILENT), together) and together.abs().sum() > 0
+    assert not found.release([], 6, SILENT).any()
+
+
 def test_sampled_shards_are_charged_by_their_own_law_and_drawn_by_coins() -> None:
     found = terms(sampling=0.25, shards=400)
     event = found.event(6)
