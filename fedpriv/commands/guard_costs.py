@@ -33,6 +33,9 @@ def _given(arguments: Sequence[str]) -> str:
 
 def plan(arguments: Sequence[str]) -> int:
     """Prints the cost of so many rounds. Raises `OptionError`."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return DONE
     if "plan=true" not in arguments:
         raise OptionError("guard", _given(arguments), "of fedpriv plan and fedpriv audit; a node takes it at its start")
     arguments = [argument for argument in arguments if argument != "plan=true"]
