@@ -182,8 +182,12 @@ class _Answering:
             booked = self._admitted(ledger)
             if terms.in_sum:
                 self._sum(ledger).expect(self.request, model.vector)
+            shards = Shards(self.guard.data, self.rules, read_salt(self.guard.data, self.ledger.counter))
+            files = shards.files()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
-        answers = [model.answer(arrays, terms.reply) for arrays in self.asked()]  # of all: time must not tell the draw
+        answers = [
+            model.answer(arrays, terms.reply) for arrays in self.asked(shards.place, files)
+        ]  # of all: time must not tell the draw
         answers = [answers[shard] for shard in terms.drawn(source)]
         release = terms.release(answers, model.size, source)
         with self.ledger.held() as ledger:
@@ -196,15 +200,13 @@ class _Answering:
         update = release.double().numpy() * (terms.clip / terms.expected)
         return trained_content(model, model.vector + update if terms.reply == "difference" else update)
 
-    def asked(self) -> Iterator[tuple[NDArray[Any], ...] | None]:
+    def asked(self, place: Path, files: Sequence[Path]) -> Iterator[tuple[NDArray[Any], ...] | None]:
         """The app's arrays for each shard; raises nothing once the app was started."""
         rules, guard = self.rules, self.guard
-        shards = Shards(guard.data, rules, read_salt(guard.data, Path(self.policy.counter)))
-        files = shards.files()
-        request = request_bytes(self._app_message(), self._app_context(shards.place))
+        request = request_bytes(self._app_message(), self._app_context(place))
 
         def box() -> AbstractContextManager[Box]:
-            return guard.boxes(guard.app, shards.place, self._limits(), confined=rules.sandbox == "namespaces")
+            return guard.boxes(guard.app, place, self._limits(), confined=rules.sandbox == "namespaces")
 
         return _asked(box, request, list(enumerate(files)))
 
