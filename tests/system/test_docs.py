@@ -20,19 +20,22 @@ from typing import Any
 import pytest
 from doc_commands import ELSEWHERE, Command, OwnFile, Shop, bare, blocks, commands, elsewhere, pages, steps
 from project_copy import copied, python
-from rotation import is_part
+from rotation import is_part, together
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = commands()
 HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
+TUTORIAL = "docs/tutorial.md"
+#: Pages whose commands take as long as those of all others.
+FIRST_HALF = ("docs/epsilons.md", TUTORIAL, "docs/experiments.md")
 #: No page is longer, in lines; a page that is not named here may have 200.
 LONGEST = {
     "README.md": 100,
     "docs/tutorial.md": 99,
 }
 
-#: One commit of four draws as much as a page's reader, and prints what the page shows.
-WHOLE_AUDITS = is_part(0, 4)
+#: One commit of two, of each half, draws as much as a page's reader, and prints what the page shows.
+WHOLE_AUDITS = is_part(0, 4) or is_part(3, 4)
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -48,16 +51,21 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(project: Path) -> dict[str, dict[str, Any]]:
-    """What became of each command, by page and line."""
+def done(project: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    """What became of each command of the pages that this run is about, by page and line."""
+    asked = [item for item in request.session.items if item.path == Path(__file__)]
+    cases = [item.callspec.params for item in asked if hasattr(item, "callspec")]
+    chosen = {case["command"].page for case in cases if "command" in case}
+    chosen |= {TUTORIAL for item in asked if "tutorials_method" in item.name}
     environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "tests/doc_commands.py", "results.jsonl", *(["whole"] if WHOLE_AUDITS else [])]
+    command = [sys.executable, "tests/doc_commands.py", "results.jsonl", *chosen, *(["whole"] if WHOLE_AUDITS else [])]
     ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=800)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     rows = map(json.loads, (project / "results.jsonl").read_text().splitlines())
     return {row["key"]: row for row in rows}
 
 
+@pytest.mark.rotates(2, lambda command: command.page not in FIRST_HALF)
 @pytest.mark.parametrize("command", HERE, ids=lambda command: command.key)
 def test_a_command_of_the_docs_is_carried_out(command: Command, done: dict[str, dict[str, Any]]) -> None:
     found = done[command.key]
@@ -193,6 +201,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 # --- the tutorial's method -------------------------------------------------------------------------------
 
 
+@pytest.mark.rotates(2, together(0))
 def test_the_tutorials_method_is_formatted(project: Path, done: dict[str, dict[str, Any]]) -> None:
     client = (project / "clients/sparse.py").read_text()
     assert "YOUR IDEA" not in client and "self.options.share" in client
@@ -201,6 +210,7 @@ def test_the_tutorials_method_is_formatted(project: Path, done: dict[str, dict[s
     python(project, "ruff", "format", "--no-cache", "--check", *files)
 
 
+@pytest.mark.rotates(2, together(0))
 def test_the_tutorials_method_is_audited(done: dict[str, dict[str, Any]]) -> None:
     (found,) = [row for row in done.values() if "fedpriv.audit strategy=sparse" in row["command"]]
     printed = [line for line in found["printed"].splitlines() if not line.startswith("audit: ")]  # what it is doing
