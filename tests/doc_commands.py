@@ -4,9 +4,9 @@ A command is every line of an indented block and of a fenced block for a shell (
 ``python -m ...`` or ``make ...`` in the text. Behind it a block for ``text`` holds lines that it prints. A block for
 ``python`` that begins with ``# NAME.py`` is a file in the project's folder, made before the commands below it.
 
-``python tests/doc_commands.py RESULTS PAGE...`` in a copy of the project carries out those of some pages in one process,
-page after page, smaller where that changes nothing else, and writes a line of JSON for each. With ``whole`` among the
-pages, audits whose figures a page shows draw as much as a user's.
+``python tests/doc_commands.py RESULTS PAGE...`` in a copy of the project carries out those of some pages, all in one
+process, smaller where that changes nothing else, and writes a line of JSON for each. With ``whole`` among the pages,
+audits whose figures a page shows draw as much as a user's.
 """
 
 from __future__ import annotations
