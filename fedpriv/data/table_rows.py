@@ -52,7 +52,7 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
         raise OptionError("dataset.schema", "?", f"columns that hold '?': {', '.join(schema.unfilled[:8])}")
     if table.num_rows == 0:
         raise DataError(f"{name}: has no rows")
-    inputs = np.zeros((table.num_rows, schema.num_inputs), np.float32)
+    inputs = _zeros(table.num_rows, schema.num_inputs, name)
     remarks: list[str] = []
     start = 0
     for column_name, column in schema.inputs:
@@ -66,6 +66,17 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
     found, note = _targets(table, schema, name, decimal)
     remarks += [note] if note else []
     return Encoded(inputs, found, _units(table, schema, name), tuple(remarks))
+
+
+def _zeros(rows: int, inputs: int, name: str) -> np.ndarray:
+    """float32 [rows, inputs]. Raises `DataError` where they do not fit into memory."""
+    import psutil
+
+    size, free = 4 * rows * inputs, psutil.virtual_memory().available
+    if size > free:
+        words = f"{rows} rows of {inputs} inputs take {size >> 20} MB, and {free >> 20} MB are free"
+        raise DataError(f"{name}: {words}; allowed: fewer rows, dims of texts or values")
+    return np.zeros((rows, inputs), np.float32)
 
 
 def _range(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str, decimal: str) -> str:
@@ -126,7 +137,9 @@ def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> t
             cell = table.column(target.column)[row - 1].as_py()
             words = "the target is missing" if missing[row - 1] else f"{str(cell)[:60]!r} is none of the classes"
             raise DataError(f"{where}, row {row}: {words}; classes: {', '.join(target.classes[:12])}")
-        return codes, ""
+        held = np.bincount(codes, minlength=len(target.classes))
+        absent = [text for text, number in zip(target.classes, held, strict=True) if not number]
+        return codes, f"{target.column}: no row is of the class {', '.join(absent[:8])}" if absent else ""
     numbers, missing = _numbers(table.column(target.column), where, decimal)
     if missing.any():
         raise DataError(f"{where}, row {_first(missing)}: the target is missing")
@@ -138,14 +151,21 @@ def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> t
 def _units(table: pa.Table, schema: TableSchema, name: str) -> np.ndarray | None:
     if schema.unit is None:
         return None
-    found = _stripped(table.column(schema.unit)).combine_chunks().dictionary_encode()
-    ids = found.indices.to_numpy(zero_copy_only=False)
-    gone = {number for number, text in enumerate(found.dictionary.to_pylist()) if text in MISSING}
+    return numbered(table, schema.unit, name, "nobody is named; each row needs a unit")[0]
+
+
+def numbered(table: pa.Table, column: str, name: str, words: str) -> tuple[np.ndarray, list[str]]:
+    """(int64 [n], the number of each row's cell; the cells' texts by number) of a column of names. Raises `DataError`
+    with ``words`` for a missing one.
+    """
+    found = _stripped(table.column(column)).combine_chunks().dictionary_encode()
+    ids, texts = found.indices.to_numpy(zero_copy_only=False), found.dictionary.to_pylist()
+    gone = {number for number, text in enumerate(texts) if text in MISSING}
     missing = np.isnan(ids) if ids.dtype.kind == "f" else np.zeros(len(ids), bool)
     missing |= np.isin(ids, [*gone]) if gone else False
     if missing.any():
-        raise DataError(f"{name}: column {schema.unit}, row {_first(missing)}: nobody is named; each row needs a unit")
-    return ids.astype(np.int64)
+        raise DataError(f"{name}: column {column}, row {_first(missing)}: {words}")
+    return ids.astype(np.int64), texts
 
 
 # --- cells -----------------------------------------------------------------------------------------------
@@ -198,7 +218,9 @@ def _numbers(column: Any, where: str, decimal: str) -> tuple[np.ndarray, np.ndar
         numbers = _from_texts(column, where, decimal)
     numbers = np.array(numbers, np.float64)
     if np.isinf(numbers).any():
-        raise DataError(f"{where}, row {_first(np.isinf(numbers))}: an infinite number")
+        row = _first(np.isinf(numbers))
+        words = "an infinite number; allowed: finite ones, and an empty cell where a value is missing"
+        raise DataError(f"{where}, row {row}: {str(column[row - 1].as_py())[:60]} is {words}")
     return numbers, np.isnan(numbers)
 
 
@@ -216,23 +238,31 @@ def _from_texts(column: Any, where: str, decimal: str) -> np.ndarray:
         pass
     cells = texts.to_pylist()
     numbers = np.full(len(cells), np.nan)
+    kinds = {True: 0, False: 0}  # the first row, counted from 1, of a date and of a number
     for row, cell in enumerate(cells):
         if cell is None:
             continue
         value = parsed_number(cell, decimal)
+        date = value is None
         if value is None:
             value = day_of(cell)
         if value is None:
             raise DataError(f"{where}, row {row + 1}: {_not_a_number(cell, decimal)}")
+        kinds[date] = kinds[date] or row + 1
+        if kinds[not date]:
+            words = f"and row {kinds[not date]} holds a {'number' if date else 'date'}; allowed: one kind in a column"
+            raise DataError(f"{where}, row {row + 1}: {cell[:60]!r} is a {'date' if date else 'number'}, {words}")
         numbers[row] = value
     return numbers
 
 
 def _not_a_number(cell: str, decimal: str) -> str:
     words = f"{cell[:60]!r} is not a number"
+    if decimal == "," and parsed_number(cell, ".") is not None:
+        return f"{words} with decimal=comma: a point in it may stand for thousands, which are not read"
     if decimal == "." and parsed_number(cell, ",") is not None:
         return f"{words}; if the comma is a decimal sign, say dataset.decimal=comma; signs for thousands are not read"
-    if any(sign in cell for sign in ",.' ") and any(letter.isdigit() for letter in cell):
+    if any(sign in cell for sign in ",.' \u00a0\u202f") and any(letter.isdigit() for letter in cell):
         return f"{words}; signs for thousands are not read"
     return f"{words}; a formula's value must be in the file" if cell.startswith("=") else words
 

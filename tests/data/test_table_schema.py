@@ -75,6 +75,8 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
         (TARGET + "columns: {a: {values: '?'}}", "has '?' for a"),
         (TARGET + "columns: {a: {values: [x, x]}}", "stand twice: x"),
         (TARGET + "columns: {a: {values: []}}", "at least 1"),
+        (TARGET + "columns: {a: {values: [x, ' y']}}", "columns.a: the value ' y' has blanks around it"),
+        (TARGET + "columns: {a: {values: [x, null]}}", "columns.a.values.1=null: must be a text"),
         (TARGET + "columns: {a: {range: [0, 1], values: [x]}}", "range and values; allowed: exactly one"),
         (TARGET + "columns: {a: {}}", "none of them; allowed: exactly one"),
         (TARGET + "columns: {a: {rnge: [0, 1]}}", "there is no such option here"),
