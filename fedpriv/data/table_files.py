@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,12 +44,17 @@ class Form:
     encoding: str = "utf-8"
 
 
-def read_columns(path: Path, names: Sequence[str], form: Form | None = None) -> pa.Table:
-    """These columns of a file. Raises `DataError`."""
+def read_columns(
+    path: Path, names: Sequence[str], form: Form | None = None, numbers: Collection[str] = frozenset()
+) -> pa.Table:
+    """These columns of a file. numbers: those that a CSV file is likely to hold numbers in; they are numbers then, and
+    texts where a cell of any of them is something else. Raises `DataError`.
+    """
     if is_parquet(path):
         return _read_parquet(path, names, names)
-    header, separator = _header(path, names, form or Form())
-    return _csv(path, header, separator, form or Form(), list(names))
+    form = form or Form()
+    header, separator = _header(path, names, form)
+    return _csv(path, header, separator, form, list(names), numbers=numbers)
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,8 @@ def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
     header, separator = _header(path, (), form)
     head = _csv(path, header, separator, form, rows=1000)
     kinds = {}
-    for name in header:
-        cells = [cell for cell in head.column(name).to_pylist() if cell is not None and cell.strip() not in MISSING]
+    for place, name in enumerate(header):
+        cells = [cell for cell in head.column(place).to_pylist() if cell is not None and cell.strip() not in MISSING]
         parsed = [parsed_number(cell, form.decimal) for cell in cells]
         number = bool(cells) and all(value is not None for value in parsed)
         kinds[name] = "number" if number else "date" if cells and all(map(_is_date, cells)) else "text"
@@ -159,7 +164,7 @@ def check_names(path: Path | str, header: Sequence[str], names: Sequence[str]) -
         shown = ", ".join(header[:12]) + (", ..." if len(header) > 12 else "")
         raise DataError(f"{path}: has no column {lacking[0]}, which the schema names{guess}; its columns: {shown}")
     wanted = names or header
-    twice = [name for name in wanted if header.count(name) > 1] if len(header) > len(set(header)) else []
+    twice = [name for name in wanted if name and header.count(name) > 1] if len(header) > len(set(header)) else []
     if twice:
         raise DataError(f"{path}: has the column {twice[0]} twice")
 
@@ -172,8 +177,9 @@ def _csv(
     names: list[str] | None = None,
     rows: int | None = None,
     threads: bool = True,
+    numbers: Collection[str] = frozenset(),
 ) -> pa.Table:
-    """Columns as texts: what they mean is the schema's business, not a guess's."""
+    """Columns as texts: what they mean is the schema's business, not a guess's. numbers: as `read_columns`."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -182,7 +188,11 @@ def _csv(
     )
     parsing = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
     converting = csv.ConvertOptions(
-        column_types=dict.fromkeys(header, pa.string()), include_columns=names or [], strings_can_be_null=False
+        column_types={name: pa.float64() if name in numbers else pa.string() for name in header},
+        include_columns=names or [],
+        strings_can_be_null=False,
+        null_values=sorted(MISSING),
+        decimal_point=form.decimal,
     )
     try:
         if rows is None:
@@ -196,6 +206,8 @@ def _csv(
             raise DataError(_other_encoding(path, form)) from None
         if words.startswith("Empty CSV"):
             return pa.table({name: pa.array([], pa.string()) for name in names or header})
+        if "conversion error" in words and numbers:  # its row is found among texts
+            return _csv(path, header, separator, form, names, rows, threads)
         if "Expected" in words and threads:  # one thread alone knows the row
             return _csv(path, header, separator, form, names, rows, threads=False)
         if (found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.{0,60})", words)) is not None:

@@ -218,6 +218,12 @@ class TableSchema(Options):
         unit = () if self.unit is None else (self.unit,)
         return (*(name for name, _ in self.inputs), *self.target.names, *unit)
 
+    @property
+    def numbers(self) -> frozenset[str]:
+        """Names of the columns whose cells are numbers or dates."""
+        target = self.target.names if self.target.task == "regression" else ()
+        return frozenset([*target, *(name for name, column in self.inputs if column.kind == "range")])
+
     def indicated(self, column: Column) -> bool:
         """Whether a missing value has an input of its own; otherwise it is refused (a text: empty)."""
         return (column.missing or self.missing) == "indicator" and column.kind in ("range", "values")

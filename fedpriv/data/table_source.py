@@ -93,8 +93,9 @@ def _rows(found: Examples, rows: np.ndarray) -> Examples:
 
 def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(training rows, test rows), ascending."""
-    unit = np.arange(len(found)) if found.unit is None else found.unit
-    _, first, member = np.unique(unit, return_index=True, return_inverse=True)
+    first = member = np.arange(len(found))  # of each unit its first row, of each row its unit
+    if found.unit is not None:
+        _, first, member = np.unique(found.unit, return_index=True, return_inverse=True)
     if found.targets.dtype == np.int64:
         train, test = divide_by_class(found.targets[first], fraction, seed)
     else:
@@ -103,6 +104,8 @@ def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[n
         train, test = order[number:], order[:number]
     if not len(train) or not len(test):
         raise DataError(f"dataset.root: {len(first)} units are too few to train and to test on")
+    if found.unit is None:
+        return np.sort(train), np.sort(test)
     tested = np.isin(member, test)
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
@@ -166,7 +169,7 @@ def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_col
         if site_column is not None and site_column not in (found := column_names(Path(root), form_of(config))):
             words = f"{root} has no such column; its columns: {', '.join(found[:12])}"
             raise OptionError("partition.column", site_column, words)
-        return read_columns(Path(root), tuple(names), form_of(config))
+        return read_columns(Path(root), tuple(names), form_of(config), schema.numbers)
     table = _BUILT_IN[config.name]()
     if (lacking := next((name for name in names if name not in table.column_names), None)) is not None:
         words = f"{config.name} has no such column; its columns: {', '.join(table.column_names)}"
