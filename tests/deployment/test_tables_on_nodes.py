@@ -146,6 +146,17 @@ def test_nodes_declare_persons_and_learn_from_all_rows_of_them(times: int, tmp_p
         network.serve(network.overrides(f"dataset.examples=[{','.join(str(40 * times) for _ in range(3))}]", run="two"))
 
 
+def test_a_site_that_adds_its_own_noise_needs_no_secure_sum(network: Hospitals) -> None:
+    """Its account is against the server, which sees its numbers; no other form's numbers are sent in the open."""
+    for number in range(network.count):
+        budgets = [EXAMPLE | {"observer": "server"}, EXAMPLE | {"observer": "secure-sum"}]
+        network.write_policy(number, POLICY | {"budgets": budgets})
+    open_sum = "strategy.secure_sum=ideal strategy.client.form="
+    assert set(codes(network.serve(network.overrides(open_sum + "local")))) == {"sent"}
+    for number, form in enumerate(("ddgauss", "skellam", "central")):
+        assert refused(network, network.overrides(open_sum + form, run=f"in-the-open-{number}")) == {"POLICY"}
+
+
 def test_rows_are_no_unit_where_nodes_have_declared_persons(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(
         "target: {column: ill, task: classification, classes: [no, yes]}\nunit: p\ncolumns: {age: {range: [0, 9]}}\n"
