@@ -107,9 +107,10 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
 
 def check_declared(config: Config, client: int, data: FederatedData) -> None:
     """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
-    found, declared = len(data.dataset.train), data.num_examples(client)
+    train, declared = data.dataset.train, data.num_examples(client)
+    found = len(train) if train.unit is None else len(np.unique(train.unit))
     if found != declared:
-        what = "rows" if config.dataset.is_table else "pictures"
+        what = "pictures" if not config.dataset.is_table else "rows" if train.unit is None else "persons"
         raise DataError(f"{config.dataset.root}: {found} {what}, declared were {declared}; declare the new number")
 
 
