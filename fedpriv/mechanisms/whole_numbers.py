@@ -158,7 +158,7 @@ def rotate_blocks_back(values: Tensor, signs: Tensor, dimension: int) -> Tensor:
     return (torch.cat([hadamard(part) for part in parts], dim=-1) * signs)[..., :dimension]
 
 
-def rounded_square(norm: float, dimension: int) -> int:
+def rounded_square(norm: float, dimension: int, beta: float = BETA) -> int:
     """The largest square of the norm of a vector of ``norm`` after `conditional_round`, in units of the grid.
 
     A coordinate moves by less than 1, so the norm by less than sqrt(d). Its expected square grows by the variances, at
@@ -168,7 +168,7 @@ def rounded_square(norm: float, dimension: int) -> int:
     """
     root = math.sqrt(dimension)
     surely = (norm + root) ** 2
-    likely = norm**2 + dimension / 4 + math.sqrt(2 * math.log(1 / BETA)) * (norm + root / 2)
+    likely = norm**2 + dimension / 4 + math.sqrt(2 * math.log(1 / beta)) * (norm + root / 2)
     return math.floor(min(surely, likely))
 
 
