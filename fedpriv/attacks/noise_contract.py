@@ -238,8 +238,8 @@ def shared_noise(heard: Heard) -> list[str]:
     """Clients with equal noise in a round; and, for a method without state, rounds with equal noise of a client.
 
     Two independent Gaussian vectors of d numbers have a correlation r with r^2 ~ Beta(1/2, (d - 1)/2). Of small models
-    some pairs are beyond `MOST_CORRELATION` by chance: there the limit is what any pair passes with `BY_CHANCE`. The mean
-    over clients of two rounds' correlations has a standard deviation of 1/sqrt(clients d).
+    some pairs are beyond `MOST_CORRELATION` by chance: there the limit is what any pair passes with `BY_CHANCE`. The
+    mean over clients of two rounds' correlations has a standard deviation of 1/sqrt(clients d).
     """
     noises = [noise_parts(values) for values in heard.releases()]
     pairs = sum(len(noise) * (len(noise) - 1) / 2 for noise in noises)
@@ -248,7 +248,7 @@ def shared_noise(heard: Heard) -> list[str]:
         together = noise @ noise.T
         np.fill_diagonal(together, 0.0)
         by_chance = math.sqrt(beta.isf(2 * BY_CHANCE / max(1, pairs), 0.5, max(1, noise.shape[1] - 1) / 2))
-        if together.max(initial=0.0) > min(max(MOST_CORRELATION, by_chance), 1 - 1e-9):
+        if together.max(initial=0.0) > min(max(MOST_CORRELATION, by_chance), 1 - 1e-13):
             one, two = np.unravel_index(together.argmax(), together.shape)
             found.append(f"round {place + 1}: clients {heard.clients[one]} and {heard.clients[two]} share their noise")
     if client_class(heard.config).traits.State is None:
@@ -256,7 +256,7 @@ def shared_noise(heard: Heard) -> list[str]:
             for early in range(late):
                 alike = (noises[early] * noises[late]).sum(1)
                 by_chance = norm.isf(BY_CHANCE / len(noises) ** 2) / math.sqrt(max(1, noises[late].size))
-                if abs(alike.mean()) > min(max(MOST_CORRELATION, by_chance), 1 - 1e-9):
+                if abs(alike.mean()) > min(max(MOST_CORRELATION, by_chance), 1 - 1e-13):
                     found.append(f"rounds {early + 1} and {late + 1} share their noise")
     return found
 

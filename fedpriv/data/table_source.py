@@ -140,13 +140,13 @@ def encoded_rows(
 
     folder = entry(cache_folder(config) / "tables", identity, write)
     try:
-        images = np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False)
+        inputs = np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False)
         with np.load(folder / "rest.npz", allow_pickle=False) as rest:
             parts = dict(rest)
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
     sites = tuple(str(name) for name in parts.get("sites", ()))
-    return Examples(images, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
+    return Examples(inputs, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
 
 
 def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None, name: str) -> None:
