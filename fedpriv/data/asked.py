@@ -6,6 +6,7 @@ examples nothing but their number can be asked.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -96,7 +97,7 @@ def _blocks(rows: int, unit: np.ndarray | None, block: int) -> list[np.ndarray]:
     for border in [*borders.tolist(), rows]:
         if border - chosen[-1] >= block or border == rows:
             chosen.append(border)
-    return [order[first:last] for first, last in zip(chosen, chosen[1:], strict=False) if last > first]
+    return [order[first:last] for first, last in itertools.pairwise(chosen) if last > first]
 
 
 def asks_of(config: Config, task: Task | None = None) -> Asks | None:

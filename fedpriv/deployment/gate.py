@@ -24,8 +24,9 @@ from fedpriv.common.files import fsync_folder, staged
 from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
+from fedpriv.data.asked import num_outputs_of
 from fedpriv.data.features import model_input
-from fedpriv.data.table_source import schema_of_dataset, task_of
+from fedpriv.data.table_source import schema_of_dataset
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
@@ -91,17 +92,20 @@ class Node:
 
 def model_size(config: Config) -> int:
     """Number of parameters of a run's model, without allocating them."""
-    dataset, outputs = config.dataset, len(config.dataset.classes)
+    dataset, schema = config.dataset, None
     shape: tuple[int, ...]
     if dataset.is_table:
         schema = schema_of_dataset(dataset)
-        shape, outputs = (schema.num_inputs,), task_of(schema).num_outputs
+        shape = (schema.num_inputs,)
     else:
         assert dataset.size is not None, "on_nodes says the size"
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         model = build_model(
-            resolve_model(config.model, shape, client_class(config).traits.keeps_layers), shape, outputs, 0
+            resolve_model(config.model, shape, client_class(config).traits.keeps_layers),
+            shape,
+            num_outputs_of(config, schema),
+            0,
         )
     return sum(parameter.numel() for parameter in model.parameters())
 

@@ -307,7 +307,7 @@ class Session:
                 "best_on_test": best if score.leading == "accuracy" else score.accuracy,
                 **summary_figures(rows),
             },
-            "loss": {"final": score.loss},
+            "loss": {"final": score.metrics.get("loss")},
             **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
             "privacy": privacy_figures(config, self.plan, self.accounts, len(self.stopped)),
             "timing": {

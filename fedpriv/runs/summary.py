@@ -94,7 +94,7 @@ def metrics_row(
     return {
         "round": current.number,
         "accuracy": score.accuracy if score else None,
-        "loss": score.loss if score else None,
+        "loss": score.metrics.get("loss") if score else None,
         **({"metrics": score.further} if score and score.further else {}),
         "train_loss": mean("train_loss"),
         PERSONAL: round_figures(
