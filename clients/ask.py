@@ -13,6 +13,7 @@ Symbols: sigma -> noise_multiplier (one noise's), k -> noises = min_replies - co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,8 @@ from fedpriv.client.row_sums import RowSumClient
 from fedpriv.common.messages import Request
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum
+from fedpriv.mechanisms.noise import fine_step
+from fedpriv.privacy import claimed
 from fedpriv.training.sequential import Clipping
 
 ONE_LIST = "a list of questions is answered by the rounds that were planned (num_rounds); ask again in a run of its own"
@@ -38,6 +41,12 @@ class AskClient(RowSumClient):
     #: Of a row's vector.
     clip_norm = 1.0
 
+    def claim(self, participations: int, delta: float) -> claimed.Claim:
+        """Of one Gaussian in a round, with the noise that the observer does not know."""
+        grid, noises = self.grid, self.noises if self.whole else 1
+        moved = grid.l2() if self.whole else grid.l2() + math.sqrt(grid.dimension) * fine_step(grid.sigma)
+        return claimed.row_sums(math.sqrt(noises) * grid.sigma / moved, participations, delta, not self.whole)
+
     def steps(self, theta: Tensor, state: Any, request: Request) -> Generator[Clipping, ClippedSum, Release]:
         """Of no gradients, so nothing is asked for. Whole numbers (int64 [numbers]) leave, of form=local float32."""
         yield from ()
@@ -47,7 +56,7 @@ class AskClient(RowSumClient):
         total = torch.from_numpy(asks.total(data.inputs.cpu().numpy(), data.targets.cpu().numpy(), unit))
         figures = {
             "clipped_norm": float(torch.linalg.vector_norm(total)),
-            "noise_norm": self.noise_multiplier * len(total) ** 0.5,
+            "noise_norm": self.noise_multiplier * math.sqrt(len(total)),
         }
         numbers = self.leaving(total, self.noise(request, "release"))
         return self.packed(Release(numbers, None, figures, local=theta if self.tests_models else None))

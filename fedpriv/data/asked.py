@@ -51,13 +51,17 @@ class Asks(Task):
         """The sum float64 [numbers] over units of what each adds, in units of the longest vector; a unit more or less
         moves it by less than 1 - 2^-12 (`fedpriv.mechanisms.unit_sums`).
 
-        inputs: [n, d], targets: [n], as examples of the run have them. unit: int64 [n], None: a row is one.
+        inputs: [n, d], targets: [n], as examples of the run have them; a row with a number that is not finite adds
+        nothing. unit: int64 [n], None: a row is one.
         """
         size, rows = self.num_outputs, len(targets)
         if rows > MOST_VECTORS:
             raise ValueError(f"{rows} rows; at most {MOST_VECTORS} can be added exactly")
         total, block = np.zeros(size, np.int64), max(1, BLOCK_NUMBERS // size)
         for places in _blocks(rows, unit, block):
+            places = places[np.isfinite(inputs[places]).reshape(len(places), -1).all(axis=1)]
+            if not len(places):
+                continue
             own = None if unit is None else unit[places]
             values = self.values(inputs[places], targets[places])
             add_units(total, contributions(self.questions, values, own, self.rows_per_unit))
