@@ -53,6 +53,9 @@ COMMANDS: dict[str, Command] = {
     "plan": Command(
         "[option=value ...]", "what a run would cost; trains nothing", "fedpriv.commands.runs:plan_main", True
     ),
+    "ask": Command(
+        "QUESTION... [option=value ...]", "statistics of the rows at sites (docs/statistics.md)", run_options=True
+    ),
     "audit": Command("run=DIR | option=value ...", "attack the code that releases something", run_options=True),
     "attack": Command("run=DIR", "membership inference against a run"),
     "report": Command("DIR...", "write a run's report and say where it is", "fedpriv.report.__main__:main"),

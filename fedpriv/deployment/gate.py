@@ -24,6 +24,7 @@ from fedpriv.common.files import fsync_folder, staged
 from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
+from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import num_outputs_of
 from fedpriv.data.features import model_input
 from fedpriv.data.table_source import schema_of_dataset
@@ -124,6 +125,8 @@ class Gate:
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
         self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
+        if isinstance(config.strategy.options, AskOptions):
+            self.policy = policy.for_queries()
         # A run's state is used only with the same options: its noise is in units of their noise multiplier. Options
         # that members of a sum do not sign make no second state, which would have a second set of keys.
         key = hashlib.sha256(run.encode() + b"/" + release_digest(config)).hexdigest()[:32]

@@ -25,7 +25,9 @@ from fedpriv.config.options import Options
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import spelled
+from fedpriv.config.sum_methods import AskOptions
 from fedpriv.deployment.accounting import RESERVED, Accounting
+from fedpriv.deployment.queries import Queries, query_objections
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS
 from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
@@ -102,6 +104,7 @@ class Policy(Options):
     variants: tuple[Literal["repaired", "published"], ...] = Field(default=("repaired",), min_length=1)
     bundles: tuple[Sha256, ...] = Field(description="SHA-256 of every app bundle that may run on this machine")
     schemas: tuple[Sha256, ...] = Field(default=(), description="of tables: SHA-256 of every schema that may be used")
+    queries: Queries | None = Field(default=None, description="questions of strategy=ask that are answered; null: none")
     limits: Limits
 
     @field_validator("strategies")
@@ -140,6 +143,12 @@ class Policy(Options):
             if not self._filter(budget, fixed).admits(earlier.totals(budget.threat), events):
                 return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
         return None
+
+    def for_queries(self) -> Policy:
+        """This policy with the part of its budgets that questions may use."""
+        share = self.queries.share if self.queries else 1.0
+        part = [one.model_copy(update={"max_epsilon": share * one.max_epsilon}) for one in self.budgets]
+        return self.model_copy(update={"budgets": tuple(part)})
 
     def _filter(self, budget: UnitBudget, fixed: Accounting | None = None) -> Budget:
         delta = budget.delta * (fixed.share if fixed else 1.0)
@@ -310,7 +319,7 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
             found.append(f"{option}={name}: allowed: {', '.join(policy.strategies)}")
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
-    found += _about_sums(policy, config)
+    found += [*_about_sums(policy, config), *query_objections(policy.queries, config)]
     for option, value, most in _measured(config, declared, limits):
         if not value <= most:
             found.append(f"{option}={value:g}: at most {most:g}")
@@ -333,10 +342,12 @@ def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
 def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
     """(option, its effective value in the run, the largest allowed)."""
     options: Any = config.strategy.options
-    batches = config.local.epochs * -(-declared // config.local.batch_size)
     yield "num_rounds", config.num_rounds, limits.max_rounds
-    yield "local.batch_size", config.local.batch_size, limits.max_batch_size
-    yield "batches in a round", getattr(options, "local_steps", config.local.steps) or batches, limits.max_local_steps
+    if not isinstance(options, AskOptions):  # which trains nothing
+        batches = config.local.epochs * -(-declared // config.local.batch_size)
+        steps = getattr(options, "local_steps", config.local.steps) or batches
+        yield "local.batch_size", config.local.batch_size, limits.max_batch_size
+        yield "batches in a round", steps, limits.max_local_steps
     if hasattr(options, "clip_norm"):
         yield "strategy.client.clip_norm", options.clip_norm, limits.max_clip_norm
     if getattr(options, "clipping", "fixed") != "fixed":
