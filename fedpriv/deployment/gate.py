@@ -125,8 +125,9 @@ class Gate:
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
         self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
-        if isinstance(config.strategy.options, AskOptions):
-            self.policy = policy.for_queries()
+        if isinstance(config.strategy.options, AskOptions) and policy.queries is not None:
+            budgets = policy.queries.part_of(policy.budgets)
+            self.policy = policy.model_copy(update={"budgets": budgets})
         # A run's state is used only with the same options: its noise is in units of their noise multiplier. Options
         # that members of a sum do not sign make no second state, which would have a second set of keys.
         key = hashlib.sha256(run.encode() + b"/" + release_digest(config)).hexdigest()[:32]

@@ -144,12 +144,6 @@ class Policy(Options):
                 return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
         return None
 
-    def for_queries(self) -> Policy:
-        """This policy with the part of its budgets that questions may use."""
-        share = self.queries.share if self.queries else 1.0
-        part = [one.model_copy(update={"max_epsilon": share * one.max_epsilon}) for one in self.budgets]
-        return self.model_copy(update={"budgets": tuple(part)})
-
     def _filter(self, budget: UnitBudget, fixed: Accounting | None = None) -> Budget:
         delta = budget.delta * (fixed.share if fixed else 1.0)
         if self.accountant == "gaussian":

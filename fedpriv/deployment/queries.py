@@ -10,7 +10,7 @@ A question of another kind or about another column is refused, and without the l
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ from fedpriv.data.questions import KINDS
 
 Kind = Literal["count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top"]
 assert get_args(Kind) == KINDS
+Budgeted = TypeVar("Budgeted", bound=Options)
 
 
 class Queries(Options):
@@ -33,6 +34,13 @@ class Queries(Options):
         le=1,
         description="part of each max_epsilon within which all that the ledger holds must stay, a question included",
     )
+
+    def part_of(self, budgets: tuple[Budgeted, ...]) -> tuple[Budgeted, ...]:
+        """The budgets that questions must keep to."""
+        return tuple(
+            one.model_copy(update={"max_epsilon": self.share * one.max_epsilon})  # type: ignore[attr-defined]
+            for one in budgets
+        )
 
 
 def query_objections(queries: Queries | None, config: Config) -> list[str]:
