@@ -125,9 +125,8 @@ class Gate:
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
         self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
-        if isinstance(config.strategy.options, AskOptions) and policy.queries is not None:
-            budgets = policy.queries.part_of(policy.budgets)
-            self.policy = policy.model_copy(update={"budgets": budgets})
+        asks = isinstance(config.strategy.options, AskOptions) and policy.queries is not None
+        self._part = policy.queries.share if asks else 1.0  # type: ignore[union-attr]
         # A run's state is used only with the same options: its noise is in units of their noise multiplier. Options
         # that members of a sum do not sign make no second state, which would have a second set of keys.
         key = hashlib.sha256(run.encode() + b"/" + release_digest(config)).hexdigest()[:32]
@@ -168,7 +167,8 @@ class Gate:
     def _refuse_beyond_policy(self, entries: Sequence[Entry]) -> Booked:
         assert self._client is not None, "admit comes first"
         booked = Booked(tuple(entries), self._client.threat, self._client.traits.shares_secrets)
-        if (why := self.policy.refusal(self.ledger.spent(), booked, self._same_round, self._accounting)) is not None:
+        why = self.policy.refusal(self.ledger.spent(), booked, self._same_round, self._accounting, self._part)
+        if why is not None:
             raise BudgetSpent(why)
         return booked
 

@@ -128,9 +128,10 @@ class Policy(Options):
         further: Booked,
         same_round: Sequence[Booked] = (),
         fixed: Accounting | None = None,
+        part: float = 1.0,
     ) -> str | None:
         """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may. same_round:
-        the part of ``spent`` in the same round of the same run. fixed: the ledger's `accounting`.
+        the part of ``spent`` in the same round of the same run. fixed: the ledger's `accounting`. part: as `Budget`.
         """
         earlier = spent if isinstance(spent, Spent) else Spent(spent)
         if earlier.messages >= self.limits.max_messages:
@@ -140,16 +141,17 @@ class Policy(Options):
             in_round = [event for booked in same_round for event in booked.under(budget.threat)]
             if wrong := self.limit_broken([*in_round, *events], budget):
                 return wrong
-            if not self._filter(budget, fixed).admits(earlier.totals(budget.threat), events):
-                return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
+            if not self._filter(budget, fixed, part).admits(earlier.totals(budget.threat), events):
+                words = "" if part == 1 else f"{part:g} (queries.share) of "
+                return f"{words}the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
         return None
 
-    def _filter(self, budget: UnitBudget, fixed: Accounting | None = None) -> Budget:
+    def _filter(self, budget: UnitBudget, fixed: Accounting | None = None, part: float = 1.0) -> Budget:
         delta = budget.delta * (fixed.share if fixed else 1.0)
         if self.accountant == "gaussian":
-            return Budget(budget.max_epsilon, delta, rule="gaussian")
+            return Budget(budget.max_epsilon, delta, rule="gaussian", part=part)
         order = fixed.orders.get(budget.name) if fixed else self.order
-        return Budget(budget.max_epsilon, delta, rule="rdp", order=order or "gaussian")
+        return Budget(budget.max_epsilon, delta, rule="rdp", order=order or "gaussian", part=part)
 
     def _orders(self, share: float, known: Mapping[str, float]) -> dict[str, float]:
         """The Renyi order of each budget, by its name; ``known`` ones stay."""

@@ -5,12 +5,14 @@
       columns: [age, sex]
       share: 0.2
 
-A question of another kind or about another column is refused, and without the line every question is.
+A question of another kind or about another column is refused, and without the line every question is. ``share`` is
+taken of what a budget's filter adds up: the Renyi divergence at its order, or mu^2 of Gaussians (epsilons do not add
+up). Everything in the ledger counts, training too: questions are for the time before it.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -21,7 +23,6 @@ from fedpriv.data.questions import KINDS
 
 Kind = Literal["count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top"]
 assert get_args(Kind) == KINDS
-Budgeted = TypeVar("Budgeted", bound=Options)
 
 
 class Queries(Options):
@@ -32,15 +33,8 @@ class Queries(Options):
     share: float = Field(
         gt=0,
         le=1,
-        description="part of each max_epsilon within which all that the ledger holds must stay, a question included",
+        description="part of each budget (of its divergence, or mu^2) within which the whole ledger must stay",
     )
-
-    def part_of(self, budgets: tuple[Budgeted, ...]) -> tuple[Budgeted, ...]:
-        """The budgets that questions must keep to."""
-        return tuple(
-            one.model_copy(update={"max_epsilon": self.share * one.max_epsilon})  # type: ignore[attr-defined]
-            for one in budgets
-        )
 
 
 def query_objections(queries: Queries | None, config: Config) -> list[str]:

@@ -10,10 +10,11 @@ import pytest
 from deployed import codes, refused
 from hospital_nodes import POLICY, Hospitals
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.remote import compose_remote, compose_remote_text
 from fedpriv.deployment.gate import model_size
 from fedpriv.deployment.policy import read_policy
+from fedpriv.server.round import BudgetsSpent
 
 QUERIES: dict[str, Any] = {
     "kinds": ["count", "mean", "histogram"],
@@ -88,18 +89,21 @@ def test_what_the_line_does_not_name_is_refused(
 
 
 def test_questions_keep_to_their_share_of_the_budget(network: Asked, caplog: pytest.LogCaptureFixture) -> None:
-    """Budget 5, of it 0.4 for questions: the fourth list would need more. Training may go on with the rest."""
-    for number in range(3):
-        assert set(codes(network.serve(network.asking(run=f"ask-{number}")))) == {"sent"}
-    left = [network.booked(number) for number in range(network.count)]
-    over = None
-    for number in range(3, 12):
-        if (over := refused(network, network.asking(run=f"ask-{number}"))) != {"sent"}:
-            break
-    assert over is not None and "BUDGET" in " ".join(over)
-    assert "the budget of 2 (" in caplog.text
-    assert set(codes(network.serve(network.overrides(run="learn")))) == {"sent"}
-    assert network.booked(0) > left[0]
+    """Of one budget, more lists are answered where the share is larger; training may go on with the rest."""
+    answered = []
+    for share in (0.25, 0.5, 1.0):
+        network.allow(QUERIES | {"share": share})
+        while True:
+            try:
+                network.serve(network.asking(run=f"ask-{share}-{network.booked(0)}", noise=1.8))
+            except (RunFailed, BudgetsSpent):
+                break
+        answered.append(network.booked(0))
+        assert f"{share:g} (queries.share) of the budget of 5 (" in caplog.text or share == 1
+        if share == 0.5:
+            assert set(codes(network.serve(network.overrides(run="learn")))) == {"sent"}
+    assert 1 <= answered[0] < answered[1] < answered[2]
+    assert [network.booked(number) for number in range(network.count)] == [answered[2]] * network.count
 
 
 def test_a_line_that_is_wrong_is_refused(network: Asked) -> None:
