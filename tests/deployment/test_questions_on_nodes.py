@@ -10,11 +10,10 @@ import pytest
 from deployed import codes, refused
 from hospital_nodes import POLICY, Hospitals
 
-from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.errors import OptionError
 from fedpriv.config.remote import compose_remote, compose_remote_text
 from fedpriv.deployment.gate import model_size
 from fedpriv.deployment.policy import read_policy
-from fedpriv.server.round import BudgetsSpent
 
 QUERIES: dict[str, Any] = {
     "kinds": ["count", "mean", "histogram"],
@@ -93,15 +92,15 @@ def test_questions_keep_to_their_share_of_the_budget(network: Asked, caplog: pyt
     answered = []
     for share in (0.25, 0.5, 1.0):
         network.allow(QUERIES | {"share": share})
-        while True:
-            try:
-                network.serve(network.asking(run=f"ask-{share}-{network.booked(0)}", noise=1.8))
-            except (RunFailed, BudgetsSpent):
-                break
+        before = -1
+        while before < (before := network.booked(0)):
+            network.serve(network.asking(run=f"ask-{share}-{before}", noise=1.8))
         answered.append(network.booked(0))
         assert f"{share:g} (queries.share) of the budget of 5 (" in caplog.text or share == 1
         if share == 0.5:
             assert set(codes(network.serve(network.overrides(run="learn")))) == {"sent"}
+    refused_run = json.loads((network.folder / f"ask-1.0-{answered[2]}" / "summary.json").read_text())
+    assert refused_run["answers"] == [] and "budget" in refused_run["note"]
     assert 1 <= answered[0] < answered[1] < answered[2]
     assert [network.booked(number) for number in range(network.count)] == [answered[2]] * network.count
 
