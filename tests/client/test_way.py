@@ -35,7 +35,8 @@ PROTOCOL = ("strategy.secure_sum=protocol", "num_clients=6", "clients_per_round=
 #: a cohort. That is why methods with four files or more of their own are above 15 there, and these are above 15 always:
 #: anr, agn, dpfl_agn, dpsgd: gradients of single examples need four files with proofs of their own (per_example,
 #: bookkeeping, rowwise, tasks).
-#: dpsum: these, those of whole numbers in a sum (grid, noise, residues, packing), and its inputs' scaling.
+#: dpsum: these, those of whole numbers in a sum (family, grid, noise, residues, packing), and its inputs' scaling.
+#: ask: those of whole numbers in a sum, and its questions, contributions and exact sums in place of gradients.
 #: coqfl, corrquant: shared bits are a key agreement and its cryptography beside the bits themselves.
 #: cpsgd: its grid, its levels, the gradient's family and the sum's.
 #: fedonce: its training is a file of its own, and PrivUnit and its cap are two long proofs.
@@ -52,7 +53,8 @@ MOST = {
     "dpfl_agn": (16, 15),
     "dpftrl": (12, 15),
     "dpsgd": (16, 15),
-    "dpsum": (20, 19),
+    "dpsum": (21, 20),
+    "ask": (20, 20),
     "fedags": (14, 17),
     "fedavg": (11, 14),
     "fedcad": (14, 17),

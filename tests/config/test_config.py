@@ -283,6 +283,7 @@ RECORDED = {
     "dpftrl": "e41a2a27",
     "dpsgd": "5e0f9ed9",
     "dpsum": "1a5f0303",
+    "ask": "de9ea395",
     "fedags": "2f93a156",
     "fedavg": "54561122",
     "fedcad": "b244a33b",

@@ -237,7 +237,7 @@ def test_a_target_is_met_by_the_whole_plan_or_refused(case: Case) -> None:
 
 
 #: Their releases are made for a run of one length.
-BOUND_TO_ROUNDS = ("cpsgd", "skellam", "nbafl", "fedags", "dpftrl", "dpsum")
+BOUND_TO_ROUNDS = ("cpsgd", "skellam", "nbafl", "fedags", "dpftrl", "dpsum", "ask")
 
 
 @in_turn
