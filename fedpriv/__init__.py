@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpriv.api.asking import Answer, Answers, ask
     from fedpriv.api.calls import (
         attack_run,
         audit_run,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answer",
+    "Answers",
     "Attacks",
     "Audit",
     "Comparison",
@@ -51,6 +54,7 @@ __all__ = [
     "RunFolderError",
     "TrainedModel",
     "__version__",
+    "ask",
     "attack_run",
     "audit_run",
     "compare_runs",
@@ -64,6 +68,7 @@ __all__ = [
 
 #: Where a name is defined; imported when it is first asked for, since torch alone takes seconds.
 _HOMES = {
+    "fedpriv.api.asking": ("Answer", "Answers", "ask"),
     "fedpriv.api.calls": (
         "attack_run",
         "audit_run",

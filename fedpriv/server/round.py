@@ -79,6 +79,7 @@ class Population:
     colluders: int = 0  # of a secure sum
     flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
     outputs: int = 0  # of the first layer
+    unit: str = "example"  # example or person: of a method that protects examples
 
     def noise(self, *key: int | str) -> NoiseSource:
         """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""

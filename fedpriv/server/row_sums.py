@@ -62,7 +62,7 @@ class RowSumServer(SummingServer):
     @property
     def event(self) -> PoissonGaussian:
         """form=central: of a round, for every client."""
-        threat = Threat("example", "add-or-remove-one", "trusted-server")
+        threat = Threat(self.population.unit, "add-or-remove-one", "trusted-server")
         return self.grid(self.current.theta.size).gaussian_event(threat, self.rate, self.excess(self.rows))
 
     def configure_train(  # type: ignore[override]

@@ -219,7 +219,7 @@ def test_either_half_sets_the_one_value(method: str):
             for place in (option, other):
                 with pytest.raises(OptionError, match=f"{option}=7: must be {followed(schema, field)}="):
                     compose([f"strategy={method}", "local.steps=5", f"{place}=7"])
-        elif field_of(schema, *other.split(".")[1:]) == field and not isinstance(value, list):
+        elif field_of(schema, *other.split(".")[1:]) == field and not isinstance(value, list | tuple):
             given = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
             assert compose([f"strategy={method}", f"{other}={given}"]) == plain, other
 
