@@ -78,7 +78,7 @@ def ask(
 
     table: a pandas DataFrame, a mapping of columns, or the path of a CSV or Parquet file. questions: as docs/
     statistics.md has them, ``["count", "mean:age"]``. schema: its file, or the same as a mapping. options: of the run,
-    as on the command line; ``num_clients=5`` and ``strategy.client.form=ddgauss`` divide the rows among simulated sites.
+    as on the command line; ``num_clients=5`` and ``strategy.client.form=ddgauss`` make simulated sites of the rows.
     The noise comes from the operating system, unless they say ``privacy.rng=seeded``. folder: as in `run`.
 
     Raises `OptionError` for a wrong question, schema or option, `DataError` for a table that cannot be read.

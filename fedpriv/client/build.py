@@ -21,6 +21,7 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
+from fedpriv.data.table_schema import TableSchema
 from fedpriv.data.table_source import schema_of_dataset
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.language_models import text_of
@@ -155,8 +156,15 @@ def person_word(config: Config) -> dict[str, str]:
 
 
 def unit_remarks(config: Config) -> tuple[str, ...]:
-    """What a reader must know of persons with several rows, in sentences for plan and report."""
+    """What a reader must know of persons with several rows, and of a schema's ranges that were answered before, in
+    sentences for plan and report.
+    """
     schema = schema_of_dataset(config.dataset) if config.dataset.is_table else None
+    before = () if schema is None else tuple(one.sentence for one in schema.answered)
+    return before + _unit_remarks(config, schema)
+
+
+def _unit_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]:
     if schema is None or schema.unit is None or (unit := unit_of(config)) == "client":
         return ()
     person, cap = schema.person, config.privacy.rows_per_person

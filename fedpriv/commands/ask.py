@@ -15,7 +15,8 @@ A question is a kind and a column of the schema:
 
 A question with spaces stands in quotation marks. The options are those of a run with strategy=ask (`fedpriv help ask`);
 all sites that are asked must answer (strategy.server.min_replies=${clients_per_round}) and the noise is the operating
-system's (privacy.rng=secure), unless an option says otherwise. `plan=true` shows the cost, asks nothing. docs/statistics.md has the kinds and what an answer's error is.
+system's (privacy.rng=secure), unless an option says otherwise. `plan=true` shows the cost and asks nothing.
+docs/statistics.md has the kinds and what an answer's error is.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ COMMANDS: dict[str, Command] = {
     "report": Command("DIR...", "write a run's report and say where it is", "fedpriv.report.__main__:main"),
     "compare": Command("DIR DIR...", "compare several runs", "fedpriv.report.__main__:compare_runs"),
     "predict": Command("run=DIR FILE...", "what a run's model says of pictures, or of a table's rows"),
-    "schema": Command("FILE | check FILE schema_file=FILE", "draft or try a table's schema (docs/tables.md)"),
+    "schema": Command(
+        "FILE | check FILE schema_file=FILE | fill FILE ask=DIR", "draft or try a table's schema (docs/tables.md)"
+    ),
     "new": Command("NAME", "the files of a method of one's own, to be changed"),
     "reproduce": Command("paper=NAME", "a paper's experiments"),
     "leaderboard": Command("[board=NAME]", "all methods at equal verified epsilon"),

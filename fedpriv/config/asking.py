@@ -11,9 +11,9 @@ FLOORS = ("strategy.server.min_replies", "strategy.client.min_replies")
 
 
 def ask_options(words: Sequence[str]) -> list[str]:
-    """Options of a run with strategy=ask. words: questions without ``=``, options with one, flags with ``-``. Answers are
-    to be published, so that the noise is the operating system's where no option says otherwise; and all sites count on
-    each other's. Raises `OptionError` where nothing is asked.
+    """Options of a run with strategy=ask. words: questions without ``=``, options with one, flags with ``-``.
+    Answers are to be published, so that the noise is the operating system's where no option says otherwise; and all
+    sites count on each other's. Raises `OptionError` where nothing is asked.
     """
     flags = [word for word in words if word.startswith("-")]
     options = [word for word in words if "=" in word and word not in flags]
