@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from fedpriv.attacks.mechanism import audit_mechanism
 
 import fedpriv
 from fedpriv.__main__ import main
+from fedpriv.attacks.release_audit import audit_mechanism
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.asking import ask_options
 from fedpriv.config.compose import compose
-from fedpriv.data.asked import BLOCK_NUMBERS, Asks
+from fedpriv.data.asked import Asks
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import read_schema
 from fedpriv.mechanisms.unit_sums import KEPT, PARTS, add_units
@@ -173,10 +173,6 @@ def test_no_row_and_no_person_moves_a_sum_by_more_than_one(more: tuple[str, ...]
                 np.linalg.norm(whole - found.total(inputs[kept], targets[kept], None if own is None else own[kept]))
             )
         assert max(moved) < 1 - 2**-12 and max(moved) > 0.5
-    assert (
-        np.array_equal(found.total(inputs[::-1], targets[::-1], unit[::-1]), found.total(inputs, targets, unit)) or more
-    )
-    assert BLOCK_NUMBERS // found.num_outputs > 0
 
 
 def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,8 +302,9 @@ def test_ranges_of_a_schema_come_from_private_quantiles(tmp_path: Path, capsys: 
     assert 40 < low < 70 < 90 < high < 120 and filled.columns["age"].range == (0, 100)
     (before,) = filled.answered
     assert before.columns == ("weight",) and before.epsilon > 1
-    start_run(compose(["strategy=dpsum", "model=linear", "num_rounds=1", "clients_per_round=3", *[
-        word.replace("schema.yaml", "filled.yaml") for word in options(tmp_path, rows())]]), tmp_path / "after")  # fmt: skip
+    again = [word.replace("schema.yaml", "filled.yaml") for word in options(tmp_path, rows())]
+    training = ["strategy=dpsum", "model=linear", "num_rounds=1", "clients_per_round=3"]
+    start_run(compose([*training, *again]), tmp_path / "after")
     privacy = json.loads((tmp_path / "after/summary.json").read_text())["privacy"]
     assert privacy["spent_before"][0]["epsilon"] == before.epsilon
     assert any("answers to questions that cost epsilon" in reason for reason in privacy["reasons"])
