@@ -21,6 +21,7 @@ docs/statistics.md has the kinds and what an answer's error is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from fedpriv.commands import runs
@@ -31,3 +32,7 @@ from fedpriv.config.asking import ask_options
 @command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
     return runs.main(ask_options(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
