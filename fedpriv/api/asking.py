@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedpriv.api.calls import run
 from fedpriv.api.run_object import Run
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.config.asking import ask_options, quoted
+from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.data.table_schema import TableSchema
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
-from scipy.stats import binom, chi2
+from scipy.stats import beta, binom, chi2
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client
@@ -241,7 +241,7 @@ def shared_noise(heard: Heard) -> list[str]:
     for place, noise in enumerate(noises):
         together = noise @ noise.T
         np.fill_diagonal(together, 0.0)
-        if together.max(initial=0.0) > MOST_CORRELATION:
+        if together.max(initial=0.0) > most_alike(noise.shape):
             one, two = np.unravel_index(together.argmax(), together.shape)
             found.append(f"round {place + 1}: clients {heard.clients[one]} and {heard.clients[two]} share their noise")
     if client_class(heard.config).traits.State is None:
@@ -250,6 +250,17 @@ def shared_noise(heard: Heard) -> list[str]:
                 if abs((noises[early] * noises[late]).sum(1).mean()) > MOST_CORRELATION:
                     found.append(f"rounds {early + 1} and {late + 1} share their noise")
     return found
+
+
+def most_alike(shape: tuple[int, ...]) -> float:
+    """Correlation that no pair of k clients' independent noises of n numbers has, but with probability `BY_CHANCE`: of
+    few numbers more than `MOST_CORRELATION`. (Half of one plus a correlation has the law Beta((n - 1)/2, (n - 1)/2).)
+    """
+    many, numbers = shape
+    if numbers < 2:  # after division by its length a number is 1 or -1: `bare_numbers` sees equal ones
+        return math.inf
+    by_chance = 2 * beta.isf(2 * BY_CHANCE / max(2, many * (many - 1)), (numbers - 1) / 2, (numbers - 1) / 2) - 1
+    return min(max(MOST_CORRELATION, by_chance), 1 - 1e-9)
 
 
 def twin_numbers(heard: Heard) -> list[str]:

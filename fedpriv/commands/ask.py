@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from fedpriv.commands import runs
 from fedpriv.common.command_line import command
-from fedpriv.config.asking import ask_options
+from fedpriv.config.question_words import ask_options
 
 
 @command(needs_arguments=True)

@@ -17,8 +17,8 @@ from fedpriv.__main__ import main
 from fedpriv.attacks.release_audit import audit_mechanism
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.config.asking import ask_options
 from fedpriv.config.compose import compose
+from fedpriv.config.question_words import ask_options
 from fedpriv.data.asked import Asks
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import read_schema
