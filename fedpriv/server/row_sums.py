@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.replies import Reply
 from fedpriv.config.sum_methods import RowSumOptions
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian
 from fedpriv.privacy.row_sum import RowSumGrid
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import BudgetsSpent
@@ -61,8 +61,9 @@ class RowSumServer(SummingServer):
 
     @property
     def event(self) -> PoissonGaussian:
-        """form=central: of a round, for every client."""
-        threat = Threat(self.population.unit, "add-or-remove-one", "trusted-server")
+        """form=central: of a round, for every client, under the clients' own threat (their unit may be a person)."""
+        threat = self.population.threat
+        assert threat is not None and threat.observer == "trusted-server"
         return self.grid(self.current.theta.size).gaussian_event(threat, self.rate, self.excess(self.rows))
 
     def configure_train(  # type: ignore[override]
