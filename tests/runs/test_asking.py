@@ -184,6 +184,15 @@ def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert np.array_equal(found.total(inputs, targets, own), whole)
 
 
+def test_a_row_that_is_no_row_adds_nothing(tmp_path: Path) -> None:
+    """What the contract of releases takes for an example without effect."""
+    found, data = asks(("count", "mean:age"), tmp_path)
+    inputs, targets = np.array(data.inputs), np.array(data.targets)
+    rest = found.total(inputs[5:], targets[5:], None)
+    inputs[:5, 0] = math.nan
+    assert np.array_equal(found.total(inputs, targets, None), rest)
+
+
 def test_exact_sums_clip_and_forget_what_is_not_finite() -> None:
     total = np.zeros(3, np.int64)
     add_units(
