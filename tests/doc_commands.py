@@ -127,6 +127,16 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_rehearsal.py::test_a_tampered_bundle_is_neither_unpacked_nor_run",
     ),
     (
+        r"python -m fedpriv\.ask .*dataset=table .*",
+        "needs a table of one's own",
+        "tests/runs/test_asking.py::test_ranges_of_a_schema_come_from_private_quantiles",
+    ),
+    (
+        r"python -m tools\.statistics_figure",
+        "half a minute",
+        "tests/runs/test_asking.py::test_the_figures_tool_runs",
+    ),
+    (
         r"python -m fedpriv schema .*",
         "needs a table of one's own",
         "tests/doors/test_schema.py::test_a_check_says_what_a_schema_does",

@@ -8,6 +8,7 @@ pictures the classes in the order of their labels and the size of a picture, of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.config.schema import Config
+from fedpriv.data.asked import asks_of
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.draws import generator
 from fedpriv.data.feature_rows import feature_arrays
@@ -69,6 +71,8 @@ def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
     """
     options = config.dataset
     dataset = _table(options) if options.is_table else _pictures(config)
+    if (asked := asks_of(config, dataset.task)) is not None:
+        dataset = replace(dataset, task=asked)
     number = len(dataset.test)
     rows = generator(config.seed, "auxiliary").permutation(number)
     if options.test_root is not None and options.root is None and auxiliary >= number:

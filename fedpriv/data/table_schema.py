@@ -170,6 +170,26 @@ class Target(Options):
         return OPEN in (self.range, self.classes)
 
 
+class Answered(Options):
+    """What private answers cost that ranges of a schema come from (`fedpriv schema fill`)."""
+
+    columns: Texts = Field(description="columns whose range is an answer")
+    epsilon: float = Field(ge=0, description="verified epsilon of the run that answered")
+    delta: float = Field(gt=0, lt=1, description="its delta")
+    unit: str = Field(description="its unit: example or person")
+    adjacency: str = Field(description="its adjacency")
+    observer: str = Field(description="its observer")
+
+    @property
+    def sentence(self) -> str:
+        """For plans and reports of runs under the schema."""
+        columns = ", ".join(self.columns)
+        return (
+            f"the schema's ranges of {columns} are answers to questions that cost epsilon {self.epsilon:.4g} at delta "
+            f"{self.delta:g} before (unit {self.unit}, {self.adjacency}, {self.observer}), beside this run's"
+        )
+
+
 class TableSchema(Options):
     """A whole schema. Its inputs are those of its columns, in the file's order."""
 
@@ -183,6 +203,10 @@ class TableSchema(Options):
     columns: dict[str, Column]
     missing: Literal["indicator", "refuse"] = Field(
         default="indicator", description="a missing value: 0 beside an input that says so, or an error"
+    )
+
+    answered: Annotated[tuple[Answered, ...], BeforeValidator(lambda given: tuple(given))] = Field(
+        default=(), description="what ranges cost that private answers gave (`fedpriv schema fill`)"
     )
 
     @model_validator(mode="after")
@@ -263,7 +287,9 @@ class TableSchema(Options):
     def digest(self) -> str:
         """SHA-256 of what the schema says, in hex: the same for two files that differ in comments or spelling only."""
         said = json.dumps(
-            self.model_dump(mode="json", exclude_none=True, exclude={"word"}), separators=(",", ":"), ensure_ascii=False
+            self.model_dump(mode="json", exclude_none=True, exclude={"word", "answered"}),
+            separators=(",", ":"),
+            ensure_ascii=False,
         )
         return hashlib.sha256(said.encode()).hexdigest()
 

@@ -69,14 +69,18 @@ def form_of(config: SaysForm) -> Form:
     return Form(SEPARATORS.get(config.separator), DECIMALS[config.decimal], config.encoding)
 
 
-def load_table(config: DatasetConfig, seed: int, site_column: str | None = None) -> Dataset:
+def load_table(config: DatasetConfig, seed: int, site_column: str | None = None, whole: bool = False) -> Dataset:
     """The table of the configuration, from the cache where it was encoded before, divided into training and test rows
     by `seed`: of every class the same share, and all rows of a person on one side.
 
-    site_column: a column whose values divide the rows among clients. Raises `DataError` and `OptionError`.
+    site_column: a column whose values divide the rows among clients. whole: all rows are training rows. Raises
+    `DataError` and `OptionError`.
     """
     schema = schema_of_dataset(config)
     found, sites = encoded_rows(config, config.root, schema, site_column)
+    if whole:
+        none = _rows(found, np.zeros(0, np.int64))
+        return Dataset(config.name, found, none, task_of(schema), sites=sites, schema=schema)
     if config.test_root is not None:
         other, _ = encoded_rows(config, config.test_root, schema, option="dataset.test_root")
         train, test = np.arange(len(found.targets)), found.and_then(other)

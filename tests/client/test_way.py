@@ -38,6 +38,7 @@ PROTOCOL = ("strategy.secure_sum=protocol", "num_clients=6", "clients_per_round=
 #: methods with three files or more of their own are above 15 there:
 #: fedcad, fedags, dpfedsnlc, privunit: the family, the paper's file, its mathematics.
 #: coqfl, corrquant: shared bits are a key agreement and its cryptography beside the bits themselves.
+#: dpsum, ask: the family of sums over rows; ask: questions, contributions and exact sums in place of gradients.
 #: ddgauss, skellam, cpsgd, dpsum: a sum of whole numbers has a grid, noise on it, and residues.
 MOST = {
     "adpfl": (13, 13),
@@ -52,7 +53,8 @@ MOST = {
     "dpfl_agn": (15, 14),
     "dpftrl": (11, 14),
     "dpsgd": (15, 14),
-    "dpsum": (18, 17),
+    "dpsum": (19, 18),
+    "ask": (20, 20),
     "fedags": (13, 16),
     "fedavg": (10, 13),
     "fedcad": (13, 16),
