@@ -11,7 +11,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.options import Options
 
 #: Data sets that are tables and no pictures.
-TABLES = ("table", "breast_cancer", "diabetes", "practices")
+TABLES = ("table", "breast_cancer", "diabetes", "docstrings", "docstrings_next", "practices")
 #: Public facts of the sets that everybody has: (training examples, classes). Others are known once read.
 KNOWN_SETS = {
     "digits": (1437, 10),
@@ -36,6 +36,8 @@ class DatasetConfig(Options):
         "table",
         "breast_cancer",
         "diabetes",
+        "docstrings",
+        "docstrings_next",
         "practices",
     ]
     root: str | None = Field(

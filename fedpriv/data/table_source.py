@@ -1,7 +1,8 @@
-"""Tables as data sets: the user's own file, two small ones that ship with scikit-learn, and one that is made."""
+"""Tables as data sets: the user's own file, small ones that are installed anyway, and one that is made."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +13,7 @@ from fedpriv.common.versions import installed
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.config.own_options import CONF
 from fedpriv.data.cache import cache_folder, damaged, entry
+from fedpriv.data.docstrings import docstrings, docstrings_version
 from fedpriv.data.draws import generator
 from fedpriv.data.splits import divide_by_class
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, read_columns
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Names of data sets that are the user's own files.
 OWN_FILES = ("table", "on_nodes")
+#: Built-in tables whose rows are divided into training and test rows by a column, all rows of a value on one side.
+GROUPED = {"docstrings": "module", "docstrings_next": "module"}
 
 
 def schema_of_dataset(config: DatasetConfig) -> TableSchema:
@@ -76,6 +80,8 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None)
     site_column: a column whose values divide the rows among clients. Raises `DataError` and `OptionError`.
     """
     schema = schema_of_dataset(config)
+    if config.name in GROUPED:
+        return _grouped(config, schema, seed, site_column)
     found, sites = encoded_rows(config, config.root, schema, site_column)
     if config.test_root is not None:
         other, _ = encoded_rows(config, config.test_root, schema)
@@ -84,6 +90,23 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None)
         return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites, schema=schema)
     train, rows = _divided(found, task_of(schema), config.test_fraction, seed)
     return Dataset(config.name, _rows(found, train), _rows(found, rows), task_of(schema), sites=sites, schema=schema)
+
+
+def _grouped(config: DatasetConfig, schema: TableSchema, seed: int, site_column: str | None) -> Dataset:
+    """As `load_table`: groups are divided as persons are. A site that is a group has training or test rows alone, and
+    is a client where it has training rows.
+    """
+    group, task = GROUPED[config.name], task_of(schema)
+    by_group, names = encoded_rows(config, None, schema, group)
+    train, test = _divided(replace(by_group, unit=by_group.site), task, config.test_fraction, seed)
+    found, sites = encoded_rows(config, None, schema, site_column)
+    dataset = Dataset(config.name, _rows(found, train), _rows(found, test), task, sites=sites, schema=schema)
+    if site_column != group:
+        return dataset
+    trained, numbers = np.unique(dataset.train.site, return_inverse=True)  # type: ignore[arg-type]
+    own = replace(dataset.train, site=numbers.astype(np.int64))
+    sites = tuple(names[number] for number in trained)
+    return replace(dataset, train=own, test=replace(dataset.test, site=None), sites=sites)
 
 
 def _rows(found: Examples, rows: np.ndarray) -> Examples:
@@ -95,7 +118,7 @@ def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[n
     """(training rows, test rows), ascending."""
     unit = np.arange(len(found)) if found.unit is None else found.unit
     _, first, member = np.unique(unit, return_index=True, return_inverse=True)
-    if found.targets.dtype == np.int64:
+    if found.targets.dtype == np.int64 and found.targets.ndim == 1:
         train, test = divide_by_class(found.targets[first], fraction, seed)
     else:
         order = generator(seed, "train-test").permutation(len(first))
@@ -123,7 +146,7 @@ def encoded_rows(
         state, form = path.stat(), form_of(config)
         identity |= {"file": str(path.resolve()), "size": state.st_size, "changed": state.st_mtime_ns, **vars(form)}
     else:
-        identity |= {"scikit-learn": installed("scikit-learn")}
+        identity |= {"made of": docstrings_version() if config.name in GROUPED else installed("scikit-learn")}
 
     def write(folder: Path) -> None:
         table = _read(config, root, schema, site_column)
@@ -204,4 +227,10 @@ def _practices() -> pa.Table:
     return pa.table(columns | {"practice": [f"practice {number}" for number in site], "outcome": outcome})
 
 
-_BUILT_IN = {"breast_cancer": _breast_cancer, "diabetes": _diabetes, "practices": _practices}
+_BUILT_IN = {
+    "breast_cancer": _breast_cancer,
+    "diabetes": _diabetes,
+    "docstrings": docstrings,
+    "docstrings_next": docstrings,
+    "practices": _practices,
+}
