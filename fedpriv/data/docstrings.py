@@ -99,7 +99,7 @@ def _order(module: str) -> bytes:
 
 
 def _texts(path: Path, known: set[str]) -> list[str]:
-    """The first docstrings of a file that are not ``known`` yet (whatever their blanks and capitals), which are added."""
+    """The first docstrings of a file that are not ``known`` yet, whatever their blanks and capitals, and are now."""
     found: list[str] = []
     for text in _docstrings(path):
         same = " ".join(text.lower().split())

@@ -20,7 +20,7 @@ from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, read_columns
 from fedpriv.data.table_rows import Encoded, encode
 from fedpriv.data.table_schema import TableSchema, read_schema
 from fedpriv.data.types import Dataset, Examples
-from fedpriv.mechanisms.tasks import Multilabel, Regression, Task, of_classes
+from fedpriv.mechanisms.tasks import Multilabel, NextToken, Regression, Task, of_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +51,9 @@ def task_of(schema: TableSchema) -> Task:
         return of_classes(target.classes)
     if target.task == "multilabel":
         return Multilabel(target.columns)
+    if target.task == "next_token":
+        assert schema.tokens is not None and schema.tokens.length is not None
+        return NextToken(schema.tokens.rule.names, schema.tokens.length)
     assert target.column is not None and isinstance(target.range, tuple)
     return Regression((target.column,), *target.range)
 
@@ -80,6 +83,11 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None)
     site_column: a column whose values divide the rows among clients. Raises `DataError` and `OptionError`.
     """
     schema = schema_of_dataset(config)
+    dataset = _divided_table(config, seed, schema, site_column)
+    return dataset if schema.tokens is None else replace(dataset, vocabulary=schema.vocabulary)
+
+
+def _divided_table(config: DatasetConfig, seed: int, schema: TableSchema, site_column: str | None) -> Dataset:
     if config.name in GROUPED:
         return _grouped(config, schema, seed, site_column)
     found, sites = encoded_rows(config, config.root, schema, site_column)
@@ -103,6 +111,7 @@ def _grouped(config: DatasetConfig, schema: TableSchema, seed: int, site_column:
     dataset = Dataset(config.name, _rows(found, train), _rows(found, test), task, sites=sites, schema=schema)
     if site_column != group:
         return dataset
+    assert dataset.train.site is not None
     trained, numbers = np.unique(dataset.train.site, return_inverse=True)  # type: ignore[arg-type]
     own = replace(dataset.train, site=numbers.astype(np.int64))
     sites = tuple(names[number] for number in trained)

@@ -31,6 +31,7 @@ from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.privacy.events import Entry
+from fedpriv.training.language_models import Text, text_for
 from fedpriv.training.models import build_model, resolve_model
 
 POLICY, DATA = "policy", "data"  # keys of node-config
@@ -93,16 +94,17 @@ def model_size(config: Config) -> int:
     """Number of parameters of a run's model, without allocating them."""
     dataset, outputs = config.dataset, len(config.dataset.classes)
     shape: tuple[int, ...]
+    text: Text | None = None
     if dataset.is_table:
         schema = schema_of_dataset(dataset)
-        shape, outputs = (schema.num_inputs,), task_of(schema).num_outputs
+        task = task_of(schema)
+        shape, outputs, text = (schema.num_inputs,), task.num_outputs, text_for(schema.vocabulary, task)
     else:
         assert dataset.size is not None, "on_nodes says the size"
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
-        model = build_model(
-            resolve_model(config.model, shape, client_class(config).traits.keeps_layers), shape, outputs, 0
-        )
+        chosen = resolve_model(config.model, shape, client_class(config).traits.keeps_layers, text)
+        model = build_model(chosen, shape, outputs, 0, text)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
