@@ -10,11 +10,12 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.versions import installed
-from fedpriv.config.data_schema import DatasetConfig
+from fedpriv.config.data_schema import HUB_TABLES, DatasetConfig
 from fedpriv.config.own_options import CONF
 from fedpriv.data.cache import cache_folder, damaged, entry
 from fedpriv.data.docstrings import docstrings, docstrings_version
 from fedpriv.data.draws import generator
+from fedpriv.data.hub_tables import hub_identity, read_split, table_splits
 from fedpriv.data.splits import divide_by_class
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, read_columns
 from fedpriv.data.table_rows import Encoded, encode
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Names of data sets that are the user's own files.
 OWN_FILES = ("table", "on_nodes")
+HUB = "huggingface"
 #: Built-in tables whose rows are divided into training and test rows by a column, all rows of a value on one side.
 GROUPED = {"docstrings": "module", "docstrings_next": "module"}
 
@@ -40,7 +42,8 @@ def schema_of_dataset(config: DatasetConfig) -> TableSchema:
                 "dataset.schema_file", "null", f"dataset={config.name} needs a schema; `fedpriv schema` drafts one"
             )
         return read_schema(config.schema_file)
-    return read_schema(config.schema_file or CONF / "schema" / f"{config.name}.yaml")
+    own = HUB_TABLES[str(config.hub_name)] if config.name == HUB and config.schema_file is None else config.name
+    return read_schema(config.schema_file or CONF / "schema" / f"{own}.yaml")
 
 
 def task_of(schema: TableSchema) -> Task:
@@ -90,9 +93,10 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None)
 def _divided_table(config: DatasetConfig, seed: int, schema: TableSchema, site_column: str | None) -> Dataset:
     if config.name in GROUPED:
         return _grouped(config, schema, seed, site_column)
-    found, sites = encoded_rows(config, config.root, schema, site_column)
-    if config.test_root is not None:
-        other, _ = encoded_rows(config, config.test_root, schema)
+    first, second = table_splits(config) if config.name == HUB else (config.root, config.test_root)
+    found, sites = encoded_rows(config, first, schema, site_column)
+    if second is not None:
+        other, _ = encoded_rows(config, second, schema)
         train, test = np.arange(len(found.targets)), found.and_then(other)
         rows = np.arange(len(found.targets), len(test.targets))
         return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites, schema=schema)
@@ -142,8 +146,8 @@ def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[n
 def encoded_rows(
     config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None = None
 ) -> tuple[Examples, tuple[str, ...]]:
-    """All rows of the file ``root`` or of a built-in table, and the names of their sites; from the cache where they
-    were encoded before. Raises `DataError` and `OptionError`.
+    """All rows of the file ``root`` (of a set of the hub: the split) or of a built-in table, and the names of their
+    sites; from the cache where they were encoded before. Raises `DataError` and `OptionError`.
     """
     identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
     if config.name in OWN_FILES:
@@ -154,6 +158,8 @@ def encoded_rows(
             raise DataError(f"dataset.root={root}: there is no such file")
         state, form = path.stat(), form_of(config)
         identity |= {"file": str(path.resolve()), "size": state.st_size, "changed": state.st_mtime_ns, **vars(form)}
+    elif config.name == HUB:
+        identity |= hub_identity(config) | {"split": root}
     else:
         identity |= {"made of": docstrings_version() if config.name in GROUPED else installed("scikit-learn")}
 
@@ -192,6 +198,8 @@ def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_col
     if config.name in OWN_FILES:
         assert root is not None
         return read_columns(Path(root), tuple(names), form_of(config))
+    if config.name == HUB:
+        return read_split(config, tuple(names), str(root))
     table = _BUILT_IN[config.name]()
     if (lacking := next((name for name in names if name not in table.column_names), None)) is not None:
         words = f"{config.name} has no such column; its columns: {', '.join(table.column_names)}"
