@@ -111,9 +111,8 @@ def main(arguments: list[str]) -> None:
     options = {"batch": 64, "tokens": 64, "repeats": 20}
     options |= {name: int(value) for name, value in (part.split("=", 1) for part in arguments)}
     torch.set_num_threads(1)
-    print(
-        f"batch {options['batch']}, {options['tokens']} tokens, one thread, processor time, median of {options['repeats']}"
-    )
+    sizes = f"batch {options['batch']}, {options['tokens']} tokens"
+    print(f"{sizes}, one thread, processor time, median of {options['repeats']}")
     for name, seconds in models(**options).items():
         shown = "   ".join(f"{part} {1e3 * value:7.2f} ms" for part, value in seconds.items())
         print(f"{name:<12} {shown}   clipped / plain {seconds['clipped'] / seconds['plain']:.2f}")

@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
 from text_data import tokenizer_json
+from torch import nn
+from torch.nn import functional
 
 import fedpriv
 from fedpriv.commands.predict import main
 from fedpriv.common.errors import RunFolderError
 from fedpriv.config.compose import compose
+from fedpriv.data.table_schema import schema_of
 from fedpriv.runs.start import start_run
 from fedpriv.runs.table_model import TableModel
+from fedpriv.runs.text_model import TextModel
 
 NOTES = ["the cat sat", "the dog sat", "sat the dog", "the the cat", "", "x" * 300, "cat"]
 KINDS = {
@@ -98,6 +103,26 @@ def test_next_tokens_have_a_perplexity_and_texts_go_on(
     first = model.texts.continued(*model._table(notes()[["note"]]), further=1)
     rule = model.schema.tokens.rule  # type: ignore[union-attr]
     assert first[0] == rule.text([int(shares[0, 1:].argmax()) + 1])
+
+
+class Following(nn.Module):
+    """After token k it foresees token k + 1, whatever was before."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return functional.one_hot((ids + 1) % 257, 257).float()
+
+
+def test_texts_go_on_from_their_last_tokens_also_where_they_are_longer_than_an_input() -> None:
+    schema = schema_of(
+        {"target": {"column": "note", "task": "next_token"}, "columns": {"note": {"text": "tokens", "length": 4}}}, "s"
+    )
+    model = TextModel(Following(), schema)
+    table = pa.table({"note": ["a", "xyzabcd", "abcd", "ab", "", None]})
+    assert model.continued(table, "t", 6) == ["bcdefg", "efghij", "efghij", "cdefgh", "", ""]
+    assert model.following(table, "t").argmax(1).tolist()[:4] == [1 + ord(letter) for letter in "beec"]
+    low, none = np.exp(np.log(np.e + 256) - 1), np.exp(np.log(np.e + 256))
+    found = model.perplexity(pa.table({"note": ["abcdef", "aaaa", "ab", "a", None]}), "t")
+    assert found[:3].tolist() == pytest.approx([low, none, low]) and np.isnan(found[3:]).all()
 
 
 def test_a_private_run_of_next_tokens_and_its_parquet(tmp_path: Path) -> None:
