@@ -41,6 +41,8 @@ BOOL = "tag:yaml.org,2002:bool"
 #: A schema file is no longer than this, in bytes.
 MOST_BYTES = 4 << 20
 OPTION = "dataset.schema_file"
+#: How pydantic begins the names of the types that a range or a list of texts may have.
+ALTERNATIVES = ("tuple[", "float]", "literal[")
 
 
 def _number(value: Any) -> Any:
@@ -89,6 +91,8 @@ def _check_texts(values: tuple[str, ...] | str | None, least: int) -> None:
         return
     if len(values) < least:
         raise ValueError(f"{len(values)} values; at least {least} are needed")
+    if (blank := next((value for value in values if value != value.strip()), None)) is not None:
+        raise ValueError(f"the value {blank!r} has blanks around it; cells are read without them")
     twice = sorted({value for value in values if values.count(value) > 1}) if len(values) < 5000 else []
     if twice or len(set(values)) < len(values):
         raise ValueError(f"values stand twice: {', '.join(twice[:5])}")
@@ -104,9 +108,7 @@ class Column(Options):
     )
     dims: int = Field(default=256, ge=8, le=MOST_INPUTS, description="hashed: number of inputs")
     length: int | None = Field(default=None, ge=1, le=MOST_TOKENS, description="tokens: of a text so many (null: 128)")
-    tokenizer: str | None = Field(
-        default=None, min_length=1, description="tokens: bytes, words (hashed), or a tokenizer.json file (null: bytes)"
-    )
+    tokenizer: str | None = Field(default=None, min_length=1, description="bytes, words or a file (null: bytes)")
     buckets: int | None = Field(default=None, ge=1, le=MOST_IDS - 1, description="words: of their hash (null: 65536)")
     sha256: str | None = Field(
         default=None, pattern="^[0-9a-f]{64}$", description="of the tokenizer's file (null: as it is)"
@@ -117,25 +119,23 @@ class Column(Options):
     @model_validator(mode="before")
     @classmethod
     def _tokens_have_a_length(cls, given: Any) -> Any:
-        """What is not said is filled in, so that the digest of a schema that says it is the same."""
+        """What is not said is filled in: the digest is that of a schema that says it."""
         if not isinstance(given, dict) or given.get("text") != "tokens":
             return given
         filled = {"length": 128, "tokenizer": BYTES} | given
         return {"buckets": 1 << 16} | filled if filled["tokenizer"] == WORDS else filled
 
     @model_validator(mode="after")
-    def _tokens_fit(self) -> Column:
-        of_file = self.text == "tokens" and self.tokenizer not in (BYTES, WORDS)
-        allowed = {"length": self.text == "tokens", "tokenizer": self.text == "tokens"}
-        allowed |= {"buckets": self.tokenizer == WORDS, "sha256": of_file}
-        for name, fits in allowed.items():
-            if getattr(self, name) is not None and not fits:
-                needs = {"buckets": "tokenizer: words", "sha256": "a tokenizer file"}.get(name, "text: tokens")
-                raise ValueError(f"{name} needs {needs}; leave it out")
-        return self
-
-    @model_validator(mode="after")
     def _one_kind(self) -> Column:
+        tokens, words = self.text == "tokens", self.tokenizer == WORDS
+        for name, fits, needs in (
+            ("length", tokens, "text: tokens"),
+            ("tokenizer", tokens, "text: tokens"),
+            ("buckets", words, "tokenizer: words"),
+            ("sha256", tokens and not words and self.tokenizer != BYTES, "a tokenizer file"),
+        ):
+            if getattr(self, name) is not None and not fits:
+                raise ValueError(f"{name} needs {needs}; leave it out")
         kinds = [name for name in ("range", "values", "text", "ignore") if getattr(self, name) is not None]
         if len(kinds) != 1:
             given = " and ".join(kinds) or "none of them"
@@ -151,8 +151,7 @@ class Column(Options):
     @property
     def rule(self) -> TokenRule:
         """Of a column of tokens."""
-        assert self.tokenizer is not None, "a column of tokens has one"
-        return TokenRule(self.tokenizer, self.buckets or 0, self.sha256)
+        return TokenRule(str(self.tokenizer), self.buckets or 0, self.sha256)
 
     @property
     def open(self) -> bool:
@@ -268,14 +267,21 @@ class TableSchema(Options):
         """Number of token ids, padding among them. Raises `OptionError` for a tokenizer file."""
         return None if self.tokens is None else self.tokens.rule.vocabulary
 
+    @property
+    def numbers(self) -> frozenset[str]:
+        """Names of the columns whose cells are numbers or dates."""
+        target = self.target.names if self.target.task == "regression" else ()
+        return frozenset([*target, *(name for name, column in self.inputs if column.kind == "range")])
+
     def indicated(self, column: Column) -> bool:
         """Whether a missing value has an input of its own; otherwise it is refused (a text: empty)."""
         return (column.missing or self.missing) == "indicator" and column.kind in ("range", "values")
 
     def width(self, column: Column) -> int:
         """Number of inputs of a column."""
-        text = column.dims if column.length is None else column.length
-        own = {"range": 1, "text": text, "values": len(column.values or ()) + 1, "ignore": 0}[column.kind]
+        own = {"range": 1, "text": column.length or column.dims, "values": len(column.values or ()) + 1, "ignore": 0}[
+            column.kind
+        ]
         return own + self.indicated(column)
 
     @property
@@ -306,9 +312,8 @@ class TableSchema(Options):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the schema says, in hex: the same for two files that differ in comments or spelling only. A
-        tokenizer file counts by its content, whatever its name is.
-        """
+        """SHA-256 of what the schema says, in hex: the same for two files that differ in comments, spelling or the
+        name of the tokenizer's file."""
         dumped = self.model_dump(mode="json", exclude_none=True, exclude={"word"})
         for column in dumped["columns"].values():
             if "sha256" in column:
@@ -361,7 +366,7 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
         words = first.allowed.removeprefix("Value error, ")
         # A range is a pair or "?": pydantic names which of the two it tried.
         place = ".".join(
-            part for part in first.option.split(".") if not part.startswith(("tuple[", "float]", "literal["))
+            part for part in first.option.split(".") if part.strip("]") and not part.startswith(ALTERNATIVES)
         )
         shown = f"{place}={first.value}"[:200] if error.errors()[0]["type"] != "value_error" else place
         raise OptionError(OPTION, name, f"{shown}: {words}") from None
