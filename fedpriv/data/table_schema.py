@@ -279,10 +279,8 @@ class TableSchema(Options):
 
     def width(self, column: Column) -> int:
         """Number of inputs of a column."""
-        own = {"range": 1, "text": column.length or column.dims, "values": len(column.values or ()) + 1, "ignore": 0}[
-            column.kind
-        ]
-        return own + self.indicated(column)
+        text, values = column.length or column.dims, len(column.values or ()) + 1
+        return {"range": 1, "text": text, "values": values, "ignore": 0}[column.kind] + self.indicated(column)
 
     @property
     def num_inputs(self) -> int:
@@ -338,8 +336,7 @@ def with_tokenizer(schema: TableSchema, folder: Path) -> TableSchema:
     name = next((name for name, column in schema.inputs if column.text == "tokens" and column.rule.has_file), None)
     if name is None:
         return schema
-    column = schema.columns[name]
-    file = (folder / str(column.tokenizer)).absolute()
+    column, file = schema.columns[name], (folder / str(schema.columns[name].tokenizer)).absolute()
     filled = column.model_copy(update={"tokenizer": str(file), "sha256": column.sha256 or read_tokenizer(file).sha256})
     _ = filled.rule.vocabulary  # the file is that of the digest
     return schema.model_copy(update={"columns": schema.columns | {name: filled}})
