@@ -137,12 +137,22 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/runs/test_asking.py::test_the_figures_tool_runs",
     ),
     (
+        r"python -m fedpriv .*hub_name=flwrlabs/shakespeare .*",
+        "needs the network",
+        "tests/data/test_hub_tables.py::test_shakespeares_characters_are_clients_that_predict_the_next_letter",
+    ),
+    (
+        r"python tools/text_figure\.py|python -m benchmarks\.bench_text",
+        "minutes",
+        "tests/system/test_benchmarks.py::test_text_models_are_measured",
+    ),
+    (
         r"python -m fedpriv schema .*",
         "needs a table of one's own",
         "tests/doors/test_schema.py::test_a_check_says_what_a_schema_does",
     ),
     (
-        r"python -m fedpriv .*dataset=table .*|python -m fedpriv\.audit run=outputs/patients",
+        r"python -m fedpriv .*dataset=table .*|python -m fedpriv\.audit run=outputs/(patients|notes)",
         "needs a table of one's own",
         "tests/methods/test_dpsum.py::test_the_hospitals_run",
     ),
@@ -152,7 +162,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/deployment/test_tables_on_nodes.py::test_hospitals_learn_from_their_own_tables_in_a_secure_sum",
     ),
     (
-        r"python -m fedpriv\.predict .*patients\.csv.*",
+        r"python -m fedpriv\.predict .*(patients|notes)\.csv.*",
         "needs a table of one's own",
         "tests/runs/test_table_models.py::test_a_table_comes_back_with_columns_more",
     ),

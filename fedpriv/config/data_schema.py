@@ -11,7 +11,14 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.options import Options
 
 #: Data sets that are tables and no pictures.
-TABLES = ("table", "breast_cancer", "diabetes", "practices")
+TABLES = ("table", "breast_cancer", "diabetes", "docstrings", "docstrings_next", "practices")
+#: Tables and texts of the hub whose schema comes with the project: its file in conf/schema.
+HUB_TABLES = {
+    "scikit-learn/adult-census-income": "adult",
+    "SetFit/20_newsgroups": "newsgroups",
+    "flwrlabs/shakespeare": "shakespeare",
+    "pacovaldez/stackoverflow-questions": "stackoverflow",
+}
 #: Public facts of the sets that everybody has: (training examples, classes). Others are known once read.
 KNOWN_SETS = {
     "digits": (1437, 10),
@@ -36,6 +43,8 @@ class DatasetConfig(Options):
         "table",
         "breast_cancer",
         "diabetes",
+        "docstrings",
+        "docstrings_next",
         "practices",
     ]
     root: str | None = Field(
@@ -57,7 +66,8 @@ class DatasetConfig(Options):
         default=None, description="huggingface: split to test on (null: test or validation; as train_split: divided)"
     )
     schema_file: str | None = Field(
-        default=None, description="table: YAML file that says what each column means; on_nodes: this machine's copy"
+        default=None,
+        description="table, also of the hub: YAML file that says what each column means; on_nodes: this machine's copy",
     )
     schema_digest: str | None = Field(
         default=None, pattern="^[0-9a-f]{64}$", description="on_nodes: SHA-256 of the schema that all machines have"
@@ -86,7 +96,9 @@ class DatasetConfig(Options):
     @property
     def is_table(self) -> bool:
         """Whether examples are rows of a table."""
-        return self.name in TABLES or (self.name == "on_nodes" and self.schema_file is not None)
+        if self.name in ("on_nodes", "huggingface") and self.schema_file is not None:
+            return True
+        return self.name in TABLES or (self.name == "huggingface" and self.hub_name in HUB_TABLES)
 
     @field_validator("name", mode="before")
     @classmethod

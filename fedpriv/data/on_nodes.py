@@ -23,6 +23,7 @@ from fedpriv.data.draws import generator
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.features import model_input
 from fedpriv.data.folders import chosen_classes, class_folders
+from fedpriv.data.table_rows import blank_inputs
 from fedpriv.data.table_source import encoded_rows, schema_of_dataset, task_of
 from fedpriv.data.types import Dataset, Examples, FederatedData
 from fedpriv.mechanisms.tasks import of_classes
@@ -98,10 +99,10 @@ def _table(options: DatasetConfig) -> Dataset:
         if file is not None:
             return encoded_rows(options, file, schema)[0]
         targets = np.zeros((0, *task.target_shape), task.target_dtype)
-        return Examples(np.zeros((0, schema.num_inputs), np.float32), targets)
+        return Examples(blank_inputs(schema, 0), targets)
 
     train, test = part(options.root), part(options.test_root if options.root is None else None)
-    return Dataset(options.name, train, test, task, schema=schema)
+    return Dataset(options.name, train, test, task, schema=schema, vocabulary=schema.vocabulary)
 
 
 def _pictures(config: Config) -> Dataset:

@@ -6,6 +6,7 @@ node sends none of these words on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,16 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.data.hashed_text import hashed
-from fedpriv.data.table_files import BLOCK, MISSING, Form, day_of, kind_of, parsed_number, read_columns
+from fedpriv.data.table_files import MISSING, Form, day_of, kind_of, parsed_number, read_columns
 from fedpriv.data.table_schema import Column, TableSchema
+from fedpriv.mechanisms.tasks import PADDING
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: Texts that are encoded at a time: as sparse rows, then as the table's.
+TEXTS = 1 << 12
 #: Rows whose numbers are scaled at a time: 1 MB of 60 inputs.
 TOGETHER = 1 << 12
 
@@ -29,8 +33,9 @@ TOGETHER = 1 << 12
 class Encoded:
     """Rows as a model reads them.
 
-    inputs: float32 [n, d]; targets: int64 [n] (classes), float32 [n] (regression: scaled to [-1, 1]) or float32 [n, k]
-    (labels); None where the file has none and none were asked for. unit: int64 [n], rows with the same number are of
+    inputs: float32 [n, d], or token ids [n, t] (`blank_inputs`); targets: int64 [n] (classes), float32 [n] (regression:
+    scaled to [-1, 1]), float32 [n, k] (labels) or int64 [n, t] (next tokens, `PADDING` where there is none); None
+    where the file has none and none were asked for. unit: int64 [n], rows with the same number are of
     one person; None where a row is a unit. remarks: what the schema changed, in sentences for whoever holds the data.
     """
 
@@ -56,7 +61,7 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
         raise OptionError("dataset.schema", "?", f"columns that hold '?': {', '.join(schema.unfilled[:8])}")
     if table.num_rows == 0:
         raise DataError(f"{name}: has no rows")
-    inputs = _zeros(table.num_rows, schema.num_inputs, name)
+    inputs = blank_inputs(schema, table.num_rows, name)
     notes: dict[str, str] = {}
     numbers: list[_Numbers] = []
     start = 0
@@ -67,7 +72,7 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
             _check_missing(missing, indicated, where)
             numbers.append(_Numbers(column_name, found, missing, column.range, start, indicated))
         else:
-            into = _values if column.kind == "values" else _hashed
+            into = _values if column.kind == "values" else _text
             notes[column_name] = into(table.column(column_name), column, indicated, inputs[:, start:stop], where)
         start = stop
     notes |= _scale(numbers, inputs)
@@ -79,15 +84,19 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
     return Encoded(inputs, found, _units(table, schema, name), tuple(remarks))
 
 
-def _zeros(rows: int, inputs: int, name: str) -> np.ndarray:
-    """float32 [rows, inputs]. Raises `DataError` where they do not fit into memory."""
+def blank_inputs(schema: TableSchema, rows: int, name: str = "") -> np.ndarray:
+    """float32 [rows, inputs], or of token ids the smallest type that holds them. Raises `DataError` where they do not
+    fit into memory.
+    """
     import psutil
 
-    size, free = 4 * rows * inputs, psutil.virtual_memory().available
+    inputs, most = schema.num_inputs, schema.vocabulary
+    kind = np.dtype(np.float32 if most is None else np.uint16 if most <= 1 << 16 else np.int32)
+    size, free = kind.itemsize * rows * inputs, psutil.virtual_memory().available
     if size > free:
         words = f"{rows} rows of {inputs} inputs take {size >> 20} MB, and {free >> 20} MB are free"
         raise DataError(f"{name}: {words}; allowed: fewer rows, dims of texts or values")
-    return np.zeros((rows, inputs), np.float32)
+    return np.zeros((rows, inputs), kind)
 
 
 @dataclass(frozen=True)
@@ -139,12 +148,35 @@ def _values(column: Any, said: Column, indicated: bool, into: np.ndarray, where:
     return _counted(int(np.count_nonzero(unknown)), len(codes), "of a value that the schema does not name", missing)
 
 
-def _hashed(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str) -> str:
-    texts = column.to_pylist()
-    for start in range(0, len(texts), BLOCK):
-        block = ["" if text is None else str(text) for text in texts[start : start + BLOCK]]
-        into[start : start + len(block)] = hashed(block, said.dims).toarray()
+def _text(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str) -> str:
+    """A missing text is an empty one."""
+    for start, block in texts_of(column, where):
+        part = into[start : start + len(block)]
+        if said.text == "tokens":
+            part[:] = said.rule.ids(block, part.shape[1])
+        else:
+            part[:] = hashed(block, said.dims).toarray()
     return ""
+
+
+def texts_of(column: Any, where: str) -> Iterator[tuple[int, list[str]]]:
+    """(first row, texts) of a column's blocks. Raises `DataError` for bytes that are no UTF-8."""
+    for start in range(0, len(column), TEXTS):
+        part = column[start : start + TEXTS]
+        try:
+            cells = part.to_pylist()
+        except UnicodeDecodeError:
+            row = next(row for row in range(len(part)) if not _readable(part[row]))
+            raise DataError(f"{where}, row {start + row + 1}: is not UTF-8") from None
+        yield start, ["" if cell is None else str(cell) for cell in cells]
+
+
+def _readable(cell: Any) -> bool:
+    try:
+        cell.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> tuple[np.ndarray, str]:
@@ -158,6 +190,8 @@ def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> t
         return np.stack([codes % 2 for codes, _ in parts], axis=1).astype(np.float32), ""
     assert target.column is not None
     where = f"{name}: column {target.column}"
+    if target.task == "next_token":
+        return next_tokens(schema, table.column(target.column), where), ""
     if target.task == "classification":
         assert isinstance(target.classes, tuple)
         codes, missing = _codes(table.column(target.column), target.classes)
@@ -175,6 +209,17 @@ def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> t
     scaled, outside = _scaled(numbers, target.range)
     note = _counted(int(np.count_nonzero(outside)), len(outside), "clipped to the range", missing)
     return scaled.astype(np.float32), f"{target.column}: {note}" if note else ""
+
+
+def next_tokens(schema: TableSchema, column: Any, where: str) -> np.ndarray:
+    """Of each token of the inputs the one that follows it: int64 [n, t]."""
+    said = schema.tokens
+    assert said is not None and said.length is not None
+    found = np.full((len(column), said.length), PADDING, np.int64)
+    for start, block in texts_of(column, where):
+        ids = said.rule.ids(block, said.length + 1)[:, 1:]
+        found[start : start + len(block)] = np.where(ids > 0, ids, PADDING)
+    return found
 
 
 def _units(table: pa.Table, schema: TableSchema, name: str) -> np.ndarray | None:

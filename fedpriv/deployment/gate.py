@@ -27,13 +27,14 @@ from fedpriv.config.sum_checks import release_digest
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import num_outputs_of
 from fedpriv.data.features import model_input
-from fedpriv.data.table_source import schema_of_dataset
+from fedpriv.data.table_source import schema_of_dataset, task_of
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer, signer_of
 from fedpriv.privacy.events import Entry
+from fedpriv.training.language_models import Text, text_for
 from fedpriv.training.models import build_model, resolve_model
 
 POLICY, DATA = "policy", "data"  # keys of node-config
@@ -104,19 +105,16 @@ def model_size(config: Config) -> int:
     """Number of parameters of a run's model, without allocating them."""
     dataset, schema = config.dataset, None
     shape: tuple[int, ...]
+    text: Text | None = None
     if dataset.is_table:
         schema = schema_of_dataset(dataset)
-        shape = (schema.num_inputs,)
+        shape, text = (schema.num_inputs,), text_for(schema.vocabulary, task_of(schema))
     else:
         assert dataset.size is not None, "on_nodes says the size"
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
-        model = build_model(
-            resolve_model(config.model, shape, client_class(config).traits.keeps_layers),
-            shape,
-            num_outputs_of(config, schema),
-            0,
-        )
+        chosen = resolve_model(config.model, shape, client_class(config).traits.keeps_layers, text)
+        model = build_model(chosen, shape, num_outputs_of(config, schema), 0, text)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
