@@ -50,7 +50,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def done(project: Path) -> dict[str, dict[str, Any]]:
     """What became of each command, by page and line."""
-    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1", "FEDPRIV_HOME": str(project / "home")}
     command = [sys.executable, "tests/doc_commands.py", "results.jsonl", *(["whole"] if WHOLE_AUDITS else [])]
     ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=800)
     assert ran.returncode == 0, ran.stdout + ran.stderr
