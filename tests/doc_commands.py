@@ -167,6 +167,16 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/runs/test_table_models.py::test_a_table_comes_back_with_columns_more",
     ),
     (
+        r"python (\w+/)?verify_certificate\.py .*",
+        "needs a certificate of one's own",
+        "tests/certificates/test_certificates.py::test_the_verifier_runs_alone",
+    ),
+    (
+        r"python -m fedpriv\.certificate /srv/.*",
+        "needs a node's data folder",
+        "tests/certificates/test_certificates.py::test_a_nodes_certificate_from_the_command",
+    ),
+    (
         r"ssh-keygen .*|openssl .*",
         "other tools",
         "tests/doors/test_credentials.py::test_nodes_have_keys_that_flower_takes_each_its_own",
