@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedpriv.mechanisms.bookkeeping import filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum
-from fedpriv.mechanisms.clipping import clip_factors
+from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.per_example import BLOCK
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Task

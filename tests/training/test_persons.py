@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.splits import at_most_each
 from fedpriv.mechanisms.clipped_sums import ClippedSum, Members, measured
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer
 from fedpriv.training.stacked_gradients import Chain
