@@ -163,6 +163,8 @@ def _board(board: Board) -> Iterator[str]:
             "=: tied with the first, the 95 % interval of their paired difference holds 0. ±: half width of a method's "
             f"own 95 % interval, over {_seeds(board.entries)}. Up: all uploads of a run."
         )
+    if any(entry.worst_site for entry in board.entries):
+        yield "Worst site: the leading metric of the task (of classes the accuracy) on its own test examples."
     if board.plot:
         yield f"![{board.plot.alt}]({board.plot.file})"
     if any(entry.tuning for entry in board.entries):
