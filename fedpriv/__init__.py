@@ -5,7 +5,7 @@
     plan = fedpriv.plan_run(["strategy=fedcad", "privacy.target_epsilon=50"])  # what it would cost; trains nothing
     run = fedpriv.run(["strategy=fedcad", "privacy.target_epsilon=50"])
     run.summary, run.metrics, run.ledger, run.figures, run.model
-    fedpriv.audit_run(run), fedpriv.attack_run(run), fedpriv.compare_runs([run, ...])
+    fedpriv.audit_run(run), fedpriv.attack_run(run), fedpriv.certify_run(run), fedpriv.compare_runs([run, ...])
     fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
     fedpriv.extend_run(run, ["num_rounds=120"]), fedpriv.rerun(run, ["local.lr=0.05"])
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fedpriv.api.calls import (
         attack_run,
         audit_run,
+        certify_node,
+        certify_run,
         compare_runs,
         extend_run,
         load,
@@ -53,6 +55,8 @@ __all__ = [
     "__version__",
     "attack_run",
     "audit_run",
+    "certify_node",
+    "certify_run",
     "compare_runs",
     "extend_run",
     "load",
@@ -67,6 +71,8 @@ _HOMES = {
     "fedpriv.api.calls": (
         "attack_run",
         "audit_run",
+        "certify_node",
+        "certify_run",
         "compare_runs",
         "extend_run",
         "load",

@@ -31,6 +31,7 @@ COLUMNS = {
     "server": 1,
     "training": 1,
     "common": 1,
+    "certificates": 2,
     "engines": 2,
     "deployment": 2,
     "client": 2,

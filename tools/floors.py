@@ -28,6 +28,7 @@ FLOORS = {
     "engines": 7,
     "runs": 8,
     "attacks": 9,
+    "certificates": 9,
     "studies": 10,
     "api": 10,
     "commands": 11,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.api.comparison import Comparison
 from fedpriv.api.findings import Attacks, Audit, Plan
@@ -23,6 +23,9 @@ from fedpriv.common.stopping import stop
 from fedpriv.common.verbosity import speaking
 from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.schema import Config
+
+if TYPE_CHECKING:
+    from fedpriv.certificates.making import Certificate
 
 #: Calls for what the command line has an option for.
 INSTEAD = {
@@ -182,6 +185,34 @@ def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = Fals
         attacked(str(path), attack, options)
         names = sorted(Run(path).summary.get("attacks", {})) if attack == "all" else attack.split(",")
         return Attacks({name: json.loads((path / "attacks" / f"{name}.json").read_text()) for name in names})
+
+
+def certify_run(
+    run: Run | str | Path, *, key: str | Path = "", out: str | Path = "", verifier: bool = False
+) -> Certificate:
+    """A signed file from which anybody can compute the run's epsilon again (docs/certificates.md). key: a file with the
+    Ed25519 key that signs; the user's own where none is given. out: a folder; the run's own where none is given.
+    verifier: the program that checks it goes there too.
+
+    Raises `RunFolderError` for a run that has not finished, or whose ledger is not the one that it wrote.
+    """
+    from fedpriv.certificates.making import of_any
+
+    with with_own_methods():
+        return of_any(_finished(run), key=str(key), out=str(out), verifier=verifier)
+
+
+def certify_node(
+    data: str | Path, *, policy: str | Path, credentials: str | Path, out: str | Path = "", verifier: bool = False
+) -> Certificate:
+    """As `certify_run`, of a node's data folder, signed by its identity. out: a folder outside the data folder;
+    ``certificate`` where none is given.
+
+    Raises `LedgerRefused` where what was spent is not known.
+    """
+    from fedpriv.certificates.making import of_any
+
+    return of_any(folder_of(data), policy=str(policy), credentials=str(credentials), out=str(out), verifier=verifier)
 
 
 def load(folder: str | Path) -> Run:

@@ -5,7 +5,7 @@
     init    policy=FILE data=FOLDER classes=A,B size=32 [channels=3]
     init    policy=FILE data=FOLDER table=NAME schema_file=FILE [separator=auto] [decimal=point] [encoding=utf-8]
                                                  begin the data folder's ledger, once; declares its pictures or table
-    declare policy=FILE data=FOLDER [any of these options]
+    declare policy=FILE data=FOLDER [any of these options] [credentials=FOLDER]
                                                  declare the number of pictures or rows that the folder now holds, and
                                                  what is given besides; nothing that was spent is forgotten
     status  policy=FILE data=FOLDER              what was spent of each budget
@@ -37,6 +37,7 @@ from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
     from fedpriv.deployment.declaration import Declared, DeclaredTable
+    from fedpriv.deployment.signed_head import Signer
     from fedpriv.report.live.prometheus import NodeSnapshot
 
 TEMPLATE = """\
@@ -94,7 +95,9 @@ def _declare(options: dict[str, str]) -> None:
     from fedpriv.deployment.policy import read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
-    with DataLedger(data, Path(policy.counter)).held() as ledger:
+    signer = _signer(_existing(options, "credentials")) if options["credentials"] else None
+    with DataLedger(data, Path(policy.counter), signer).held() as ledger:
+        ledger.sign_on()
         before = ledger.declared()
         kept = {name: str(value) for name, value in vars(before).items() if name != "examples"}
         kept |= {"classes": ",".join(before.classes)} if isinstance(before, Declared) else {}
@@ -165,7 +168,7 @@ def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     from fedpriv.deployment.declaration import DeclaredTable
 
     if isinstance(declared, DeclaredTable):
-        return f"{declared.examples} rows of {declared.table}; schema {declared.digest}"
+        return f"{declared.number} of {declared.table}; schema {declared.digest}"
     found = Counter(file.label for file in chosen_classes(data, declared.classes))
     counts = ", ".join(f"{label} {name} ({found[name]} pictures)" for label, name in enumerate(declared.classes))
     return f"{counts}; {declared.size} x {declared.size} pixels, channels {declared.channels}"
@@ -214,7 +217,8 @@ def _run(options: dict[str, str]) -> None:
     client = whole_number(options, "client", 0, 2**31)
     port = whole_number(options, "port", 1024, 65535)
     policy = read_policy(file)
-    with DataLedger(data, Path(policy.counter)).held(thorough=True) as ledger:
+    with DataLedger(data, Path(policy.counter), _signer(keys)).held(thorough=True) as ledger:
+        ledger.sign_on()
         ledger.settle(policy)  # refusals happen now, not in the first round
         if isinstance(declared := ledger.declared(), DeclaredTable):
             check_rows(declared, data)
@@ -235,6 +239,14 @@ def _run(options: dict[str, str]) -> None:
             ],
             port,
         )
+
+
+def _signer(credentials: Path) -> Signer | None:
+    """Who signs the ledger's heads: the identity among a node's credentials, if there is one."""
+    from fedpriv.deployment.signed_head import signer_of
+
+    key = credentials / "identity.key"
+    return signer_of(key, "credentials") if key.exists() else None
 
 
 @contextmanager
@@ -279,7 +291,7 @@ COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None
     "policy": (_policy, {}),
     "bundle": (_bundle, {"app": None}),
     "init": (_init, {"policy": None, "data": None, **DECLARED}),
-    "declare": (_declare, {"policy": None, "data": None, **DECLARED}),
+    "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
     "status": (_status, {"policy": None, "data": None}),
     "run": (
         _run,

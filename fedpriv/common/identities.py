@@ -83,7 +83,7 @@ class Identity:
 
     def sign(self, text: bytes) -> bytes:
         """Signature (64 bytes)."""
-        return Ed25519PrivateKey.from_private_bytes(self.private).sign(text)
+        return signature(self.private, text)
 
     def verify(self, client: int, text: bytes, signature: bytes, what: str = "message") -> None:
         """Raises `KeyRefused` unless the peer ``client`` is on the list and signed this text."""
@@ -113,7 +113,31 @@ def verified(public: bytes, text: bytes, signature: bytes) -> bool:
 def new_identity(seed: bytes | None = None) -> tuple[bytes, bytes]:
     """(private, public), 32 bytes each: from the operating system, or in simulation from a seed of any length."""
     private = secrets.token_bytes(KEY_BYTES) if seed is None else derive(seed, b"fedpriv simulated identity")
-    return private, Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return private, public_identity(private)
+
+
+def public_identity(private: bytes) -> bytes:
+    """The public key (32 bytes) of an identity."""
+    return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def signature(private: bytes, text: bytes) -> bytes:
+    """Ed25519 (64 bytes)."""
+    return Ed25519PrivateKey.from_private_bytes(private).sign(text)
+
+
+def read_private(key_file: Path, option: str) -> bytes:
+    """A raw or PEM Ed25519 private key (32 bytes). Raises `OptionError` that names the option."""
+    try:
+        text = read_regular(key_file)
+        if text.startswith(b"-----"):
+            loaded = serialization.load_pem_private_key(text, password=None)
+            if not isinstance(loaded, Ed25519PrivateKey):
+                raise ValueError("not an Ed25519 key")
+            return loaded.private_bytes_raw()
+        return Ed25519PrivateKey.from_private_bytes(text).private_bytes_raw()
+    except (OSError, ValueError, TypeError) as error:
+        raise OptionError(option, str(key_file), f"must be an Ed25519 private key ({error})") from None
 
 
 def read_identity(key_file: Path, peers_file: Path) -> Identity:
@@ -121,18 +145,7 @@ def read_identity(key_file: Path, peers_file: Path) -> Identity:
 
     Raises `OptionError` naming the node-config key.
     """
-    try:
-        text = read_regular(key_file)
-        if text.startswith(b"-----"):
-            loaded = serialization.load_pem_private_key(text, password=None)
-            if not isinstance(loaded, Ed25519PrivateKey):
-                raise ValueError("not an Ed25519 key")
-            private = loaded.private_bytes_raw()
-        else:
-            private = Ed25519PrivateKey.from_private_bytes(text).private_bytes_raw()
-    except (OSError, ValueError, TypeError) as error:
-        words = f"must be an Ed25519 private key ({error})"
-        raise OptionError("node-config identity-key", str(key_file), words) from None
+    private = read_private(key_file, "node-config identity-key")
     try:
         found = {int(client): bytes.fromhex(key) for client, key in json.loads(read_regular(peers_file)).items()}
         for client, key in found.items():

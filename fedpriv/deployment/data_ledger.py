@@ -12,8 +12,9 @@ undercount. A torn line lies beyond the length that the counter attests, and its
 replaces it. A ledger that is missing, different, or shorter than the counter says is refused: it may have been deleted
 or restored from a copy, and then what was spent is unknown.
 
-The digest is a hash chain: SHA-256 of the digest so far followed by the next line, so that a message extends it
-without reading earlier lines.
+The digest is a hash chain (`fedpriv.common.chain`): a message extends it without reading earlier lines, and each line
+names it, so that a copy of the ledger carries the chain. A node with an identity signs the counter (`signed_head`). A
+ledger begun before lines were chained goes on: its older lines are in the chain of the newer ones.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from fedpriv.common.chain import BEFORE, before
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import Declared, DeclaredTable, declaring_row, read_declared
 from fedpriv.deployment.policy import Booked, Policy, Spent
 from fedpriv.deployment.running_account import Balance, RunningAccount, Tie, booked_to_json, read_booked
+from fedpriv.deployment.signed_head import Signer, check_head
 
 log = logging.getLogger("fedpriv")
 
@@ -47,10 +50,10 @@ PATIENCE = 120.0
 
 
 class DataLedger:
-    """One data folder's ledger. Use `held`: writing requires the lock."""
+    """One data folder's ledger. Use `held`: writing requires the lock. signer: the node's identity, if it has one."""
 
-    def __init__(self, data: Path, counter: Path) -> None:
-        self.folder, self.counter = data / PRIVATE, counter
+    def __init__(self, data: Path, counter: Path, signer: Signer | None = None) -> None:
+        self.folder, self.counter, self.signer = data / PRIVATE, counter, signer
         self._lines = JsonLines(self.folder / "ledger.jsonl", fsync=True, mode=0o600)
         self._account = RunningAccount(self.folder / "account.sqlite")
         self._known = Known()
@@ -139,6 +142,19 @@ class DataLedger:
         """When the last message was booked, by this machine's clock (Unix time in seconds); for display."""
         return self._known.balance.last
 
+    @property
+    def path(self) -> Path:
+        """The ledger's own file."""
+        return self._lines.path
+
+    def head(self) -> dict[str, Any]:
+        """The counter as it is: ledger, bytes, lines, chain, and where the node has an identity its signature."""
+        return dict(json.loads(read_regular(self.counter)))
+
+    def accounting(self) -> Accounting | None:
+        """How releases are composed, where that is fixed."""
+        return self._known.balance.accounting
+
     def declared(self) -> Declared | DeclaredTable:
         """The newest declaration."""
         return read_declared(self._known.balance.declaration)
@@ -147,6 +163,12 @@ class DataLedger:
         """Records what is public from here on. What was spent stays: no cost follows from it."""
         self._append(declaring_row(declared))
         self.confirm()
+
+    def sign_on(self) -> None:
+        """From here on this node's identity signs the ledger's heads; a line says so, once for each identity."""
+        if self.signer is not None and self.signer.public != self._known.balance.signer:
+            self._append({"time": round(time.time()), "signer": self.signer.public})
+            self.confirm()
 
     def settle(self, policy: Policy) -> Accounting:
         """How this ledger's releases are composed; what the policy adds to that is recorded first.
@@ -173,8 +195,7 @@ class DataLedger:
         tie = known.tie.at(self._lines.path)
         if self._whole_size(tie) != tie.size:
             raise LedgerRefused(f"{self._lines.path}: another process writes into the ledger")
-        counter = {"ledger": tie.ledger, "bytes": tie.size, "chain": tie.chain}
-        write_atomic(self.counter, json.dumps(counter) + "\n", mode=0o600)
+        write_atomic(self.counter, json.dumps(self._head(tie)) + "\n", mode=0o600)
         if known.rows is not None:
             self._account.rebuild(known.rows, tie, known.balance)
         elif not self._account.follow(known.accounted, known.new, tie, known.balance):
@@ -183,13 +204,24 @@ class DataLedger:
 
     # --- inside ------------------------------------------------------------------------------------------
 
+    def _head(self, tie: Tie) -> dict[str, Any]:
+        head = {"ledger": tie.ledger, "bytes": tie.size, "lines": tie.lines, "chain": tie.chain}
+        if not (named := self._known.balance.signer):
+            return head
+        if self.signer is None or self.signer.public != named:
+            words = "name this node's credentials; `declare` with credentials= takes up another identity"
+            raise LedgerRefused(f"{self._lines.path}: its heads are signed by {named}, whose key is not here: {words}")
+        return self.signer.sign(head)
+
     def _rows(self) -> list[dict[str, Any]]:
         known = self._known if self._known.rows is not None else self._all()
         return known.rows or [] if known else []
 
     def _append(self, row: dict[str, Any]) -> None:
         known = self._known
-        known.tie = known.tie.followed_by(self._lines.append(row))
+        if "signer" not in row:
+            self._head(known.tie)  # nothing is written that could not be confirmed
+        known.tie = known.tie.followed_by(self._lines.append(row | {BEFORE: known.tie.chain}))
         known.balance.add(row)
         (known.new if known.rows is None else known.rows).append(row)
 
@@ -214,6 +246,7 @@ class DataLedger:
         try:
             counter = json.loads(read_regular(self.counter))
             vouched = Tie(str(counter["ledger"]), int(counter["bytes"]), str(counter.get("chain", "")))
+            vouched = replace(vouched, lines=int(counter.get("lines", -1)))  # an older counter has no number of lines
             whole = None if vouched.chain else str(counter["sha256"])  # without a chain: of all bytes
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise LedgerRefused(
@@ -221,6 +254,7 @@ class DataLedger:
             ) from None
         try:
             if not thorough and (balance := self._account.read(tie := vouched.at(path))) is not None:
+                self._check_signature(counter, balance.signer)
                 self._known = Known(tie, tie, balance)
                 return False
             known = self._all()
@@ -234,8 +268,14 @@ class DataLedger:
             raise LedgerRefused(f"{path} is not the ledger that {self.counter} vouches for, or an older copy of it")
         if known.tie.ledger != vouched.ledger:
             raise LedgerRefused(f"{path} is another ledger than {self.counter} counts")
+        self._check_signature(counter, known.chains.get((vouched.size, vouched.chain), ""))
         self._known = known
-        return known.tie.size > vouched.size or whole is not None
+        return known.tie.size > vouched.size or whole is not None or vouched.lines < 0
+
+    def _check_signature(self, counter: dict[str, Any], signer: str) -> None:
+        """Of a ledger whose heads are signed."""
+        if signer:
+            check_head(counter, signer, str(self.counter))
 
     def _all(self, missing_ok: bool = False) -> Known | None:
         """The whole ledger, from its first line. Raises `LedgerRefused`, OSError."""
@@ -255,8 +295,12 @@ class DataLedger:
                 raise LedgerRefused(f"{self._lines.path}: line {number} is damaged") from None
             if number == 1:
                 known.tie = Tie(str(row.get("ledger")), 0, "")
+            named = before(text)
+            if named != known.tie.chain and (named is not None or known.chained):
+                raise LedgerRefused(f"{self._lines.path}: line {number} does not follow from the lines before it")
+            known.chained |= named is not None
             known.tie = known.tie.followed_by(line)
-            known.chains.add((known.tie.size, known.tie.chain))
+            known.chains[known.tie.size, known.tie.chain] = known.balance.signer
             assert known.rows is not None
             known.rows.append(row)
         return known
@@ -265,7 +309,8 @@ class DataLedger:
 @dataclass
 class Known:
     """A process's view of a ledger. tie: at its last complete line; accounted: the running account's tie; new: lines
-    since then; rows: all lines, if they were read; chains: (size, chain) after each of these.
+    since then; rows: all lines, if they were read; chains: (size, chain) after each of these, with the signer of heads
+    there; chained: whether a line has named the chain.
     """
 
     tie: Tie = field(default_factory=lambda: Tie("", 0, ""))
@@ -273,7 +318,8 @@ class Known:
     balance: Balance = field(default_factory=Balance)
     new: list[dict[str, Any]] = field(default_factory=list)
     rows: list[dict[str, Any]] | None = None
-    chains: set[tuple[int, str]] = field(default_factory=set)
+    chains: dict[tuple[int, str], str] = field(default_factory=dict)
+    chained: bool = False
 
 
 def _lock(file: Any, folder: Path) -> None:

@@ -30,6 +30,7 @@ from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.deployment.refusals import note_refusal
+from fedpriv.deployment.signed_head import Signer, signer_of
 from fedpriv.privacy.events import Entry
 from fedpriv.training.models import build_model, resolve_model
 
@@ -39,11 +40,12 @@ MOST_STATES = 32  # runs whose state is kept
 
 @dataclass(frozen=True)
 class Node:
-    """What node-config names: this client's number, its policy file, its data folder."""
+    """What node-config names: this client's number, its policy file, its data folder, and its identity's key."""
 
     client: int
     policy_file: Path
     data: Path
+    identity: Path | None = None
 
     @classmethod
     def of(cls, context: Context) -> Node:
@@ -53,7 +55,13 @@ class Node:
             if not isinstance(value, str) or not Path(value).is_absolute():
                 raise OptionError(f"node-config {name}", value, "must be an absolute path; policy and data go together")
         client = int(context.node_config["partition-id"])
-        return cls(client, Path(str(named[POLICY])), Path(str(named[DATA])))
+        key = context.node_config.get("identity-key")
+        return cls(client, Path(str(named[POLICY])), Path(str(named[DATA])), None if key is None else Path(str(key)))
+
+    @property
+    def signer(self) -> Signer | None:
+        """Who signs the heads of this node's ledger. Raises `OptionError` for a key that cannot be read."""
+        return None if self.identity is None else signer_of(self.identity, "node-config identity-key")
 
     @contextmanager
     def answering(self, config: Config, request: Request) -> Iterator[Gate]:
@@ -66,7 +74,8 @@ class Node:
             raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own examples, on_nodes")
         if not 1 <= request.round <= config.num_rounds:
             raise PolicyRefused(f"round {request.round} of num_rounds={config.num_rounds}")
-        with DataLedger(self.data, Path(policy.counter)).held() as ledger:
+        with DataLedger(self.data, Path(policy.counter), self.signer).held() as ledger:
+            ledger.sign_on()
             declared = ledger.declared()
             if wrong := declared.objections(config.dataset, policy):
                 raise PolicyRefused("; ".join(wrong))

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedpriv.common.chain import followed
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import declaring_row, read_declared
@@ -34,7 +35,7 @@ from fedpriv.privacy.events import Threat
 
 log = logging.getLogger("fedpriv")
 
-FORMAT = 2
+FORMAT = 3
 TABLES = """
 CREATE TABLE tie (content TEXT NOT NULL);
 CREATE TABLE prices (id INTEGER PRIMARY KEY, price TEXT UNIQUE NOT NULL, times INTEGER NOT NULL);
@@ -45,17 +46,20 @@ CREATE INDEX place ON rounds (run, round);
 
 @dataclass(frozen=True)
 class Tie:
-    """A ledger at one moment. chain: SHA-256 of the chain before the last line, followed by that line."""
+    """A ledger at one moment. chain: after its last line (`fedpriv.common.chain`); lines: how many there are (-1: an
+    older counter, which does not say).
+    """
 
     ledger: str
     size: int
     chain: str
     file: tuple[int, ...] = ()
+    lines: int = 0
 
     def followed_by(self, line: bytes) -> Tie:
         """The tie after one more line, in a file that has not been examined."""
-        chain = hashlib.sha256(self.chain.encode() + line).hexdigest()
-        return Tie(self.ledger, self.size + len(line), chain)
+        chain = followed(self.chain, line.removesuffix(b"\n"))
+        return Tie(self.ledger, self.size + len(line), chain, lines=self.lines + 1)
 
     def at(self, path: Path) -> Tie:
         """The tie with the file that holds it now. Raises OSError."""
@@ -65,13 +69,16 @@ class Tie:
 
 @dataclass
 class Balance:
-    """Totals of a ledger's lines. declaration: the newest; last: time of the last release; entries: their number."""
+    """Totals of a ledger's lines. declaration: the newest; last: time of the last release; entries: their number;
+    signer: the public key (hex) that signs the ledger's heads from the newest line on that names one.
+    """
 
     declaration: dict[str, Any] = field(default_factory=dict)
     accounting: Accounting | None = None
     spent: Spent = field(default_factory=Spent)
     last: float | None = None
     entries: int = 0
+    signer: str = ""
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
@@ -79,6 +86,8 @@ class Balance:
             self.declaration = declaring_row(read_declared(row))
         if "accountant" in row:
             self.accounting = Accounting(row["accountant"], dict(row["orders"]), float(row.get("share", 1.0)))
+        if "signer" in row:
+            self.signer = str(row["signer"])
         if "entries" in row:
             self.spent.add(read_booked(row))
             self.last = float(row["time"])
@@ -152,7 +161,7 @@ class RunningAccount:
         for price, times in prices:
             spent.add(read_booked(json.loads(price)), times)
         accounting = None if kept["accounting"] is None else Accounting(*kept["accounting"])
-        return Balance(kept["declaration"], accounting, spent, kept["last"], kept["entries"])
+        return Balance(kept["declaration"], accounting, spent, kept["last"], kept["entries"], kept["signer"])
 
     def _write(self, database: sqlite3.Connection, rows: Sequence[dict[str, Any]], tie: Tie, balance: Balance) -> None:
         for row in rows:
@@ -171,6 +180,7 @@ class RunningAccount:
             "accounting": None if fixed is None else [fixed.accountant, dict(fixed.orders), fixed.share],
             "last": balance.last,
             "entries": balance.entries,
+            "signer": balance.signer,
         }
         database.execute("DELETE FROM tie")
         database.execute("INSERT INTO tie VALUES (?)", (json.dumps(kept),))
@@ -182,7 +192,7 @@ def _tied(database: sqlite3.Connection) -> dict[str, Any] | None:
 
 
 def _as_json(tie: Tie) -> list[Any]:
-    return [tie.ledger, tie.size, tie.chain, list(tie.file)]
+    return [tie.ledger, tie.size, tie.chain, list(tie.file), tie.lines]
 
 
 def _digest(prices: Sequence[tuple[str, int]]) -> str:

@@ -3,31 +3,38 @@
 A ledger is a file of lines, only ever appended to: one JSON object for each entry or, in a simulation, for the equal
 charges of one round (`ledger_lines`). An entry is written before the message leaves, with one write call. A process
 killed in between leaves at most a torn last line: an unreadable line counts as spent, and the next append starts on a
-new line.
+new line. Each line names the hash of all lines before it (`fedpriv.common.chain`): where one was taken out, changed or
+moved, what it recorded is unknown, and the total is infinite. Lines of before there was a chain are read as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.common.chain import before, broken_at, chain_of, chained, followed, without
 from fedpriv.common.files import fsync_folder
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound
 from fedpriv.privacy.ledger_lines import TORN as TORN
 from fedpriv.privacy.ledger_lines import UNKNOWN_CLIENT as UNKNOWN_CLIENT
 from fedpriv.privacy.ledger_lines import in_order, read_line, to_lines, torn_entries
 
+BROKEN = "a line of the ledger is missing, changed or out of its place: what it recorded is not known"
+
 
 @dataclass(frozen=True)
 class LedgerContent:
-    """entries: all that counts as spent, in file order, including torn lines; torn: numbers of torn lines, from 1."""
+    """entries: all that counts as spent, in file order, including torn lines; torn: numbers of torn lines, from 1;
+    broken: number of the first line that does not follow from the lines before it.
+    """
 
     entries: tuple[Entry, ...]
     torn: tuple[int, ...]
+    broken: int | None = None
 
     def by_client(self) -> dict[int, list[Entry]]:
         """Entries of each client (torn lines without a readable client: `UNKNOWN_CLIENT`)."""
@@ -51,6 +58,7 @@ class LedgerFile:
         self.path = Path(path)
         self.fsync = fsync
         self._torn_price = [torn_counts_as] if torn_counts_as else None
+        self._end: tuple[int, str] | None = None  # (bytes, chain) after what this object wrote last
 
     def append(self, entries: Iterable[Entry], together: bool = False) -> None:
         """Appends entries, sorted by (round, client, sequence, attempt), with one write call. Raises OSError.
@@ -66,11 +74,14 @@ class LedgerFile:
         try:
             size = os.fstat(descriptor).st_size
             torn_before = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            content = ("\n" if torn_before else "") + lines
-            if os.write(descriptor, content.encode()) != len(content):
+            chain = self._end[1] if self._end and self._end[0] == size else chain_of(self._lines())
+            written, chain = chained(lines.encode().splitlines(), chain)
+            content = (b"\n" if torn_before else b"") + b"".join(line + b"\n" for line in written)
+            if os.write(descriptor, content) != len(content):
                 raise OSError(f"{self.path}: the disk took only part of a ledger entry; nothing may be released")
             if self.fsync:
                 os.fsync(descriptor)
+            self._end = size + len(content), chain
         finally:
             os.close(descriptor)
         if created and self.fsync:
@@ -88,7 +99,19 @@ class LedgerFile:
         entries: list[Entry] = []
         for place, found in in_order(read):
             entries += found or torn_entries(lines[place], self._torn_price or lost)
-        return LedgerContent(tuple(entries), tuple(number for number, line in enumerate(read, 1) if line is None))
+        torn = tuple(number for number, line in enumerate(read, 1) if line is None)
+        if (broken := broken_at(lines, [line is None for line in read])) is not None:
+            where = read[broken - 1]
+            number = where.round if where else 0
+            entries += [
+                Entry(number, UNKNOWN_CLIENT, 0, 0, NoBound(threat=threat, reason=BROKEN)) for threat in threats
+            ]
+        return LedgerContent(tuple(entries), torn, broken)
+
+    def head(self) -> dict[str, Any]:
+        """The number of lines, and the chain after the last."""
+        lines = self._lines()
+        return {"count": len(lines), "head": chain_of(lines)}
 
     def mark(self) -> dict[str, Any]:
         """Length and SHA-256 of the file as it is now, for `agrees`."""
@@ -120,7 +143,11 @@ class LedgerFile:
         ]
         dropped = len(lines) - len(kept)
         if dropped:
+            if kept != lines[: len(kept)] and broken_at(lines, [number is None for number in rounds]) is None:
+                torn = [read_line(line) is None for line in kept]
+                kept = _chained_again(kept, torn)
             self._rewrite(kept)
+            self._end = None
         return dropped
 
     def _lines(self) -> list[bytes]:
@@ -135,3 +162,13 @@ class LedgerFile:
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
         fsync_folder(self.path.parent)
+
+
+def _chained_again(lines: Sequence[bytes], torn: Sequence[bool]) -> list[bytes]:
+    """What is kept of a ledger after lines in the middle went, with a chain of its own. Torn lines stay as they are."""
+    found, chain = list[bytes](), ""
+    for line, is_torn in zip(lines, torn, strict=True):
+        kept = line if is_torn or before(line) is None else chained([without(line)], chain)[0][0]
+        found.append(kept)
+        chain = followed(chain, kept)
+    return found

@@ -4,7 +4,8 @@
     {"round":7,"clients":[3,8,20],"sequences":[2,0,1],"attempt":0,"mechanism":"gaussian",...}
 
 A line of several clients has one ``sequence`` where all have the same. ``with_previous``: its entries belong between
-those of the line before, by (client, sequence, attempt); both were appended together.
+those of the line before, by (client, sequence, attempt); both were appended together. The last field, ``before``, is
+added where lines are written to a file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from fedpriv.common.chain import BEFORE
 from fedpriv.privacy.event_json import charge_from_json, charge_to_json
 from fedpriv.privacy.events import Entry, Event, NoBound
 
@@ -108,6 +110,7 @@ def _from_json(flat: object) -> Line:
     if not isinstance(flat, dict):
         raise ValueError(f"not a ledger line: {flat!r}")
     rest = dict(flat)
+    rest.pop(BEFORE, None)  # checked where the whole file is read
     try:
         server_round, attempt, with_previous = rest.pop("round"), rest.pop("attempt"), rest.pop("with_previous", False)
         clients = rest.pop("clients") if "clients" in rest else [rest.pop("client")]

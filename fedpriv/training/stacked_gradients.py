@@ -205,6 +205,8 @@ class Chain:
         size = self.block([part.unsqueeze(0) for part in theta], BLOCK)
         total = torch.zeros(sum(part.numel() for part in theta), dtype=torch.float64)
         norms, loss = [torch.zeros(0, dtype=torch.float64)], 0.0
+        if not len(targets):  # a sample that nobody is in
+            return ClippedSum(total, norms[0], loss)
         for own, of in zip(rows.split(ROWS), targets.split(ROWS), strict=True):
             blocks = -(-len(of) // size)
             real = torch.arange(blocks * size).view(blocks, size) < len(of)

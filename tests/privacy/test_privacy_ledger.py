@@ -147,7 +147,7 @@ def test_a_process_killed_while_appending(tmp_path):
     )
     path = tmp_path / "ledger.jsonl"
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
-    wait_until(lambda: path.exists() and path.stat().st_size > 20_000, process.pid, 0.01)
+    wait_until(lambda: path.exists() and path.stat().st_size > 40_000, process.pid, 0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     ledger = LedgerFile(path, fsync=False)

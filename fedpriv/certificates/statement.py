@@ -1,0 +1,225 @@
+"""What a certificate states, as JSON; `verify_certificate.py` checks it, docs/certificates.md explains its fields.
+
+The ledger's lines are in it, word for word: from them follow the table of releases and every epsilon. Everything else
+(names, digests, assumptions, audits) is stated on the signer's word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv.certificates.assumptions import of_node_in_words, of_run_in_words
+from fedpriv.common.chain import chain_of
+from fedpriv.common.errors import DataError, FedprivError, RunFolderError
+from fedpriv.common.files import json_number, read_regular
+from fedpriv.config.compose import read_config
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.declaration import declaring_row
+from fedpriv.deployment.policy import Policy, read_policy
+from fedpriv.deployment.signed_head import Signer
+from fedpriv.privacy.composition import Verified, compose
+from fedpriv.privacy.events import Threat
+from fedpriv.runs.accounts import Accounts
+from fedpriv.runs.folder import START, RunFolder
+
+FORMAT, PURPOSE = "fedpriv certificate 1", b"fedpriv certificate 1\n"
+#: Fields of a ledger's entry that say where it stands, and not what it costs.
+PLACE = frozenset(
+    ("round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "before", "realised", "count")
+)
+WORDS = ("unit", "adjacency", "observer")
+#: What a line counts as that cannot be read, or whose noise was chosen from earlier outputs.
+NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
+
+
+def canonical(value: Any) -> bytes:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def signed(statement: Mapping[str, Any], signer: Signer, role: str) -> dict[str, Any]:
+    """A whole certificate. role: who the signer is, in words."""
+    from fedpriv.common.identities import signature
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    whole = {"format": FORMAT, "issued": now, **statement, "signer": {"key": signer.public, "role": role}}
+    return whole | {"signature": signature(signer.private, PURPOSE + canonical(whole)).hex()}
+
+
+# --- a run ---------------------------------------------------------------------------------------------------------
+
+
+def of_run(folder: Path) -> dict[str, Any]:
+    """Of a finished run. Raises `RunFolderError`, `OptionError`."""
+    run, config = RunFolder(folder), read_config(folder)
+    summary = run.read_summary()
+    if summary is None:
+        raise RunFolderError(f"{folder}: has no summary.json: only a finished run has a certificate")
+    content = run.ledger.read()
+    if content.broken is not None:
+        words = f"line {content.broken} does not follow from the lines before it"
+        raise RunFolderError(f"{run.ledger.path}: {words}: it was changed since the run wrote it")
+    accounts, privacy = Accounts(config, run), summary["privacy"]
+    protections = [_protection(accounts.verified(), accounts.threat, config.privacy.max_epsilon, privacy)]
+    others = accounts.under_further_threats().items()
+    protections += [_protection(found, threat, None, None) | {"delta": privacy["delta"]} for threat, found in others]
+    reported = [privacy["verified_epsilon"], *(other["verified_epsilon"] for other in privacy["others"])]
+    if [float(row["epsilon"]) for row in protections] != [float(epsilon) for epsilon in reported]:
+        words = f"the ledger costs {protections[0]['epsilon']}, summary.json says {reported[0]}"
+        raise RunFolderError(f"{run.ledger.path}: {words}: one of them was changed since the run wrote it")
+    lines = _lines(run.ledger.path)
+    subject = {name: summary[name] for name in ("strategy", "dataset", "model", "seed", "rounds", "num_clients")}
+    return {
+        "kind": "run",
+        "subject": {"name": folder.name, "deployed": accounts.deployed, **subject},
+        "protections": protections,
+        "releases": releases([json.loads(line) if _is_json(line) else None for line in lines], node=False),
+        "assumptions": of_run_in_words(config, summary),
+        "digests": {
+            "config": _digest(folder / "config.yaml"),
+            "code": hashlib.sha256(canonical(_files(folder))).hexdigest(),
+            "commit": summary.get("commit"),
+            "versions": summary["versions"],
+        },
+        "ledger": _ledger(run.run_name(), lines),
+        "heads": [],
+    }
+
+
+def _protection(
+    found: Verified, threat: Threat, limit: float | None, privacy: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    audit = None
+    if privacy is not None and privacy.get("audited_epsilon") is not None:
+        audit = {name: privacy.get(f"audited_{name}") for name in ("epsilon", "confidence", "trials")}
+    return {
+        **vars(threat),
+        "delta": None if privacy is None else privacy["delta"],
+        "epsilon": json_number(found.maximum),
+        "accountant": found.accountant,
+        "limit": limit,
+        "audit": audit,
+    }
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """The source files of a run with their digests, as it noted them when it began."""
+    try:
+        return dict(json.loads((folder / START).read_text())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunFolderError(f"{folder / START}: is missing or damaged: which code ran is not known") from None
+
+
+# --- a node ---------------------------------------------------------------------------------------------------------
+
+
+def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
+    """Of a node's data folder. Raises `OptionError`, `LedgerRefused`, `DataError`."""
+    policy = read_policy(policy_file)
+    ledger = DataLedger(data, Path(policy.counter))
+    with ledger.seen(thorough=True):
+        spent, declared, accounting = ledger.spent(), ledger.declared(), ledger.accounting()
+        head, lines = ledger.head(), _lines(ledger.path)[: ledger.head()["lines"]]
+    if chain_of(lines) != head["chain"]:
+        raise DataError(f"{ledger.path}: a message was answered meanwhile; try again")
+    kept = {} if accounting is None else {"accountant": accounting.accountant, "share": accounting.share}
+    return {
+        "kind": "node",
+        "subject": {"declared": declaring_row(declared), "messages": spent.messages, **kept},
+        "protections": [
+            {
+                **vars(budget.threat),
+                "delta": budget.delta,
+                "epsilon": json_number((total := compose(spent.totals(budget.threat), budget.delta)).epsilon),
+                "accountant": total.accountant,
+                "limit": budget.max_epsilon,
+                "audit": None,
+            }
+            for budget in policy.budgets
+        ],
+        "releases": releases([json.loads(line) for line in lines], node=True),
+        "assumptions": of_node_in_words(policy, declared),
+        "digests": _of_policy(policy, policy_file),
+        "ledger": _ledger(head["ledger"], lines),
+        "heads": [head] if "signature" in head else [],
+    }
+
+
+def _of_policy(policy: Policy, policy_file: Path) -> dict[str, Any]:
+    return {"policy": _digest(policy_file), "code": list(policy.bundles), "schemas": list(policy.schemas)}
+
+
+# --- the ledger -----------------------------------------------------------------------------------------------------
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Of a ledger; a torn last line of a node's is none of its lines."""
+    try:
+        return [line for line in read_regular(path).split(b"\n") if line]
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _ledger(name: str, lines: Sequence[bytes]) -> dict[str, Any]:
+    try:
+        texts = [line.decode("ascii") for line in lines]
+    except UnicodeDecodeError:
+        raise RunFolderError("ledger.jsonl: damaged: it holds bytes that no ledger writes") from None
+    return {"id": name, "count": len(lines), "head": chain_of(lines), "lines": texts}
+
+
+def _is_json(line: bytes) -> bool:
+    from fedpriv.privacy.ledger_lines import read_line
+
+    return read_line(line) is not None
+
+
+@dataclass
+class _Row:
+    releases: int
+    first: int
+    last: int
+
+
+def releases(rows: Iterable[Mapping[str, Any] | None], node: bool) -> list[dict[str, Any]]:
+    """What was released under which mechanism, how often, and when first and last (rounds of a run, Unix seconds of a
+    node). rows: a ledger's lines, None where one cannot be read.
+    """
+    table: dict[bytes, _Row] = {}
+    last = 0
+    for row in rows:
+        if row is None:
+            charges, place = [(NO_BOUND, 1)], last
+        else:
+            place = row.get("time", 0) if node else row["round"]
+            entries = row.get("entries", []) if node else [row]
+            charges = [_charge(entry, node) for entry in entries]
+        for event, number in charges:
+            found = table.setdefault(canonical(event), _Row(0, place, place))
+            found.releases, found.last = found.releases + number, place
+        last = max(last, place)
+    return [json.loads(event) | vars(row) for event, row in table.items()]
+
+
+def _charge(entry: Mapping[str, Any], node: bool) -> tuple[dict[str, Any], int]:
+    """(event, how often over all its clients): of a run as booked before it began, of a node as it was spent."""
+    threat = {word: entry[word] for word in WORDS}
+    clients = len(entry["clients"]) if "clients" in entry else 1
+    if entry.get("adaptive") and not node:
+        return NO_BOUND | threat, clients * entry.get("count", 1)
+    used = entry["realised"] | threat if node and "realised" in entry else entry
+    event = {name: value for name, value in used.items() if name not in PLACE and name != "adaptive"}
+    return event, clients * used.get("count", 1)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(read_regular(path)).hexdigest()
+    except OSError as error:
+        raise FedprivError(f"{path}: cannot be read ({error.strerror})") from None

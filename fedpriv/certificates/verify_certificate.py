@@ -1,0 +1,400 @@
+# fmt: off
+"""Checks a privacy certificate of fedpriv without fedpriv: python verify_certificate.py CERTIFICATE [OLDER] [key=HEX]
+
+key: the public key that must have signed, got on another way than the certificate; OLDER: earlier certificates of its
+ledger. Checked: signatures, the ledger's hash chain and head, the table of releases, and every epsilon, composed again
+from the ledger's lines: each release's privacy loss is put on a grid (connect the dots, Doroshenko et al. 2022) and
+convolved by FFT; Gaussians alone have a closed form. What zCDP alone bounds (whole-number noise in many dimensions) has
+the theorem's bound, evaluated again. An epsilon is equal (to 1 %), above (more than needed: sound), not verified, or
+FALSE (below the cost). Exit code: 0 verified, 1 false, 2 no certificate, 3 not verified. Needs numpy, scipy, mpmath.
+"""
+import hashlib, json, math, os, re, sys, time  # noqa: E401, I001
+from collections import Counter
+from contextlib import suppress
+from functools import lru_cache
+from types import SimpleNamespace as Values
+
+import mpmath
+import numpy as np
+from scipy import fft, signal, special
+
+INF, LARGEST, MOST_VALUES, MOST_CLIENTS, MOST_CELLS, STOP = math.inf, 64 << 20, 1 << 23, 10**6, 1 << 21, [math.inf]
+WORDS, WHOLE, HEAD = ("unit", "adjacency", "observer"), ("dimension", "noises", "k"), ("id", "count", "head")
+PLACE = {"with_previous", "before", "realised", "adaptive", "count", "round", "attempt"}
+PLACE |= {"client", "clients", "sequence", "sequences"}
+NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
+SEES_ALL, SEES_LESS = ("server", "server+members", "secure-sum"), ("trusted-server", "public")
+THREATS = ("client", "example", "person"), ("replace-one", "zero-out", "add-or-remove-one"), SEES_ALL + SEES_LESS
+
+class Unknown(Exception):
+    """No method for it here, or it would take too long: the figure is not verified."""
+
+def number(value, least=0, kinds=(int, float), most=1e300):
+    """A finite number, or infinity written as the text "inf". Raises ValueError."""
+    if value == "inf" and float in kinds and most > 1:
+        return INF
+    if type(value) not in kinds or not least <= value < most:
+        raise ValueError(f"{value!a:.40} is no number from {least} to {most:g}")
+    return value
+
+def strict(text):
+    """JSON without duplicate keys, NaN or infinity. Raises ValueError, RecursionError."""
+    once = lambda pairs: dict(pairs) if len(dict(pairs)) == len(pairs) else number("a key stands twice")  # noqa: E731
+    return json.loads(text, object_pairs_hook=once, parse_constant=number)
+
+def threat_of(row):
+    threat = tuple(row[word] for word in WORDS)
+    if any(word not in allowed for word, allowed in zip(threat, THREATS, strict=True)):
+        raise ValueError("no such threat")
+    return threat
+
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+def read(path):
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST or sum(map(content.count, (b"[", b"{", b","))) > MOST_VALUES:
+        raise ValueError(f"more than {LARGEST >> 20} MiB or {MOST_VALUES} values")
+    return strict(content.decode())
+
+# --- signatures: Ed25519 (RFC 8032, section 5.1). Verification alone: nothing here is secret
+P, ORDER = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+D, ROOT = -121665 * pow(121666, -1, P) % P, pow(2, (P - 1) // 4, P)
+
+def add(a, b):
+    """Sum of two points (X, Y, Z, T): x = X/Z, y = Y/Z, xy = T/Z on the curve y^2 - x^2 = 1 + D x^2 y^2."""
+    e, f = (a[1] - a[0]) * (b[1] - b[0]), (a[1] + a[0]) * (b[1] + b[0])
+    g, h = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2]
+    return (f - e) * (h - g) % P, (h + g) * (f + e) % P, (h - g) * (h + g) % P, (f - e) * (f + e) % P
+
+def times(scalar, point):
+    found = (0, 1, 1, 0)
+    for bit in f"{scalar:b}":
+        found = add(found, found) if bit == "0" else add(add(found, found), point)
+    return found
+
+def point_of(text):
+    """The point that 32 bytes name; None where they name none."""
+    y, sign = int.from_bytes(text, "little") & (2**255 - 1), text[31] >> 7
+    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    x = x if (x * x - square) % P == 0 else x * ROOT % P
+    x = P - x if x & 1 != sign else x
+    return None if y >= P or x == P or (x * x - square) % P else (x, y, 1, x * y % P)
+
+def signed_by(key, text, signature):
+    """Whether the owner of a public key signed this text; key and signature in hexadecimal digits."""
+    if not (re.fullmatch("[0-9a-f]{64}", str(key)) and re.fullmatch("[0-9a-f]{128}", str(signature))):
+        return False
+    public, mark = bytes.fromhex(key), bytes.fromhex(signature)
+    a, s, base = point_of(public), int.from_bytes(mark[32:], "little"), point_of(b"\x58" + b"\x66" * 31)
+    if a is None or s >= ORDER or times(8, a)[0] == 0:  # with a key of small order anybody could sign
+        return False
+    h = int.from_bytes(hashlib.sha512(mark[:32] + public + text.encode()).digest(), "little") % ORDER
+    r = add(times(s, base), times(h, (P - a[0], a[1], 1, P - a[3])))
+    x, y = (part * pow(r[2], -1, P) % P for part in r[:2])
+    return (y | (x & 1) << 255).to_bytes(32, "little") == mark[:32]
+
+# --- laws of a release's privacy loss L = ln P/Q: (least, largest, tails), tails(t) = P[L > t], Q[L > t], t an array;
+# one for each direction in which two data sets can be told apart
+
+Z, above = 9.5, special.ndtr  # normal tails are cut at 9.5 standard deviations, below 1.1e-21; P[N(x, 1) > 0]
+
+def gaussian(mu):
+    return [(mu * (mu / 2 - Z), mu * (mu / 2 + Z), lambda t: (above(mu / 2 - t / mu), above(-mu / 2 - t / mu)))]
+
+def poisson(sigma, rate):
+    """(1 - rate) N(0, sigma^2) + rate N(1, sigma^2) against N(0, sigma^2), in both directions."""
+    none = math.log1p(-rate)  # the loss never falls below it
+    def tails(t, removed):
+        with np.errstate(all="ignore"):  # z: where the loss of the mixture is t, in units of sigma
+            t = t if removed else -t
+            z = sigma * (t - math.log(rate) + np.log1p(-np.exp(none - t))) + 1 / (2 * sigma)
+        z, m = np.where(t > none, z, -INF), 1 / sigma
+        if removed:
+            return (1 - rate) * above(-z) + rate * above(m - z), above(-z)
+        return above(z), (1 - rate) * above(z) + rate * above(z - m)
+    least, most = (np.logaddexp(none, math.log(rate) + z / sigma - 1 / (2 * sigma**2)) for z in (-Z, Z + 1 / sigma))
+    return [(least, most, lambda t: tails(t, True)), (-most, -least, lambda t: tails(t, False))]
+
+def laplace(scale):
+    def tails(t):
+        under, x = t < -1 / scale, np.clip((1 - scale * t) / 2, 0, 1) / scale
+        inside = ~under & (t < 1 / scale)
+        return np.where(inside, 1 - np.exp(-x) / 2, under), np.where(inside, np.exp(x - 1 / scale) / 2, under)
+    return [(-1 / scale, 1 / scale, tails)]
+
+def atoms(p, q):
+    """Outcomes with these probabilities; those that have none in P or in Q are left out."""
+    p, q = np.array(sorted((pair for pair in zip(p, q, strict=True) if min(pair) > 0), key=lambda pq: pq[0] / pq[1])).T
+    loss, sides = np.log(p / q), [np.r_[np.cumsum(side[::-1])[::-1], 0] for side in (p, q)]
+    return [(loss[0], loss[-1], lambda t: [side[np.searchsorted(loss, t, side="right")] for side in sides])]
+
+FIELDS = {"gaussian": "multiplier", "laplace": "multiplier", "poisson_gaussian": "multiplier sampling_rate",
+          "randomised_response": "dimension epsilon", "unit_cap": "delta epsilon inside", "zcdp": "rho",
+          "approximate_dp": "delta epsilon", "gumbel_top_k": "epsilon k",
+          "discrete_gaussian_sum": "dimension l2 noises sigma"}
+
+@lru_cache(maxsize=10_000)
+def cost(text):
+    """Of ONE release; None: without a bound. mu2: 1/multiplier^2 of a Gaussian. laws: of each of ``times`` coordinates.
+    floor: from below, where these are unknown. rho: of zCDP. share: of delta, used up. pure: epsilon at delta 0."""
+    e = strict(text)
+    if (kind := e.pop("mechanism")) == "no_bound":
+        return None
+    unit, adjacency, observer = (e.pop(word) for word in WORDS)
+    if kind not in FIELDS or sorted(e) != FIELDS[kind].split():
+        raise Unknown(f"no method for {kind!a:.40}")
+    e = Values(**{name: number(e[name], 0, (int,) if name in WHOLE else (int, float)) for name in e})
+    made = Values(mu2=0.0, laws=None, times=1, floor=None, rho=INF, share=0.0, pure=INF)
+    if kind == "poisson_gaussian":
+        seen = unit == "client" and observer in SEES_ALL  # who took part: sampling hides nothing
+        if adjacency == "replace-one" or seen or not e.sampling_rate <= 1:
+            return None
+        made.pure = INF if e.sampling_rate else 0
+        usual = 0 < e.sampling_rate < 1 and 1e-3 < e.multiplier < 1e6
+        made.laws = poisson(e.multiplier, e.sampling_rate) if usual else None
+    if kind == "gaussian" or (kind == "poisson_gaussian" and made.pure and not made.laws):  # unsampled: from above
+        made.mu2, made.rho = (INF if e.multiplier < 1e-150 else 1 / e.multiplier / e.multiplier), 0
+        return made if made.mu2 < INF else None
+    if kind == "laplace" and e.multiplier >= 1e-150:
+        made.pure, made.laws = 1 / e.multiplier, laplace(e.multiplier) if 1e-3 < e.multiplier < 1e6 else None
+    if kind in ("randomised_response", "unit_cap", "approximate_dp") and e.epsilon < INF:
+        inside, made.times = getattr(e, "inside", 1 / (1 + math.exp(-e.epsilon))), getattr(e, "dimension", 1)
+        least, made.share = inside * math.exp(-e.epsilon), getattr(e, "delta", 0)
+        if inside + least > 1 + 1e-9 or made.times < 1:
+            raise ValueError("no epsilon allows that")
+        law, made.pure = [inside, max(0.0, 1 - inside - least), least], made.times * e.epsilon * (inside > 0)
+        made.laws = atoms(law, law[::-1]) if made.pure > 0 and e.epsilon < 500 else None
+    if kind in ("gumbel_top_k", "zcdp"):
+        made.rho, made.pure = (e.rho, INF) if kind == "zcdp" else (e.k * e.epsilon**2 / 8, e.k * e.epsilon)
+    if kind == "discrete_gaussian_sum":
+        if not 1 <= e.noises <= 10**5 or not 1 <= e.dimension <= 10**10 or e.l2 > 10**12:
+            raise Unknown("a sum beyond what is computed here")
+        of_discrete_gaussians(e, made)
+    made.rho = min(made.rho, made.pure * made.pure / 2)
+    return made if made.rho < INF or made.pure < INF or made.laws else None
+
+def of_discrete_gaussians(e, made):
+    """Kairouz, Liu and Steinke, ICML 2021, Theorem 1, with a bound on tau that holds for every number of noises."""
+    near = np.exp(-2 * (math.pi * e.sigma)**2 * np.outer(1 - 1 / np.arange(2, e.noises + 1), np.arange(1, 12) ** 2))
+    if e.l2 == 0 or e.sigma == 0 or (near := 2 * near.sum(1)).max(initial=0) >= 0.5:
+        made.rho = INF if e.l2 else 0
+        return
+    tau, root = 2 * float(np.sum(np.log1p(near) - np.log1p(-near))), math.sqrt(e.noises) * e.sigma
+    l1, shift = min(math.sqrt(e.dimension) * e.l2, e.l2**2), int(e.l2)
+    made.rho = ((e.l2 / root) ** 2 + 2 * tau * l1 / root + tau * tau * e.dimension) / 2
+    reach = int(10 * root) + shift + 1
+    def one_coordinate():  # the exact law of one that moves by shift; beyond 1e-12 FFT's rounding would count
+        law = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * e.sigma**2))
+        law = fft.fftshift(fft.irfft(fft.rfft(fft.ifftshift(law / law.sum())) ** e.noises, len(law)))
+        return atoms(law[shift:], law[:-shift]) if shift < len(law := law[law > 1e-12 * law.max()]) else None
+    made.floor = one_coordinate if shift and reach < MOST_CELLS // 8 else None
+
+def by_formula(mu, delta):
+    """(From below, from above) at delta. Of Gaussians: Balle and Wang, ICML 2018, Theorem 8, in 40 digits."""
+    with mpmath.workdps(40):
+        mu, low, phi = mpmath.mpf(mu), mpmath.mpf(0), mpmath.ncdf
+        high = mu * mu / 2 + mu * mpmath.sqrt(-2 * mpmath.log(delta))
+        for _ in range(100 if mu and phi(mu / 2) - phi(-mu / 2) > delta else 0):
+            e = (low + high) / 2
+            low, high = (e, high) if phi(mu / 2 - e / mu) - mpmath.exp(e) * phi(-mu / 2 - e / mu) > delta else (low, e)
+        return (float(low), float(high) * (1 + 1e-12)) if low else (0.0, 0.0)
+
+def by_order(rho, delta):
+    """From above, of what zCDP bounds (Canonne, Kamath and Steinke 2020, Proposition 12), at the best order."""
+    b = np.geomspace(1e-7, 1e12, 200_001)  # order - 1
+    return max(0.0, float(np.min(rho * (b + 1) - np.log(delta * (b + 1)) / b + np.log(b / (b + 1)))))
+
+def on_grid(law, step):
+    """(index of the least loss, probabilities at multiples of step, that of no bound). What lies between two points is
+    divided among them so that P and Q keep their masses: an adversary learns more (connect the dots)."""
+    least, most, tails = law
+    first, last = math.floor(least / step), math.ceil(most / step)
+    if last - first > MOST_CELLS or max(-least, most) > 700:
+        raise Unknown("losses too far apart for the grid")
+    p_up, q_up = tails(grid := np.arange(first, last + 1) * step)
+    p, q = p_up[:-1] - p_up[1:], q_up[:-1] - q_up[1:]
+    upper = np.clip((p - np.exp(grid[:-1]) * q) / -np.expm1(-step), 0, np.maximum(p, 0))
+    return first, np.r_[1 - p_up[0] + p[0] - upper[0], p[1:] - upper[1:], 0] + np.r_[0, upper], float(p_up[-1])
+
+def by_grid(parts, delta):
+    """Of [(law, times)]. From above: at delta less the errors of cut tails and FFT. From below: a release on the grid
+    moves by at most a step, by step^2 exp(step)/8 in the mean (its parts keep E[exp(-L)]), so all together by more than
+    ``moved`` only with probability eta (Hoeffding)."""
+    count, eta, best = sum(n for _, n in parts), delta / 1000, (0.0, INF)
+    step, ends, tilts = max(most - least for (least, most, _), _ in parts) / 64, None, 2.0 ** np.arange(-8, 14, 0.5)
+    for _ in range(12):
+        grids = [(*on_grid(law, step), n) for law, n in parts]
+        ends = ends or [float(np.min([  # Chernoff: how far the sum goes, up and down, but with probability delta/1e6
+            (sum(n * special.logsumexp(sign * t * step * (k + np.arange(len(p))), b=p) for k, p, _, n in grids)
+             - math.log(delta / 1e6)) / t for t in tilts if sign > 0 or t >= 1])) for sign in (1, -1)]
+        low, cells = math.floor(-ends[1] / step), sum(ends) / step + 4  # finer grids spread less: the same ends hold
+        if not cells < MOST_CELLS or time.perf_counter() > STOP[0]:
+            break
+        size = 1 << math.ceil(math.log2(cells))
+        transform, start = np.ones(size // 2 + 1, complex), max(low, 0)
+        for k, p, _, n in grids:
+            transform *= fft.rfft(np.bincount((k + np.arange(len(p))) % size, p, size)) ** n
+        rounding = 2.3e-16 * math.log2(size) * count * math.sqrt(2 * np.count_nonzero(np.abs(transform) > 1e-16))
+        error, found = rounding + 2 * delta / 1e6 + sum(n * sure for _, _, sure, n in grids), []
+        p = np.roll(np.maximum(fft.irfft(transform, size), 0), -low)[start - low :]
+        over, weighed = np.cumsum(p[::-1])[::-1], signal.lfilter([1], [1, -math.exp(-step)], p[::-1])[::-1]
+        for wanted in (delta - error, delta + error + eta):  # delta(e) = over - exp(e - loss) weighed, below this loss
+            place = int(np.argmax(over - weighed <= wanted))
+            inside = (over[place] - wanted) / weighed[place] if wanted > 0 and weighed[place] else 0
+            at = (start + place) * step + math.log(inside) if inside > 0 and start + place else 0.0
+            found.append(at if wanted > 0 and over[place] - weighed[place] <= wanted else INF)
+        moved = step * math.sqrt(count * math.log(1 / eta) / 2) + count * step * step * math.exp(step) / 8
+        best = max(best[0], found[1] - moved), min(best[1], found[0])
+        if best[1] - best[0] <= 2e-3 * best[1] or best[1] < 1e-6:
+            break
+        finer = min(6, math.log2((best[1] - best[0]) / (1e-3 * best[1])) if best[1] < INF else 2)
+        step /= 2 ** max(1, min(math.ceil(finer), math.floor(math.log2(MOST_CELLS / cells))))  # a grid within this one
+    if best[1] == INF:
+        raise Unknown("too many releases for the grid")
+    return best
+
+def epsilon(history, delta):
+    """Of one client's releases, (event, times)."""
+    costs = [(cost(text), n) for text, n in history]
+    if any(one is None for one, _ in costs):
+        return INF, INF
+    costs = [(one, n) for one, n in costs if one.mu2 or one.rho or one.share]
+    mu2, paid, pure, rho = (sum(getattr(one, part) * n for one, n in costs) for part in ("mu2", "share", "pure", "rho"))
+    if paid >= delta or mu2 > 1e200 or all(one.mu2 for one, _ in costs):
+        return (0.0, INF) if paid >= delta or mu2 > 1e200 else by_formula(math.sqrt(mu2), delta)
+    exact = all(one.laws or one.mu2 for one, _ in costs) and len(costs) <= 100
+    parts = [(law, n * one.times) for one, n in costs[:100] if (law := one.laws or (one.floor and one.floor()))]
+    parts += [(gaussian(math.sqrt(mu2)), 1)] if mu2 else []
+    ways = [[(law[way % len(law)], n) for law, n in parts] for way in range(max([0, *(len(law) for law, _ in parts)]))]
+    least, most = 0.0, min(pure, by_order(rho + mu2 / 2, delta - paid) if rho < INF else INF)
+    with suppress(Unknown):
+        least, grid = map(max, zip((0.0, 0.0), *(by_grid(way, delta) for way in ways), strict=True))
+        grid = max(by_grid(way, delta - paid)[1] for way in ways) if exact and paid else grid
+        most = min(most, grid) if exact else most
+    return min(least, most), most
+
+def worst(histories, delta):
+    """Over clients, {(event, times)} of each. Of those with Gaussians alone, the largest mu counts."""
+    if len({text for history in histories for text, _ in history}) > 5000:
+        raise Unknown("more than 5,000 kinds of release")
+    mus = {h: sum(one.mu2 * n if (one := cost(text)) and one.mu2 else INF for text, n in h) for h in histories if h}
+    alone, rest = {h: mu for h, mu in mus.items() if mu < INF}, []
+    for history in sorted((h for h in mus if h not in alone), key=lambda h: (-sum(n for _, n in h), sorted(h))):
+        if not any(all(dict(kept).get(text, 0) >= n for text, n in history) for kept in rest):
+            rest.append(history)  # what is among another's releases costs no more
+        if len(rest) > 64:
+            raise Unknown("more than 64 different histories")
+    found = [epsilon(history, delta) for history in [*rest, *sorted(alone, key=alone.get)[-1:]]]
+    return tuple(map(max, zip((0.0, 0.0), *found, strict=True)))
+
+def charged(entry, node):
+    """[(client, (threat, event), times)] of a ledger's entry: of a run as booked before it, of a node as spent."""
+    threat, clients = threat_of(entry), entry.get("clients") or [entry["client"]]
+    if entry.get("adaptive") and not node:  # chosen from earlier outputs
+        entry = NO_BOUND | dict(zip(WORDS, threat, strict=True))
+    elif node and "realised" in entry:
+        entry = entry["realised"] | dict(zip(WORDS, threat, strict=True))
+    event = canonical({name: entry[name] for name in entry.keys() - PLACE})
+    return [(number(one, -2, (int,)), (threat, event), number(entry.get("count", 1), 1, (int,))) for one in clients]
+
+def recorded(certificate, say):
+    """[{(threat, event): times}] of the ledger: of a run for each client, of a node for each message."""
+    node, chain, begun, table, last, found = certificate["kind"] == "node", "", False, {}, 0, {}
+    ledger, heads, signers, stated = certificate["ledger"], certificate["heads"], [], certificate["releases"]
+    for n, line in enumerate(ledger["lines"], 1):
+        try:
+            row = strict(line)
+            named, place = row.get("before"), number(row.get("time", 0) if node else row["round"])
+            charges = [one for entry in (row.get("entries", []) if node else [row]) for one in charged(entry, node)]
+            say(named != chain and (begun or named is not None), f"!line {n} does not follow from those before it")
+            say(row.get("ledger", ledger["id"]) != ledger["id"], "!the first line names another ledger")
+            begun, signers = begun or named is not None, signers + [row.get("signer")] * ("signer" in row)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            say(node, f"!line {n} cannot be read")  # of a run: a crash tore it, and it is a release without a bound
+            place, charges = last, [(-2, (None, canonical(NO_BOUND)), 1)]
+        for client, charge, times in charges:
+            found.setdefault(n if node else client, Counter())[charge] += times
+            first = table.setdefault(charge[1], [0, place, place])
+            first[0], first[2] = first[0] + times, place
+        if node and 0 < place < last:
+            say(0, f"note: the clock went back before line {n}: the order is the chain's, dates are the clock's")
+        if len(found) > MOST_CLIENTS:
+            raise ValueError("more than a million clients or messages")
+        last, chain = max(last, place), hashlib.sha256(f"{chain}{line}\n".encode()).hexdigest()
+    say(signers and (signers[-1] != certificate["signer"]["key"] or not heads), "!its node's signed head is missing")
+    rows = [strict(event) | {"releases": m, "first": first, "last": at} for event, (m, first, at) in table.items()]
+    say((chain, len(ledger["lines"])) != (ledger["head"], ledger["count"]), "the ledger's lines end in its head")
+    say(sorted(map(canonical, rows)) != sorted(map(canonical, stated)), "the table of releases is the ledger's")
+    every = found.pop(-2, Counter())  # released about all clients
+    return [account + every for account in (Counter(), *found.values())]
+
+def of_threat(accounts, node, asked):
+    """Everybody's releases under a threat, {(event, times)}."""
+    if not node:
+        return {frozenset((event, n) for (of, event), n in one.items() if of in (asked, None)) for one in accounts}
+    total, seen = Counter(), (asked[2], *["server"] * (asked[2] == "secure-sum"))
+    wanted = [(*pair, observer) for observer in seen for pair in (asked[:2], ("client", "replace-one"))]
+    for account in filter(None, accounts):
+        of = next((of for of in wanted if of in {threat for threat, _ in account}), None)
+        if of is None:
+            raise Unknown("a message was booked under other threats")
+        for event, n in ((event, n) for (threat, event), n in account.items() if threat == of):
+            total[canonical(strict(event) | dict(zip(WORDS, asked, strict=True)))] += n
+    return {frozenset(total.items())}
+
+def check(certificate, key, say):
+    """Says of all that a certificate states and that can be checked whether it is wrong."""
+    parts, signer = (certificate, *certificate["heads"]), certificate["signer"]["key"]
+    texts = [canonical({name: part[name] for name in part if name != "signature"}) for part in parts]
+    node, form = {"run": False, "node": True}[certificate["kind"]], certificate["format"] + "\n"
+    signed = form == "fedpriv certificate 1\n" and signed_by(signer, form + texts[0], certificate["signature"])
+    say(not signed, f"signed by the key {signer!a:.70}" if signed else "!it was changed after it was signed")
+    say(key not in (None, signer), "this is the key that was given" if key else "note: compare this key yourself")
+    for head, text in zip(certificate["heads"], texts[1:], strict=True):
+        same = [head[name] for name in ("ledger", "lines", "chain")] == [certificate["ledger"][name] for name in HEAD]
+        signed = head["key"] == signer and signed_by(signer, "fedpriv ledger head 1\n" + text, head["signature"])
+        say(not same or not signed, "the node signed this head when its last message left")
+    accounts, stated = recorded(certificate, say), [threat_of(row) for row in certificate["protections"]]
+    threats = {threat for account in accounts for threat, _ in account if threat}
+    say(not node and (not threats <= {*stated} or len({*stated}) < len(stated)), "every threat has one epsilon")
+    for row, threat in zip(certificate["protections"], stated, strict=True):
+        began, claimed, delta = time.perf_counter(), number(row["epsilon"]), number(row["delta"], 1e-300, (float,), 1)
+        wrong, least, most, verdict = 3, 0.0, INF, "not verified"
+        try:
+            least, most = worst(of_threat(accounts, node, threat), delta) if row["accountant"] != "filter" else (0, INF)
+            wrong = 1 if claimed < least * (1 - 1e-6) else 3 if claimed < 0.99 * most else 0
+            verdict = ("equal" if claimed <= 1.01 * most else "above", "FALSE", "", "not verified")[wrong]
+        except Unknown as error:
+            wrong, verdict = 3 * (claimed < INF), f"not verified ({error})"
+        audited = number((row["audit"] or {"epsilon": 0})["epsilon"])
+        seconds, figures = time.perf_counter() - began, f"the lines give {least:.6g} to {most:.6g}"
+        say(wrong, f"epsilon {claimed:.6g}, delta {delta:.3g}, {threat}: {verdict}; {figures} ({seconds:.1f} s)")
+        say(audited > claimed, "!an audit refutes it")
+
+def main(arguments):
+    """Exit code: the worst of what was found."""
+    paths, found = [word for word in arguments if not word.startswith("key=")], [0]
+    key = next((word[4:] for word in arguments if word.startswith("key=")), None)
+    def say(wrong, words):  # words: what is so, or after a "!" what is wrong
+        found.append(wrong := 3 if wrong == 3 else int(bool(wrong)))
+        if wrong or not words.startswith("!"):
+            print(("ok:   ", "FALSE:", "", "OPEN: ")[wrong], words.lstrip("!"))
+    STOP[0], _ = time.perf_counter() + 900, np.seterr(all="ignore")
+    try:
+        first, *older = [read(path) for path in paths]
+        check(first, key, say)
+        for other in older:
+            check(other, key, lambda wrong, words: wrong and say(wrong, f"the older one: {words.lstrip('!')}"))
+            lines, same = other["ledger"]["lines"], other["ledger"]["id"] == first["ledger"]["id"]
+            goes_on = same and first["ledger"]["lines"][: len(lines)] == lines
+            say(not goes_on, "it continues the older one" if goes_on else "another ledger, or one with two heads")
+    except Exception as error:  # whatever a hostile file leads to, MemoryError too, is one line
+        print(f"no certificate: {type(error).__name__} {str(error)!a:.200}" if paths else __doc__.splitlines()[0])
+        return 2
+    print(("verified", "FALSE", "", "not verified")[wrong := 1 if 1 in found else max(found)])
+    return wrong
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

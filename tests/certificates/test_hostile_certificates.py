@@ -1,0 +1,186 @@
+"""Files that only look like certificates: one line each, no traceback, no memory."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.certificates import statement
+from fedpriv.certificates import verify_certificate as verifier
+from fedpriv.common.identities import new_identity
+from fedpriv.deployment.signed_head import Signer
+
+SIGNER = Signer(new_identity(b"hostile")[0])
+EVENT = {"mechanism": "gaussian", "count": 1, "multiplier": 1.0}
+THREAT = {"unit": "client", "adjacency": "replace-one", "observer": "server"}
+LINE = {"round": 1, "client": 0, "sequence": 0, "attempt": 0, **EVENT, **THREAT}
+
+
+def certificate(*lines: dict[str, Any] | str, epsilon: Any = 0.001, delta: Any = 1e-5, **more: Any) -> dict[str, Any]:
+    """Correctly signed; its epsilon is what its maker likes."""
+    texts = [line if isinstance(line, str) else json.dumps(line, separators=(",", ":")) for line in lines]
+    rows = [line for line in lines if isinstance(line, dict)]
+    try:
+        table = statement.releases(rows, node=False)
+    except (KeyError, TypeError, ValueError):
+        table = []
+    row = {**THREAT, "delta": delta, "epsilon": epsilon, "accountant": "gaussian", "limit": None, "audit": None}
+    made = {
+        "kind": "run",
+        "subject": {},
+        "protections": [row],
+        "releases": table,
+        "assumptions": [],
+        "digests": {},
+        "ledger": statement._ledger("run", [text.encode() for text in texts]),
+        "heads": [],
+    }
+    return statement.signed(made | more, SIGNER, "x")
+
+
+@pytest.fixture
+def verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Any], tuple[int, str]]:
+    def call(content: Any) -> tuple[int, str]:
+        file = tmp_path / "certificate.json"
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
+        code = verifier.main([str(file)])
+        told = capsys.readouterr()
+        assert told.err == "" and told.out.isascii() and told.out.count("\n") <= 12
+        assert all(character.isprintable() or character == "\n" for character in told.out)
+        return code, told.out
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{}",
+        "3",
+        '"text"',
+        b"\xff\xfe",
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        '{"format":1,"format":1}',
+        '{"x":NaN}',
+        '{"x":1e999}',
+        "9" * 5000,
+        "[" + "1," * (1 << 23) + "1]",
+    ],
+    ids=range(15),
+)
+def test_no_certificate(content: str | bytes, verdict: Callable[[Any], tuple[int, str]]) -> None:
+    code, told = verdict(content)
+    assert code == 2 and told.count("\n") == 1
+
+
+def test_a_file_that_is_too_large_or_none_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(200 << 20)
+    for path in (tmp_path / "large", tmp_path, tmp_path / "missing"):
+        assert verifier.main([str(path)]) == 2 and capsys.readouterr().out.count("\n") == 1
+    assert verifier.main([]) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"multiplier": -1.0},
+        {"multiplier": 0.0},
+        {"multiplier": 1e-320},
+        {"multiplier": True},
+        {"multiplier": "1"},
+        {"multiplier": None},
+        {"count": 10**30},
+        {"count": 0},
+        {"count": 1.5},
+        {"client": -7},
+        {"client": "0"},
+        {"client": None, "clients": 3},
+        {"client": None, "clients": {"0": 1}},
+        {"unit": "nobody"},
+        {"adjacency": ["replace-one"]},
+        {"mechanism": "unheard-of"},
+        {"mechanism": ["gaussian"]},
+        {"further": 1},
+        {"realised": 3, "adaptive": True},
+        {"adaptive": 1},
+        {"round": -1},
+        {"round": "1"},
+        {"mechanism": "poisson_gaussian", "sampling_rate": 1e-9},
+        {"mechanism": "randomised_response", "epsilon": 1e-9, "dimension": 10**17, "count": 10**17},
+        {"mechanism": "discrete_gaussian_sum", "sigma": 1e9, "noises": 10**15, "dimension": 1, "l2": 1},
+        {"mechanism": "discrete_gaussian_sum", "sigma": 1e200, "noises": 1, "dimension": 1, "l2": 1e12},
+        {"mechanism": "zcdp", "rho": "inf"},
+        {"mechanism": "\u001b[31m\n\u202e"},
+    ],
+    ids=str,
+)
+def test_a_hostile_line_makes_no_epsilon_equal(
+    change: dict[str, Any], verdict: Callable[[Any], tuple[int, str]]
+) -> None:
+    line = {name: value for name, value in (LINE | change).items() if value is not None}
+    if "mechanism" in change:
+        del line["multiplier"]
+        line |= {"multiplier": 1.0} if change["mechanism"] == "poisson_gaussian" else {}
+    code, told = verdict(certificate(line))
+    assert code != 0 and "equal" not in told and "above" not in told
+
+
+@pytest.mark.parametrize("delta", [0, 0.0, 1, 1.0, 2.0, -1e-5, "inf", None, True, 1e-320])
+def test_a_hostile_delta(delta: Any, verdict: Callable[[Any], tuple[int, str]]) -> None:
+    assert verdict(certificate(LINE, delta=delta))[0] != 0
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, "nan", None, True, [], "infinite", 1e301])
+def test_a_hostile_epsilon(epsilon: Any, verdict: Callable[[Any], tuple[int, str]]) -> None:
+    assert verdict(certificate(LINE, epsilon=epsilon))[0] != 0
+
+
+def test_an_infinite_epsilon_is_sound(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    code, told = verdict(certificate(LINE, epsilon="inf"))
+    assert code == 0 and "above" in told
+
+
+def test_a_torn_line_counts_without_a_bound(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    torn = certificate('{"round":1,"client":0,"seq', LINE)
+    torn["releases"] = statement.releases([None, LINE], node=False)
+    rest = {name: value for name, value in torn.items() if name not in ("signature", "format", "issued", "signer")}
+    code, told = verdict(statement.signed(rest, SIGNER, "x"))
+    assert code == 1 and "FALSE: epsilon 0.001" in told
+    rest = copy.deepcopy(rest)
+    rest["protections"][0]["epsilon"] = "inf"
+    assert verdict(statement.signed(rest, SIGNER, "x"))[0] == 0
+
+
+def test_words_for_a_terminal_are_escaped(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    made = certificate(LINE)
+    made["signer"]["key"] = "\x1b[2Jgood\n"
+    assert verdict(made)[0] == 1
+    assert verdict(certificate(LINE, kind="\x1b[2J"))[0] == 2
+    assert verdict(certificate(LINE, protections=[{**THREAT, "observer": "\x1b[2J"}]))[0] == 2
+
+
+def test_many_clients_and_many_histories_end(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    steps = {
+        **LINE,
+        "mechanism": "poisson_gaussian",
+        "sampling_rate": 0.1,
+        "adjacency": "zero-out",
+        "observer": "public",
+    }
+    lines = [{**steps, "round": n + 1, "client": n, "multiplier": 1 + n / 1000} for n in range(80)]
+    row = {**THREAT, "adjacency": "zero-out", "observer": "public", "delta": 1e-5, "epsilon": 1.0}
+    row |= {"accountant": "pld", "limit": None, "audit": None}
+    code, told = verdict(certificate(*lines, protections=[row]))
+    assert code == 3 and "not verified (more than 64 different histories" in told
