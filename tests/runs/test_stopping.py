@@ -278,6 +278,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inprocess", "ray"])
 def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, forked: Forks, tmp_path: Path, long: Path):
@@ -296,6 +297,7 @@ def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, forked: Forks
 
 
 @pytest.mark.rotates(2, together(0))
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_jobs_in_other_processes_stop_behind_their_rounds(forked: Forks, tmp_path: Path):
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=run")
