@@ -16,10 +16,8 @@ the data: the model's inputs are scaled by it, so a range taken from the data wo
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +29,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
+from fedpriv.data.schema_values import Range, Texts, check_range, check_texts
 from fedpriv.data.token_ids import BYTES, MOST_IDS, MOST_TOKENS, WORDS, TokenRule, read_tokenizer
 
 #: What a person has still to fill in.
@@ -43,59 +42,6 @@ MOST_BYTES = 4 << 20
 OPTION = "dataset.schema_file"
 #: How pydantic begins the names of the types that a range or a list of texts may have.
 ALTERNATIVES = ("tuple[", "float]", "literal[")
-
-
-def _number(value: Any) -> Any:
-    """Of a bound: a date is its day's number, counted from 1970-01-01; 1e5 is a number, for YAML 1.1 a text."""
-    if isinstance(value, int | str) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    if isinstance(value, datetime.datetime):
-        return value.replace(tzinfo=None).timestamp() / 86400 if value.tzinfo is None else value.timestamp() / 86400
-    if isinstance(value, datetime.date):
-        return float((value - datetime.date(1970, 1, 1)).days)
-    return value
-
-
-def _bounds(value: Any) -> Any:
-    """(low, high) as numbers; `OPEN` and what is no pair go on to the check of types."""
-    return tuple(_number(bound) for bound in value) if isinstance(value, list | tuple) else value
-
-
-def _text(value: Any) -> Any:
-    """A value or class as the text that stands in a cell: 1, true and 2020-01-01 are texts too."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float | datetime.date) else value
-
-
-def _texts(values: Any) -> Any:
-    return tuple(_text(value) for value in values) if isinstance(values, list | tuple) else values
-
-
-Range = Annotated[tuple[float, float] | Literal["?"], BeforeValidator(_bounds)]
-Texts = Annotated[tuple[str, ...] | Literal["?"], BeforeValidator(_texts)]
-
-
-def _check_range(bounds: tuple[float, float] | str | None) -> None:
-    if isinstance(bounds, tuple) and not bounds[0] < bounds[1]:
-        raise ValueError(f"the range [{bounds[0]:g}, {bounds[1]:g}] is empty; allowed: [low, high] with low < high")
-    if isinstance(bounds, tuple) and not math.isfinite(bounds[1] - bounds[0]):
-        raise ValueError("the range is too wide for numbers of 64 bits")
-
-
-def _check_texts(values: tuple[str, ...] | str | None, least: int) -> None:
-    if not isinstance(values, tuple):
-        return
-    if len(values) < least:
-        raise ValueError(f"{len(values)} values; at least {least} are needed")
-    if (blank := next((value for value in values if value != value.strip()), None)) is not None:
-        raise ValueError(f"the value {blank!r} has blanks around it; cells are read without them")
-    twice = sorted({value for value in values if values.count(value) > 1}) if len(values) < 5000 else []
-    if twice or len(set(values)) < len(values):
-        raise ValueError(f"values stand twice: {', '.join(twice[:5])}")
 
 
 class Column(Options):
@@ -140,8 +86,8 @@ class Column(Options):
         if len(kinds) != 1:
             given = " and ".join(kinds) or "none of them"
             raise ValueError(f"has {given}; allowed: exactly one of range, values, text, ignore")
-        _check_range(self.range)
-        _check_texts(self.values, 1)
+        check_range(self.range)
+        check_texts(self.values, 1)
         return self
 
     @property
@@ -188,9 +134,9 @@ class Target(Options):
         given = {name for name in ("column", "columns", "classes", "range") if getattr(self, name)}
         if given != needs:
             raise ValueError(f"task={self.task} has {', '.join(sorted(given))}; allowed: {', '.join(sorted(needs))}")
-        _check_range(self.range)
-        _check_texts(self.classes, 2)
-        _check_texts(self.columns or None, 1)
+        check_range(self.range)
+        check_texts(self.classes, 2)
+        check_texts(self.columns or None, 1)
         return self
 
     @property
