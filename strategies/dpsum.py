@@ -33,7 +33,7 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import excess
 from fedpriv.mechanisms.scaling import Scaling
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian
 from fedpriv.privacy.row_sum import RowSumGrid
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import BudgetsSpent
@@ -104,8 +104,9 @@ class DPSum(SummingServer):
 
     @property
     def event(self) -> PoissonGaussian:
-        """form=central: of a round, for every client."""
-        threat = Threat("example", "add-or-remove-one", "trusted-server")
+        """form=central: of a round, for every client, under the clients' own threat (their unit may be a person)."""
+        threat = self.population.threat
+        assert threat is not None and threat.observer == "trusted-server"
         return self.grid(self.current.theta.size).gaussian_event(threat, self.options.sampling_rate, excess(self.rows))
 
     def configure_train(  # type: ignore[override]

@@ -4,9 +4,9 @@ A command is every line of an indented block and of a fenced block for a shell (
 ``python -m ...`` or ``make ...`` in the text. Behind it a block for ``text`` holds lines that it prints. A block for
 ``python`` that begins with ``# NAME.py`` is a file in the project's folder, made before the commands below it.
 
-``python tests/doc_commands.py RESULTS [whole]`` in a copy of the project carries all of them out in one process, page
-after page, smaller where that changes nothing else, and writes a line of JSON for each. whole: audits whose figures a
-page shows draw as much as a user's.
+``python tests/doc_commands.py RESULTS PAGE...`` in a copy of the project carries out those of some pages, all in one
+process, smaller where that changes nothing else, and writes a line of JSON for each. With ``whole`` among the pages,
+audits whose figures a page shows draw as much as a user's.
 """
 
 from __future__ import annotations
@@ -474,7 +474,7 @@ def main(arguments: Sequence[str]) -> int:
     furnish()
     shop = Shop(whole_audits="whole" in arguments[1:])
     with Path(arguments[0]).open("w") as results:
-        for page in pages():
+        for page in [page for page in pages() if page in arguments]:
             for step in steps(page):
                 if isinstance(step, OwnFile):
                     Path(step.name).write_text(step.content)

@@ -25,13 +25,14 @@ FLOORS = {
     "client": 5,
     "server": 5,
     "deployment": 6,
-    "engines": 7,
-    "runs": 8,
-    "attacks": 9,
-    "certificates": 9,
-    "studies": 10,
-    "api": 10,
-    "commands": 11,
+    "guard": 7,
+    "engines": 8,
+    "runs": 9,
+    "attacks": 10,
+    "certificates": 10,
+    "studies": 11,
+    "api": 11,
+    "commands": 12,
 }
 #: Files beside the rooms: `python -m fedpriv`, and the app that Flower loads. No room imports one.
 DOORS = {"__main__", "app"}

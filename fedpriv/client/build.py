@@ -125,6 +125,12 @@ def unit_of(config: Config) -> str:
     if config.privacy.rows_per_person is not None and named is None:
         words = "needs a table whose schema names the column of persons (unit); allowed: null"
         raise OptionError("privacy.rows_per_person", config.privacy.rows_per_person, words)
+    if named is not None and config.dataset.name == "on_nodes":
+        words = f"nodes have declared how many persons ({named}) they hold, and no numbers of rows; allowed: null"
+        if asked == "row":
+            raise OptionError("privacy.unit", asked, f"{words}, or a schema without unit")
+        if config.privacy.rows_per_person is not None:
+            raise OptionError("privacy.rows_per_person", config.privacy.rows_per_person, words)
     if kind.threat.unit == "client":
         if asked in (None, "client"):
             return "client"

@@ -33,6 +33,8 @@ FORM: dict[str, str | tuple[str, ...] | None] = {
     "encoding": "utf-8",
 }
 
+PROGRAM = "fedpriv schema"
+
 
 @command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     checks = words[:1] == ["check"]
     files = words[1:] if checks else words
     if checks and not files:
-        schema = read_schema(command_options(given, {"schema_file": None}, "schema")["schema_file"])
+        schema = read_schema(command_options(given, {"schema_file": None}, PROGRAM)["schema_file"])
         print(f"{schema.num_inputs} inputs, digest {schema.digest}")
         return DONE
     if len(files) != 1:
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     if not path.is_file():
         raise OptionError("schema", files[0], "there is no such file")
     own: dict[str, str | tuple[str, ...] | None] = {"schema_file": None} if checks else {"target": "", "out": ""}
-    options = command_options(given, own | FORM, "schema", may_be_empty=("target", "out"))
+    options = command_options(given, own | FORM, PROGRAM, may_be_empty=("target", "out"))
     form = Form(SEPARATORS.get(options["separator"]), DECIMALS[options["decimal"]], options["encoding"])
     if checks:
         print("\n".join(map(printable, check(path, read_schema(options["schema_file"]), form))))

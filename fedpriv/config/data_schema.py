@@ -39,16 +39,14 @@ class DatasetConfig(Options):
         "practices",
     ]
     root: str | None = Field(
-        description="folder that holds the pictures (torchvision's layout, class folders, or the hub's parquet files)"
+        description="a table's file, or a folder of pictures (torchvision's layout, class folders, the hub's files)"
     )
     download: bool = Field(description="fetch a torchvision set or a set of the hub if it is not there")
     auxiliary: int = Field(ge=0, description="public examples cut from the test set for methods that need them")
     size: int | None = Field(default=None, ge=4, le=1024, description="own pictures, hub: side length of every picture")
     channels: Literal[1, 3] = Field(default=3, description="own pictures, hub: 1 grey, 3 colour")
-    test_fraction: float = Field(
-        default=0.2, gt=0, lt=1, description="own pictures, hub: test share without a test split"
-    )
-    # Not `name`: that says which source reads the pictures, and names the run's folder.
+    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="own data, hub: test share without a test split")
+    # Not `name`: that says which source reads the examples, and names the run's folder.
     hub_name: str | None = Field(default=None, description="huggingface: name of a set of the hub, uoft-cs/cifar10")
     revision: str | None = Field(default=None, description="huggingface: branch, tag or commit that is fetched")
     subset: str | None = Field(default=None, description="huggingface: one of the set's configurations")
@@ -79,10 +77,10 @@ class DatasetConfig(Options):
     classes: tuple[str, ...] = Field(default=(), description="on_nodes: names of the class folders, in label order")
     examples: tuple[int, ...] = Field(default=(), description="on_nodes: declared training examples of each client")
     test_root: str | None = Field(
-        default=None, description="on_nodes: the server's test pictures, one folder per class; of a table its test file"
+        default=None, description="on_nodes: the server's test examples: a table's file, or one folder for each class"
     )
     cache: str | None = Field(
-        default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
+        default=None, description="folder of decoded and encoded data (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )
 
     @property

@@ -40,8 +40,8 @@ def load_dataset(
     """The data set of the configuration, from the cache where it has been decoded before; with ``features`` that a
     model reads in place of the pictures.
 
-    `seed` determines the split into training and test pictures of the user's own pictures and hub sets without one.
-    Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
+    `seed` determines the split into training and test examples of the user's own data and hub sets without one.
+    Raises `DataError` or `OptionError` where the examples are missing, broken, or do not fit the options.
     """
     if config.is_table:
         return load_table(config, seed, site_column)
@@ -69,7 +69,7 @@ def load_dataset(
 
 
 def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
-    """The data set partitioned among the clients, with `auxiliary` public pictures taken from its test set.
+    """The data set partitioned among the clients, with `auxiliary` public examples taken from its test set.
 
     Raises `OptionError` with the numbers where the partition is impossible, and the errors of `load_dataset`.
     """
@@ -85,7 +85,8 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
         tested = np.arange(len(dataset.test))
     else:
         split = read_split(options.split)
-        dataset = load_pool(options, split.seed, config.features)
+        column = config.partition.column if isinstance(config.partition, ColumnPartition) else None
+        dataset = load_pool(options, split.seed, config.features, column)
         check_split(options.split, split, len(dataset.train))
         rows, tested = split.train, split.test
     public, reported = split_test_set(len(tested), auxiliary, config.seed)
@@ -107,16 +108,19 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
 
 def check_declared(config: Config, client: int, data: FederatedData) -> None:
     """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
-    found, declared = len(data.dataset.train), data.num_examples(client)
+    train, declared = data.dataset.train, data.num_examples(client)
+    found = len(train) if train.unit is None else len(np.unique(train.unit))
     if found != declared:
-        what = "rows" if config.dataset.is_table else "pictures"
+        what = "pictures" if not config.dataset.is_table else "rows" if train.unit is None else "persons"
         raise DataError(f"{config.dataset.root}: {found} {what}, declared were {declared}; declare the new number")
 
 
-def load_pool(config: DatasetConfig, seed: int, features: FeaturesConfig | None = None) -> Dataset:
-    """All pictures, training pictures first, as both training and test pictures: for the caller's own split."""
+def load_pool(
+    config: DatasetConfig, seed: int, features: FeaturesConfig | None = None, site_column: str | None = None
+) -> Dataset:
+    """All examples, training examples first, as both training and test examples: for the caller's own split."""
     if config.is_table:
-        own = load_table(config, seed)
+        own = load_table(config, seed, site_column)
         both = own.train.and_then(own.test)
         return replace(own, train=both, test=both)
     source = find_source(config, seed)

@@ -27,10 +27,12 @@ from fedpriv.mechanisms.tasks import of_classes
 
 
 class DeclaredPartition:
-    """Clients' declared numbers of examples (int64 [N]). Only this machine's client, if any, has rows here."""
+    """Clients' declared numbers of examples, or of persons (int64 [N]). Only this machine's client, if any, has rows
+    here, so many.
+    """
 
-    def __init__(self, declared: Sequence[int]) -> None:
-        self._declared = np.array(declared, dtype=np.int64)
+    def __init__(self, declared: Sequence[int], rows: int) -> None:
+        self._declared, self._rows = np.array(declared, dtype=np.int64), rows
 
     @property
     def num_train(self) -> np.ndarray:
@@ -45,10 +47,20 @@ class DeclaredPartition:
         return len(self._declared)
 
     def train(self, client: int) -> np.ndarray:
-        return np.arange(self._declared[client])
+        return np.arange(self._rows)
 
     def test(self, client: int) -> np.ndarray:
         return np.zeros(0, np.int64)
+
+
+class DeclaredData(FederatedData):
+    """Data of which the numbers of all clients are declared ones."""
+
+    def counts(self, persons: bool) -> np.ndarray:
+        """As declared: of persons where a table's schema names them, whatever the method counts; nobody else's rows are
+        here to be counted.
+        """
+        return self.partition.num_train
 
 
 def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
@@ -62,8 +74,8 @@ def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
     if options.test_root is not None and options.root is None and auxiliary >= number:
         words = f"dataset.test_root holds {number} examples, and some are to be tested on"
         raise OptionError("dataset.auxiliary", auxiliary, words)
-    partition = DeclaredPartition(options.examples)
-    return FederatedData(dataset, partition, np.sort(rows[:auxiliary]), np.sort(rows[auxiliary:]))
+    partition = DeclaredPartition(options.examples, len(dataset.train))
+    return DeclaredData(dataset, partition, np.sort(rows[:auxiliary]), np.sort(rows[auxiliary:]))
 
 
 def count_pictures(folder: Path, classes: Sequence[str]) -> int:

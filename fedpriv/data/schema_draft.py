@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import DataError, OptionError
 from fedpriv.data.table_files import Form, column_types, is_parquet
 from fedpriv.data.table_rows import encode_file
 from fedpriv.data.table_schema import OPEN, TableSchema
@@ -23,17 +23,27 @@ HEAD = """\
 # {target} is taken as the target; `unit: COLUMN` protects all rows of a person together.
 """
 
+#: What a draft says of a column, by the kind of its cells. Other kinds (lists, bytes) no model reads.
+DRAFTED: dict[str, dict[str, object]] = {
+    "number": {"range": OPEN},
+    "date": {"range": OPEN},
+    "text": {"values": OPEN},
+    "other": {"ignore": True},
+}
+
 
 def draft(path: str | Path, target: str | None = None, form: Form | None = None) -> str:
     """YAML text of a first schema. target: the column to predict (None: the last one). Raises `DataError`."""
-    kinds = column_types(Path(path), form)
+    kinds = {name: kind for name, kind in column_types(Path(path), form).items() if name}  # "": ends of lines
+    if not kinds:
+        raise DataError(f"{path}: has no columns")
     chosen = target or list(kinds)[-1]
     if chosen not in kinds:
         raise OptionError("target", chosen, f"the file has no such column; allowed: {', '.join(list(kinds)[:12])}")
     number = kinds[chosen] == "number"
     aim: dict[str, object] = {"column": chosen, "task": "regression" if number else "classification"}
     aim["range" if number else "classes"] = OPEN
-    columns = {name: {"range" if kind in ("number", "date") else "values": OPEN} for name, kind in kinds.items()}
+    columns = {name: dict(DRAFTED[kind]) for name, kind in kinds.items()}
     said = {"target": aim, "columns": {name: how for name, how in columns.items() if name != chosen}}
     text = yaml.safe_dump(said | {"missing": "indicator"}, sort_keys=False, allow_unicode=True, default_flow_style=None)
     rows = "" if is_parquet(Path(path)) else ", the types from the first 1,000 rows"

@@ -6,7 +6,6 @@ node sends none of these words on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,10 @@ from fedpriv.data.table_schema import Column, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+#: Rows whose numbers are scaled at a time: 1 MB of 60 inputs.
+TOGETHER = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Encoded:
 
 def encode_file(path: str | Path, schema: TableSchema, form: Form | None = None, targets: bool = True) -> Encoded:
     """The rows of a file. targets: whether it must hold the target and the unit. Raises `DataError` with the row."""
-    table = read_columns(Path(path), schema.needed if targets else tuple(name for name, _ in schema.inputs), form)
+    names = schema.needed if targets else tuple(name for name, _ in schema.inputs)
+    table = read_columns(Path(path), names, form, schema.numbers)
     return encode(table, schema, str(path), targets, (form or Form()).decimal)
 
 
@@ -52,15 +56,22 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
         raise OptionError("dataset.schema", "?", f"columns that hold '?': {', '.join(schema.unfilled[:8])}")
     if table.num_rows == 0:
         raise DataError(f"{name}: has no rows")
-    inputs = np.zeros((table.num_rows, schema.num_inputs), np.float32)
-    remarks: list[str] = []
+    inputs = _zeros(table.num_rows, schema.num_inputs, name)
+    notes: dict[str, str] = {}
+    numbers: list[_Numbers] = []
     start = 0
     for column_name, column in schema.inputs:
-        part = inputs[:, start : start + schema.width(column)]
-        where = f"{name}: column {column_name}"
-        note = _INTO[column.kind](table.column(column_name), column, schema.indicated(column), part, where, decimal)
-        remarks += [f"{column_name}: {note}"] if note else []
-        start += schema.width(column)
+        where, indicated, stop = f"{name}: column {column_name}", schema.indicated(column), start + schema.width(column)
+        if column.kind == "range":
+            found, missing = _numbers(table.column(column_name), where, decimal)
+            _check_missing(missing, indicated, where)
+            numbers.append(_Numbers(column_name, found, missing, column.range, start, indicated))
+        else:
+            into = _values if column.kind == "values" else _hashed
+            notes[column_name] = into(table.column(column_name), column, indicated, inputs[:, start:stop], where)
+        start = stop
+    notes |= _scale(numbers, inputs)
+    remarks = [f"{column_name}: {notes[column_name]}" for column_name, _ in schema.inputs if notes[column_name]]
     if not targets:
         return Encoded(inputs, None, None, tuple(remarks))
     found, note = _targets(table, schema, name, decimal)
@@ -68,43 +79,72 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
     return Encoded(inputs, found, _units(table, schema, name), tuple(remarks))
 
 
-def _range(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str, decimal: str) -> str:
-    numbers, missing = _numbers(column, where, decimal)
-    if missing.any() and not indicated:
+def _zeros(rows: int, inputs: int, name: str) -> np.ndarray:
+    """float32 [rows, inputs]. Raises `DataError` where they do not fit into memory."""
+    import psutil
+
+    size, free = 4 * rows * inputs, psutil.virtual_memory().available
+    if size > free:
+        words = f"{rows} rows of {inputs} inputs take {size >> 20} MB, and {free >> 20} MB are free"
+        raise DataError(f"{name}: {words}; allowed: fewer rows, dims of texts or values")
+    return np.zeros((rows, inputs), np.float32)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """A column of numbers [n], where they are missing (bool [n]), and the first of its inputs."""
+
+    name: str
+    numbers: np.ndarray
+    missing: np.ndarray
+    bounds: Any
+    place: int
+    indicated: bool
+
+
+def _scale(columns: list[_Numbers], inputs: np.ndarray) -> dict[str, str]:
+    """Writes all columns of numbers; name -> what was changed. Some rows of all columns at a time, which stay in the
+    processor's cache.
+    """
+    outside = dict.fromkeys((column.name for column in columns), 0)
+    for start in range(0, len(inputs), TOGETHER):
+        rows = slice(start, start + TOGETHER)
+        for column in columns:
+            missing = column.missing[rows]
+            scaled, clipped = _scaled(column.numbers[rows], column.bounds)
+            inputs[rows, column.place] = np.where(missing, 0, scaled)
+            if column.indicated:
+                inputs[rows, column.place + 1] = missing
+            outside[column.name] += int(np.count_nonzero(clipped & ~missing))
+    return {
+        column.name: _counted(outside[column.name], len(inputs), "clipped to the range", column.missing)
+        for column in columns
+    }
+
+
+def _check_missing(missing: np.ndarray, indicated: bool, where: str) -> None:
+    if not indicated and missing.any():
         raise DataError(f"{where}, row {_first(missing)}: a value is missing, and the schema says missing: refuse")
-    scaled, outside = _scaled(numbers, said.range)
-    into[:, 0] = np.where(missing, 0, scaled)
-    if indicated:
-        into[:, 1] = missing
-    return _counted(outside & ~missing, "clipped to the range", missing)
 
 
-def _values(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str, decimal: str) -> str:
+def _values(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str) -> str:
     assert isinstance(said.values, tuple)
     codes, missing = _codes(column, said.values)
-    if missing.any() and not indicated:
-        raise DataError(f"{where}, row {_first(missing)}: a value is missing, and the schema says missing: refuse")
+    _check_missing(missing, indicated, where)
     unknown = (codes < 0) & ~missing
     rows = np.arange(len(codes))
     into[rows[~missing], np.where(unknown, len(said.values), codes)[~missing]] = 1
     if indicated:
         into[:, -1] = missing
-    return _counted(unknown, "of a value that the schema does not name", missing)
+    return _counted(int(np.count_nonzero(unknown)), len(codes), "of a value that the schema does not name", missing)
 
 
-def _hashed(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str, decimal: str) -> str:
+def _hashed(column: Any, said: Column, indicated: bool, into: np.ndarray, where: str) -> str:
     texts = column.to_pylist()
     for start in range(0, len(texts), BLOCK):
         block = ["" if text is None else str(text) for text in texts[start : start + BLOCK]]
         into[start : start + len(block)] = hashed(block, said.dims).toarray()
     return ""
-
-
-_INTO: dict[str, Callable[[Any, Column, bool, np.ndarray, str, str], str]] = {
-    "range": _range,
-    "values": _values,
-    "text": _hashed,
-}
 
 
 def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> tuple[np.ndarray, str]:
@@ -126,26 +166,35 @@ def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> t
             cell = table.column(target.column)[row - 1].as_py()
             words = "the target is missing" if missing[row - 1] else f"{str(cell)[:60]!r} is none of the classes"
             raise DataError(f"{where}, row {row}: {words}; classes: {', '.join(target.classes[:12])}")
-        return codes, ""
+        held = np.bincount(codes, minlength=len(target.classes))
+        absent = [text for text, number in zip(target.classes, held, strict=True) if not number]
+        return codes, f"{target.column}: no row is of the class {', '.join(absent[:8])}" if absent else ""
     numbers, missing = _numbers(table.column(target.column), where, decimal)
     if missing.any():
         raise DataError(f"{where}, row {_first(missing)}: the target is missing")
     scaled, outside = _scaled(numbers, target.range)
-    note = _counted(outside, "clipped to the range", missing)
+    note = _counted(int(np.count_nonzero(outside)), len(outside), "clipped to the range", missing)
     return scaled.astype(np.float32), f"{target.column}: {note}" if note else ""
 
 
 def _units(table: pa.Table, schema: TableSchema, name: str) -> np.ndarray | None:
     if schema.unit is None:
         return None
-    found = _stripped(table.column(schema.unit)).combine_chunks().dictionary_encode()
-    ids = found.indices.to_numpy(zero_copy_only=False)
-    gone = {number for number, text in enumerate(found.dictionary.to_pylist()) if text in MISSING}
+    return numbered(table, schema.unit, name, "nobody is named; each row needs a unit")[0]
+
+
+def numbered(table: pa.Table, column: str, name: str, words: str) -> tuple[np.ndarray, list[str]]:
+    """(int64 [n], the number of each row's cell; the cells' texts by number) of a column of names. Raises `DataError`
+    with ``words`` for a missing one.
+    """
+    found = _stripped(table.column(column)).combine_chunks().dictionary_encode()
+    ids, texts = found.indices.to_numpy(zero_copy_only=False), found.dictionary.to_pylist()
+    gone = {number for number, text in enumerate(texts) if text in MISSING}
     missing = np.isnan(ids) if ids.dtype.kind == "f" else np.zeros(len(ids), bool)
     missing |= np.isin(ids, [*gone]) if gone else False
     if missing.any():
-        raise DataError(f"{name}: column {schema.unit}, row {_first(missing)}: nobody is named; each row needs a unit")
-    return ids.astype(np.int64)
+        raise DataError(f"{name}: column {column}, row {_first(missing)}: {words}")
+    return ids.astype(np.int64), texts
 
 
 # --- cells -----------------------------------------------------------------------------------------------
@@ -193,12 +242,14 @@ def _numbers(column: Any, where: str, decimal: str) -> tuple[np.ndarray, np.ndar
         days = compute.divide(column.cast(pa.timestamp("s")).cast(pa.int64()).cast(pa.float64()), 86400.0)
         numbers = compute.fill_null(days, float("nan")).to_numpy()
     elif types.is_boolean(kind) or kind_of(kind) != "text":
-        numbers = compute.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy()
+        numbers = column.cast(pa.float64(), safe=False).to_numpy()  # NaN where it is null
     else:
         numbers = _from_texts(column, where, decimal)
-    numbers = np.array(numbers, np.float64)
-    if np.isinf(numbers).any():
-        raise DataError(f"{where}, row {_first(np.isinf(numbers))}: an infinite number")
+    numbers = np.asarray(numbers, np.float64)
+    if (infinite := np.isinf(numbers)).any():
+        row = _first(infinite)
+        words = "an infinite number; allowed: finite ones, and an empty cell where a value is missing"
+        raise DataError(f"{where}, row {row}: {str(column[row - 1].as_py())[:60]} is {words}")
     return numbers, np.isnan(numbers)
 
 
@@ -216,23 +267,31 @@ def _from_texts(column: Any, where: str, decimal: str) -> np.ndarray:
         pass
     cells = texts.to_pylist()
     numbers = np.full(len(cells), np.nan)
+    kinds = {True: 0, False: 0}  # the first row, counted from 1, of a date and of a number
     for row, cell in enumerate(cells):
         if cell is None:
             continue
         value = parsed_number(cell, decimal)
+        date = value is None
         if value is None:
             value = day_of(cell)
         if value is None:
             raise DataError(f"{where}, row {row + 1}: {_not_a_number(cell, decimal)}")
+        kinds[date] = kinds[date] or row + 1
+        if kinds[not date]:
+            words = f"and row {kinds[not date]} holds a {'number' if date else 'date'}; allowed: one kind in a column"
+            raise DataError(f"{where}, row {row + 1}: {cell[:60]!r} is a {'date' if date else 'number'}, {words}")
         numbers[row] = value
     return numbers
 
 
 def _not_a_number(cell: str, decimal: str) -> str:
     words = f"{cell[:60]!r} is not a number"
+    if decimal == "," and parsed_number(cell, ".") is not None:
+        return f"{words} with decimal=comma: a point in it may stand for thousands, which are not read"
     if decimal == "." and parsed_number(cell, ",") is not None:
         return f"{words}; if the comma is a decimal sign, say dataset.decimal=comma; signs for thousands are not read"
-    if any(sign in cell for sign in ",.' ") and any(letter.isdigit() for letter in cell):
+    if any(sign in cell for sign in ",.' \u00a0\u202f") and any(letter.isdigit() for letter in cell):
         return f"{words}; signs for thousands are not read"
     return f"{words}; a formula's value must be in the file" if cell.startswith("=") else words
 
@@ -244,8 +303,8 @@ def _scaled(numbers: np.ndarray, bounds: Any) -> tuple[np.ndarray, np.ndarray]:
     return 2 * ((clipped - low) / (high - low)) - 1, clipped != numbers
 
 
-def _counted(changed: np.ndarray, what: str, missing: np.ndarray) -> str:
-    parts = [f"{int(changed.sum())} of {len(changed)} rows {what}"] if changed.any() else []
+def _counted(changed: int, rows: int, what: str, missing: np.ndarray) -> str:
+    parts = [f"{changed} of {rows} rows {what}"] if changed else []
     parts += [f"{int(missing.sum())} missing"] if missing.any() else []
     return ", ".join(parts)
 

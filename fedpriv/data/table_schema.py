@@ -40,6 +40,8 @@ BOOL = "tag:yaml.org,2002:bool"
 #: A schema file is no longer than this, in bytes.
 MOST_BYTES = 4 << 20
 OPTION = "dataset.schema_file"
+#: How pydantic begins the names of the types that a range or a list of texts may have.
+ALTERNATIVES = ("tuple[", "float]", "literal[")
 
 
 def _number(value: Any) -> Any:
@@ -88,6 +90,8 @@ def _check_texts(values: tuple[str, ...] | str | None, least: int) -> None:
         return
     if len(values) < least:
         raise ValueError(f"{len(values)} values; at least {least} are needed")
+    if (blank := next((value for value in values if value != value.strip()), None)) is not None:
+        raise ValueError(f"the value {blank!r} has blanks around it; cells are read without them")
     twice = sorted({value for value in values if values.count(value) > 1}) if len(values) < 5000 else []
     if twice or len(set(values)) < len(values):
         raise ValueError(f"values stand twice: {', '.join(twice[:5])}")
@@ -214,6 +218,12 @@ class TableSchema(Options):
         unit = () if self.unit is None else (self.unit,)
         return (*(name for name, _ in self.inputs), *self.target.names, *unit)
 
+    @property
+    def numbers(self) -> frozenset[str]:
+        """Names of the columns whose cells are numbers or dates."""
+        target = self.target.names if self.target.task == "regression" else ()
+        return frozenset([*target, *(name for name, column in self.inputs if column.kind == "range")])
+
     def indicated(self, column: Column) -> bool:
         """Whether a missing value has an input of its own; otherwise it is refused (a text: empty)."""
         return (column.missing or self.missing) == "indicator" and column.kind in ("range", "values")
@@ -290,7 +300,7 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
         words = first.allowed.removeprefix("Value error, ")
         # A range is a pair or "?": pydantic names which of the two it tried.
         place = ".".join(
-            part for part in first.option.split(".") if not part.startswith(("tuple[", "float]", "literal["))
+            part for part in first.option.split(".") if part.strip("]") and not part.startswith(ALTERNATIVES)
         )
         shown = f"{place}={first.value}"[:200] if error.errors()[0]["type"] != "value_error" else place
         raise OptionError(OPTION, name, f"{shown}: {words}") from None

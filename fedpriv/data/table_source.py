@@ -14,8 +14,8 @@ from fedpriv.config.own_options import CONF
 from fedpriv.data.cache import cache_folder, damaged, entry
 from fedpriv.data.draws import generator
 from fedpriv.data.splits import divide_by_class
-from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, read_columns
-from fedpriv.data.table_rows import Encoded, encode
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, column_names, read_columns
+from fedpriv.data.table_rows import Encoded, encode, numbered
 from fedpriv.data.table_schema import TableSchema, read_schema
 from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.tasks import Multilabel, Regression, Task, of_classes
@@ -78,7 +78,7 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None)
     schema = schema_of_dataset(config)
     found, sites = encoded_rows(config, config.root, schema, site_column)
     if config.test_root is not None:
-        other, _ = encoded_rows(config, config.test_root, schema)
+        other, _ = encoded_rows(config, config.test_root, schema, option="dataset.test_root")
         train, test = np.arange(len(found.targets)), found.and_then(other)
         rows = np.arange(len(found.targets), len(test.targets))
         return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites, schema=schema)
@@ -93,8 +93,9 @@ def _rows(found: Examples, rows: np.ndarray) -> Examples:
 
 def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(training rows, test rows), ascending."""
-    unit = np.arange(len(found)) if found.unit is None else found.unit
-    _, first, member = np.unique(unit, return_index=True, return_inverse=True)
+    first = member = np.arange(len(found))  # of each unit its first row, of each row its unit
+    if found.unit is not None:
+        _, first, member = np.unique(found.unit, return_index=True, return_inverse=True)
     if found.targets.dtype == np.int64:
         train, test = divide_by_class(found.targets[first], fraction, seed)
     else:
@@ -103,23 +104,30 @@ def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[n
         train, test = order[number:], order[:number]
     if not len(train) or not len(test):
         raise DataError(f"dataset.root: {len(first)} units are too few to train and to test on")
+    if found.unit is None:
+        return np.sort(train), np.sort(test)
     tested = np.isin(member, test)
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
 def encoded_rows(
-    config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None = None
+    config: DatasetConfig,
+    root: str | None,
+    schema: TableSchema,
+    site_column: str | None = None,
+    option: str = "dataset.root",
 ) -> tuple[Examples, tuple[str, ...]]:
-    """All rows of the file ``root`` or of a built-in table, and the names of their sites; from the cache where they
-    were encoded before. Raises `DataError` and `OptionError`.
+    """All rows of the file ``root``, which ``option`` names, or of a built-in table, and the names of their sites; from
+    the cache where they were encoded before. Raises `DataError` and `OptionError`.
     """
     identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
     if config.name in OWN_FILES:
         if root is None:
-            raise OptionError("dataset.root", "null", "dataset=table needs a CSV or Parquet file")
+            raise OptionError(option, "null", "dataset=table needs a CSV or Parquet file")
         path = Path(root)
         if not path.is_file():
-            raise DataError(f"dataset.root={root}: there is no such file")
+            words = "is a folder; allowed: a CSV or Parquet file" if path.is_dir() else "there is no such file"
+            raise DataError(f"{option}={root}: {words}")
         state, form = path.stat(), form_of(config)
         identity |= {"file": str(path.resolve()), "size": state.st_size, "changed": state.st_mtime_ns, **vars(form)}
     else:
@@ -128,30 +136,29 @@ def encoded_rows(
     def write(folder: Path) -> None:
         table = _read(config, root, schema, site_column)
         found = encode(table, schema, str(root or config.name), decimal=form_of(config).decimal)
-        _write(folder, found, table, site_column)
+        _write(folder, found, table, site_column, str(root or config.name))
 
     folder = entry(cache_folder(config) / "tables", identity, write)
     try:
-        images = np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False)
+        inputs = np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False)
         with np.load(folder / "rest.npz", allow_pickle=False) as rest:
             parts = dict(rest)
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
     sites = tuple(str(name) for name in parts.get("sites", ()))
-    return Examples(images, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
+    return Examples(inputs, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
 
 
-def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None) -> None:
+def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None, name: str) -> None:
     np.save(folder / "inputs.npy", found.inputs)
     assert found.targets is not None
     rest = {"targets": found.targets}
     if found.unit is not None:
         rest["unit"] = found.unit
     if site_column is not None:
-        names, numbers = np.unique(
-            np.array([str(name) for name in table.column(site_column).to_pylist()]), return_inverse=True
-        )
-        rest |= {"site": numbers.astype(np.int64), "sites": names}
+        numbers, sites = numbered(table, site_column, name, "no client is named; each row needs one")
+        order = np.argsort(sites)
+        rest |= {"site": np.argsort(order)[numbers], "sites": np.array(sites)[order]}
     np.savez(folder / "rest.npz", **rest)  # type: ignore[arg-type]
 
 
@@ -159,7 +166,10 @@ def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_col
     names = dict.fromkeys([*schema.needed, *([] if site_column is None else [site_column])])
     if config.name in OWN_FILES:
         assert root is not None
-        return read_columns(Path(root), tuple(names), form_of(config))
+        if site_column is not None and site_column not in (found := column_names(Path(root), form_of(config))):
+            words = f"{root} has no such column; its columns: {', '.join(found[:12])}"
+            raise OptionError("partition.column", site_column, words)
+        return read_columns(Path(root), tuple(names), form_of(config), schema.numbers)
     table = _BUILT_IN[config.name]()
     if (lacking := next((name for name in names if name not in table.column_names), None)) is not None:
         words = f"{config.name} has no such column; its columns: {', '.join(table.column_names)}"

@@ -322,7 +322,10 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
 def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
     """A sum in the open shows a server every number of this machine, whatever observer its account names."""
     options, limits = config.strategy.options, policy.limits
-    if config.strategy.secure_sum == "ideal":
+    noisy = (
+        getattr(options, "form", None) == "local"
+    )  # each number has this machine's own noise, which is accounted for
+    if config.strategy.secure_sum == "ideal" and not noisy:
         yield "strategy.secure_sum=ideal: the server would see this client's own numbers: allowed: protocol"
     if config.strategy.secure_sum == "protocol":
         for option, least in (("min_replies", limits.min_survivors), ("colluders", limits.min_colluders)):

@@ -1,7 +1,6 @@
 """What each paper claims: one pure function per paper, as published, whether or not it is true.
 
-The verified epsilon comes from the ledger. What the papers *report* for their own runs, which need not follow
-from their formulas, is in `paper_reported`.
+The verified epsilon comes from the ledger.
 """
 
 from __future__ import annotations

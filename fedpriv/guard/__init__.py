@@ -1,0 +1,1 @@
+"""Any Flower app under a node's own budget: the sandbox it runs in, and what may leave of its answers."""

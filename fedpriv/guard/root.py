@@ -1,0 +1,104 @@
+"""The files that a foreign app sees: libraries, its own folder and one shard, read-only, and an empty /tmp.
+
+Everything else of the machine is not hidden but absent: the root is a new tmpfs, and the old one is unmounted. What is
+the same for every shard is mounted once, by the warm process (`Root.build`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedpriv.guard import kernel
+
+#: Where an app's process may write: gone when it ends.
+WRITABLE = ("/tmp", "/dev/shm")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/localtime")
+#: Where the new root is built, in a namespace of its own: a folder that every machine has, and that holds no data.
+_BUILT_AT = "/sys"
+_CODE = kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES
+_DATA = _CODE | kernel.NO_PROGRAMS
+_DEVICE = kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_PROGRAMS
+_EMPTY = kernel.NO_SETUID | kernel.NO_DEVICES | kernel.NO_PROGRAMS
+
+
+def libraries() -> list[str]:
+    """The interpreter's own files and its installed packages; of nested folders the outer one."""
+    named = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    named |= {f"{prefix}/{name}" for prefix in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64")}
+    found = sorted({os.path.realpath(path) for path in named if path and os.path.isdir(path)})
+    return [path for path in found if not any(path != other and _within(path, other) for other in found)]
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _links(path: str) -> Iterator[tuple[str, str]]:
+    """Of ``path``, each part that is a symbolic link, with its target."""
+    at = Path(path)
+    for part in [*reversed(at.parents), at]:
+        if part.is_symlink():
+            yield str(part), os.readlink(part)
+
+
+def _place(target: str, folder: bool) -> None:
+    """Makes what something can be mounted on, where it is not there."""
+    if os.path.exists(target):
+        return
+    os.makedirs(target if folder else os.path.dirname(target), exist_ok=True)
+    if not folder:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
+
+
+class Root:
+    """The root of one app's shards. app, data: where the app and its data appear. packages: folders of libraries."""
+
+    def __init__(self, app: str, data: str, packages: list[str]) -> None:
+        self.app, self.data = app, data
+        system = [path for path in _SYSTEM if os.path.exists(path)]
+        prefixes = [f"{prefix}/lib" for prefix in (sys.prefix, sys.base_prefix)]
+        self.links = dict(link for path in [*system, *prefixes] for link in _links(path))
+        self.sources = [(path, _CODE) for path in [*system, *packages, app] if not os.path.islink(path)]
+        self.sources += [(path, _DEVICE) for path in DEVICES]
+        #: Places in folders that are new for every shard, where they are mounted anew.
+        self.again = [source for source in self.sources if any(_within(source[0], path) for path in WRITABLE)]
+
+    def build(self, data_is_folder: bool) -> None:
+        """In the warm process's namespace of mounts: all but the data. Raises `OSError`."""
+        kernel.mount_tmpfs(_BUILT_AT, kernel.NO_SETUID | kernel.NO_DEVICES, "mode=755,size=1m")
+        for path in WRITABLE:
+            os.makedirs(_BUILT_AT + path)
+        for path, target in self.links.items():
+            if not os.path.lexists(_BUILT_AT + path):
+                os.makedirs(os.path.dirname(_BUILT_AT + path), exist_ok=True)
+                os.symlink(target, _BUILT_AT + path)
+        for source in self.sources:
+            self._show(*source)
+        _place(_BUILT_AT + self.data, data_is_folder)
+        kernel.remount_read_only(_BUILT_AT, kernel.NO_SETUID | kernel.NO_DEVICES)
+
+    def _show(self, path: str, flags: int) -> None:
+        tree = kernel.tree_of(path, flags)
+        _place(_BUILT_AT + path, os.path.isdir(path))
+        kernel.place_tree(tree, _BUILT_AT + path)
+
+    def enter(self, shard: str, tmp_bytes: int, pivot_root: int) -> None:
+        """In a shard's own namespace of mounts: replaces the root. shard: what appears at the place of the data.
+        pivot_root: the number of that call. Raises `OSError`.
+        """
+        folder, tree = os.path.isdir(shard), kernel.tree_of(shard, _DATA)
+        for path in WRITABLE:
+            kernel.mount_tmpfs(_BUILT_AT + path, _EMPTY, f"mode=1777,size={tmp_bytes}")
+        for source in self.again:
+            self._show(*source)
+        _place(_BUILT_AT + self.data, folder)
+        kernel.place_tree(tree, _BUILT_AT + self.data)
+        os.chdir(_BUILT_AT)
+        kernel.call(pivot_root, b".", b".", what="pivot_root")
+        kernel.unmount(".")  # the old root, which is above the new one
+        os.chdir("/")

@@ -1,0 +1,5 @@
+"""Fails with the number in the text."""
+
+
+def answer(secret, message, context):
+    raise ValueError(f"row {secret}")

@@ -1,0 +1,3 @@
+from flwr.serverapp import ServerApp
+
+app = ServerApp()

@@ -1,0 +1,366 @@
+"""Apps that carry a number out of a shard: each first does so without a sandbox, and then cannot.
+
+`tests/guard/hostile_apps/` has one file for each attempt; docs/guard_sandbox.md has the table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from asking import HOSTILE, bare, context_of, message_of
+from processes import wait_until
+
+from fedpriv.guard import sandbox as module
+from fedpriv.guard.record import request_bytes
+from fedpriv.guard.sandbox import Answer, Limits, Sandbox, SandboxUnavailable, available
+
+SECRET = 4711
+OPEN = Limits(8 << 30, 60, 100, 1 << 20, processes=1000)
+TIGHT = Limits(128 << 20, 1, 30, 1 << 20, processes=32)
+#: Files of the hostile app that are no attempts.
+NO_ATTEMPTS = {"__init__", "client_app", "server_app"}
+
+
+class Box:
+    """The hostile app in a folder of its own, with two sandboxes: one without namespaces, and a confined one."""
+
+    def __init__(self, folder: Path, open_one: Sandbox, confined: Sandbox) -> None:
+        self.folder, self.both = folder, {False: open_one, True: confined}
+        self.app, self.data = folder / "hostile_apps", folder / "data.csv"
+
+    def shard(self, secret: int) -> Path:
+        path = self.folder / f"shard-{secret}.csv"
+        path.write_text(str(secret))
+        return path
+
+    def given(self, attack: str, **more: Any) -> dict[str, Any]:
+        name = f"left-{os.getpid()}-{attack}"
+        return {"attack": attack, "folder": str(self.folder / "host"), "name": name, "port": 0, "patience": 2.0, **more}
+
+    def request(self, attack: str, **more: Any) -> bytes:
+        return request_bytes(message_of({"a": np.zeros(1)}), context_of(self.data, self.given(attack, **more)))
+
+    def ask(self, confined: bool, secret: int, attack: str, **more: Any) -> Answer:
+        return self.both[confined].ask(self.request(attack, **more), self.shard(secret))
+
+    def bare(self, secret: int, attack: str, context: Any = None, **more: Any) -> Any:
+        self.data.write_text(str(secret))
+        context = context or context_of(self.data, self.given(attack, **more))
+        return bare(self.app, message_of({"a": np.zeros(1)}), context)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    assert available() is None, "hostile apps are a failure where they cannot be tried"
+    folder = tmp_path_factory.mktemp("box")
+    app = Path(shutil.copytree(HOSTILE, folder / "hostile_apps", ignore=shutil.ignore_patterns("__pycache__")))
+    with open(app / "hostile" / "pages.bin", "wb") as file:
+        file.truncate(8 * 64 * 4096)
+    (folder / "data.csv").write_text("0")
+    (folder / "host").mkdir()
+    (folder / "host" / "other.csv").write_text(str(SECRET))
+    with ExitStack() as stack:
+        one, other = (
+            stack.enter_context(Sandbox(app, folder / "data.csv", limits, confined=confined))
+            for limits, confined in ((OPEN, False), (TIGHT, True))
+        )
+        yield Box(folder, one, other)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hostile"]:
+        del sys.modules[name]
+
+
+# --- to the outside -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening(family: int, kind: int, address: Any) -> Iterator[tuple[socket.socket, Callable[[], bytes]]]:
+    """A listener, and what has reached it so far."""
+    with socket.socket(family, kind) as listener:
+        listener.bind(address)
+        listener.setblocking(False)
+        if kind == socket.SOCK_STREAM:
+            listener.listen()
+
+        def came() -> bytes:
+            try:
+                if kind == socket.SOCK_DGRAM:
+                    return listener.recv(1000)
+                link = listener.accept()[0]
+            except BlockingIOError:
+                return b""
+            with link:
+                link.setblocking(True)
+                return link.recv(1000)
+
+        yield listener, came
+
+
+INET = (socket.AF_INET, ("127.0.0.1", 0))
+SOCKETS = {
+    "tcp": (*INET, socket.SOCK_STREAM),
+    "dns": (*INET, socket.SOCK_DGRAM),
+    "abstract_socket": (socket.AF_UNIX, f"\0left-{os.getpid()}-abstract_socket", socket.SOCK_STREAM),
+    "file_socket": (socket.AF_UNIX, "", socket.SOCK_STREAM),
+}
+
+
+@pytest.mark.parametrize("attack", SOCKETS)
+def test_no_socket_reaches_anybody(box: Box, attack: str) -> None:
+    family, address, kind = SOCKETS[attack]
+    with listening(family, kind, address or str(box.folder / "host" / "socket")) as (listener, came):
+        port = listener.getsockname()[1] if family == socket.AF_INET else 0
+        assert box.ask(False, SECRET, attack, port=port).fault is None
+        assert str(SECRET).encode() in wait_until(came)
+        assert box.ask(True, SECRET, attack, port=port).arrays is None
+        assert came() == b""
+
+
+@pytest.mark.parametrize("attack", ["host_file", "program", "child_stays"])
+def test_nothing_is_written_to_the_machine(box: Box, attack: str) -> None:
+    drop = box.folder / "host" / "drop"
+    assert box.ask(False, SECRET, attack).fault is None
+    wait_until(lambda: drop.exists() and drop.read_text())
+    assert drop.read_text().strip() == str(SECRET)
+    drop.unlink()
+    box.ask(True, SECRET, attack)  # when it returns, the kernel has ended all that the app started
+    assert not drop.exists()
+
+
+# --- to the next shard --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "attack", ["tmp_file", "own_code", "posix_memory", "system_v_memory", "message_queue", "keyring"]
+)
+def test_the_next_shard_finds_nothing(box: Box, attack: str) -> None:
+    def found(confined: bool) -> float:
+        box.ask(confined, SECRET, attack, port=SECRET)
+        (number,) = box.ask(confined, 0, attack, port=SECRET).arrays or (np.zeros(()),)
+        return float(number)
+
+    assert found(confined=False) == SECRET
+    assert found(confined=True) == 0
+
+
+def test_the_next_shard_is_not_told_what_is_in_memory(box: Box) -> None:
+    file = box.app / "hostile" / "pages.bin"
+
+    def found(confined: bool) -> float:
+        with open(file, "rb") as pages:
+            os.posix_fadvise(pages.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        box.ask(confined, 5, "page_cache")
+        (number,) = box.ask(confined, 0, "page_cache").arrays or (np.zeros(()),)
+        return float(number)
+
+    assert found(confined=False) == 5
+    assert found(confined=True) == 0
+
+
+def test_the_next_shard_reads_no_count_of_the_kernel(box: Box) -> None:
+    many = 200_000  # far above what else this machine opens meanwhile
+
+    def found(confined: bool) -> float:
+        answers = [box.ask(confined, secret, "inode_numbers").arrays for secret in (0, many, 0)]
+        first, _, last = (float(arrays[0]) if arrays else 0.0 for arrays in answers)
+        return last - first
+
+    assert found(confined=False) > many
+    assert found(confined=True) == 0
+
+
+@pytest.mark.parametrize("attack", ["file_lock", "watch", "shared_futex"])
+def test_a_shard_that_runs_at_the_same_time_hears_nothing(box: Box, attack: str) -> None:
+    def found(confined: bool, patience: float) -> float:
+        sender = threading.Thread(target=box.ask, args=(confined, SECRET, attack), kwargs={"patience": patience})
+        sender.start()
+        (number,) = box.ask(confined, 0, attack, patience=patience).arrays or (np.zeros(()),)
+        sender.join()
+        return float(number)
+
+    # The open one may take its time: it ends as soon as it has heard something.
+    assert any(found(confined=False, patience=wait) for wait in (0.5, 2, 8, 32))
+    assert found(confined=True, patience=0.5) == 0
+
+
+def test_a_process_keeps_no_state_for_the_next_shard(box: Box) -> None:
+    box.bare(SECRET, "import_state")
+    assert box.bare(3, "import_state").content["arrays"]["array0"].numpy() == SECRET
+    assert [float(box.ask(True, secret, "import_state").arrays[0]) for secret in (SECRET, 3)] == [SECRET, 3]  # type: ignore[index]
+
+
+def test_the_context_keeps_no_state_for_the_next_shard(box: Box) -> None:
+    context = context_of(box.data, box.given("context_state"))
+    box.bare(SECRET, "context_state", context)
+    assert box.bare(3, "context_state", context).content["arrays"]["array0"].numpy() == SECRET
+    assert [float(box.ask(True, secret, "context_state").arrays[0]) for secret in (SECRET, 3)] == [0, 0]  # type: ignore[index]
+
+
+# --- what an app can see ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ["processes", "other_data", "machine"])
+def test_an_app_sees_nothing_but_its_shard(box: Box, attack: str) -> None:
+    marked = {"PATH": os.environ["PATH"], box.given(attack)["name"]: str(SECRET)}
+    with subprocess.Popen(["sleep", "1000"], env=marked) as process:
+        try:
+            seen = [box.ask(confined, 0, attack).arrays for confined in (False, True)]
+        finally:
+            process.kill()
+    assert seen[0] is not None and seen[1] is not None
+    assert float(seen[0][0]) == SECRET if attack != "machine" else float(seen[0][0]) >= 5
+    assert float(seen[1][0]) == 0
+
+
+def test_an_app_has_no_environment(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(box.given("environment")["name"], str(SECRET))
+    assert box.bare(0, "environment").content["arrays"]["array0"].numpy() == SECRET
+    with Sandbox(box.app, box.data, TIGHT) as one:  # started by a process that has it
+        (number,) = one.ask(box.request("environment"), box.shard(0)).arrays or ()
+    assert float(number) == 0
+
+
+def test_an_app_has_no_terminal(box: Box, capfd: pytest.CaptureFixture[str]) -> None:
+    box.bare(SECRET, "prints")
+    assert all(f"row {SECRET}" in text for text in capfd.readouterr())
+    with Sandbox(box.app, box.data, TIGHT) as one:
+        assert one.ask(box.request("prints"), box.shard(SECRET)).fault is None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_app_ends_no_process_but_its_own(box: Box) -> None:
+    with pytest.raises(SandboxUnavailable), Sandbox(box.app, box.data, OPEN, confined=False) as one:
+        one.ask(box.request("kills_parent", all=False), box.shard(SECRET))
+    assert box.ask(True, SECRET, "kills_parent", all=True).fault is None
+    assert box.ask(True, SECRET, "kills_parent", all=True).fault is None, "the keeper lives"
+
+
+# --- what an answer can hold --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ["metrics", "names", "records", "error_reply", "not_numbers", "objects"])
+def test_an_answer_holds_numbers_alone(box: Box, attack: str) -> None:
+    def shown(secret: int) -> str:
+        reply = box.bare(secret, attack)
+        return str(reply.error) if reply.has_error() else str({**reply.content}) + str(_bytes(reply))
+
+    def _bytes(reply: Any) -> list[bytes]:
+        return [array.data for record in reply.content.array_records.values() for array in record.values()]
+
+    assert shown(3) != shown(5)
+    answers = [box.ask(True, secret, attack).arrays for secret in (3, 5)]
+    assert answers[0] == answers[1] and answers[0] in (None, (0,))
+
+
+def test_an_error_has_no_text(box: Box) -> None:
+    with pytest.raises(ValueError, match="row 3"):
+        box.bare(3, "error_text")
+    answers = [box.ask(True, secret, "error_text") for secret in (3, 5)]
+    assert [answer.arrays for answer in answers] == [None, None]
+    assert "row 3" in str(answers[0].fault), "the operator of the node reads why"
+
+
+def test_a_crash_has_no_status(box: Box) -> None:
+    def status(secret: int) -> int:
+        return int(
+            box.both[False]._record(box.request("crash"), box.shard(secret), module.time.monotonic())[2]["status"]
+        )
+
+    assert (status(3), status(4)) == (-11, 4)
+    answers = [box.ask(True, secret, "crash") for secret in (3, 4)]
+    assert [answer.arrays for answer in answers] == [None, None]
+    assert re.search("status -11", str(answers[0].fault))
+
+
+def test_a_second_answer_makes_both_none(box: Box) -> None:
+    raw = box.both[False]._record(box.request("two_answers"), box.shard(SECRET), module.time.monotonic())[0]
+    assert np.float64(SECRET).tobytes() in raw and raw.count(b"FPR1") == 2
+    answer = box.ask(True, SECRET, "two_answers")
+    assert answer.arrays is None and "bytes of numbers" in str(answer.fault)
+
+
+def test_an_endless_answer_is_none(box: Box) -> None:
+    answer = box.ask(True, SECRET, "endless")
+    assert answer.arrays is None and answer.fault == f"more than answer_bytes={TIGHT.answer_bytes}"
+
+
+# --- what an app can take -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("attack", "more", "fault"),
+    [
+        ("memory", {"megabytes": 300}, "MemoryError"),
+        ("threads", {"threads": 300}, r"\(threads,"),
+        ("processor", {"seconds": 1.5}, "status -9"),
+    ],
+)
+def test_an_app_takes_no_more_than_it_may(box: Box, attack: str, more: dict[str, Any], fault: str) -> None:
+    assert box.ask(False, SECRET, attack, **more).fault is None
+    answer = box.ask(True, SECRET, attack, **more)
+    assert answer.arrays is None and re.search(fault, str(answer.fault)), answer.fault
+
+
+def test_an_app_fills_no_disk(box: Box) -> None:
+    (here,), (there,) = (
+        box.ask(confined, SECRET, "full_disk", megabytes=40).arrays or () for confined in (False, True)
+    )
+    Path("/tmp/filler").unlink()
+    assert (float(here), float(there)) == (40, 32)  # a quarter of 128
+
+
+def test_with_padding_the_next_shard_reads_no_time(box: Box) -> None:
+    limits = {False: OPEN, True: Limits(128 << 20, 5, 0.9, 1000, pad_s=1)}
+
+    def found(one: Sandbox, secret: int) -> float:
+        request = box.request("elapsed")
+        one.ask(request, box.shard(secret))
+        answer = one.ask(request, box.shard(0))
+        assert answer.arrays is not None, answer.fault
+        return float(answer.arrays[0])
+
+    assert found(box.both[False], 700) - found(box.both[False], 1) > 0.4
+    with Sandbox(box.app, box.data, limits[True]) as padded:
+        assert abs(found(padded, 700) - found(padded, 1)) < 0.4
+
+
+def test_a_padded_answer_takes_a_fixed_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, late = (box.ask(True, secret, "slow").seconds for secret in (1, 700))
+    assert late > quick + 0.3
+
+    slept: list[float] = []
+    clock = module.time.monotonic
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: slept.append(clock() + seconds))
+    began: list[float] = []
+    real = Sandbox._record
+
+    def record(self: Sandbox, message: bytes, shard: Path | None, since: float) -> Any:
+        began.append(since)
+        return real(self, message, shard, since)
+
+    monkeypatch.setattr(Sandbox, "_record", record)
+    with Sandbox(box.app, box.data, Limits(128 << 20, 5, 100, 1000, pad_s=200)) as padded:
+        for secret in (1, 700):
+            padded.ask(box.request("slow"), box.shard(secret))
+        padded.ask(box.request("crash"), box.shard(3))
+    assert [until - since for until, since in zip(slept, began, strict=True)] == pytest.approx([200] * 3, abs=0.01)
+
+
+def test_every_attempt_is_tried() -> None:
+    files = {path.stem for path in (HOSTILE / "hostile").glob("*.py")} - NO_ATTEMPTS
+    words = set(re.findall(r'"(\w+)"', Path(__file__).read_text()))
+    assert files <= words and len(files) >= 30
+    page = (Path(__file__).parents[2] / "docs" / "guard_sandbox.md").read_text()
+    table = page[page.index("## Hostile apps") : page.index("## What it costs")]
+    assert files <= set(re.findall(r"`(\w+)`", table))

@@ -1,0 +1,84 @@
+"""The bytes that come back from an app: every array survives, and nothing else is read as one."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from fedpriv.guard.record import FAULT, MAGIC, TYPES, NotARecord, arrays_of, fault_of, record_of
+
+
+@pytest.mark.parametrize("kind", TYPES.values(), ids=str)
+def test_arrays_come_back(kind: np.dtype) -> None:
+    source = np.random.default_rng(0)
+    shapes = [(), (0,), (3,), (2, 0, 4), (2, 3, 4)]
+    arrays = [source.integers(0, 100, shape).astype(kind) for shape in shapes]
+    arrays.append(np.asfortranarray(source.integers(0, 100, (3, 4)).astype(kind)))
+    arrays.append(arrays[-1].astype(kind.newbyteorder(">")))
+    back = arrays_of(record_of(arrays))
+    assert all(np.array_equal(mine, theirs) and mine.dtype == kind for mine, theirs in zip(back, arrays, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["c16", "O", "U3", "M8[s]", "?"])
+def test_a_type_that_no_model_has_is_refused(kind: str) -> None:
+    with pytest.raises(NotARecord):
+        record_of([np.zeros(2, kind)])
+
+
+def one(kind: int = 2, shape: tuple[int, ...] = (1,), numbers: bytes = bytes(8), count: int = 1) -> bytes:
+    return MAGIC + struct.pack("<I", count) + struct.pack(f"<BB{len(shape)}Q", kind, len(shape), *shape) + numbers
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (b"", "nothing came"),
+        (b"GET / HTTP/1.1", "no record"),
+        (MAGIC, "heads"),
+        (MAGIC + b"\xff" * 4, "arrays"),
+        (one(count=2), "heads"),
+        (one(count=0), "bytes of numbers"),
+        (one() + b"\0", "bytes of numbers"),
+        (one() + one(), "bytes of numbers"),
+        (one()[:-1], "bytes of numbers"),
+        (one(kind=8), "type 8"),
+        (one(shape=(1,) * 33), "33 dimensions"),
+        (one(shape=(2**63, 2)), "bytes of numbers"),
+        (one(shape=(2**64 - 1,)), "bytes of numbers"),
+        (one(shape=(2**63, 0), numbers=b""), "shape"),
+        (one(numbers=struct.pack("<d", float("nan"))), "finite"),
+        (one(numbers=struct.pack("<d", float("-inf"))), "finite"),
+        (fault_of("row 17\x1b[2J"), "row 17?"),
+    ],
+)
+def test_what_is_no_record_is_refused(record: bytes, why: str) -> None:
+    with pytest.raises(NotARecord) as error:
+        arrays_of(record)
+    assert why in str(error.value) and "\x1b" not in str(error.value)
+    assert len(str(error.value)) < 5000
+
+
+def test_damaged_records_are_arrays_or_refused() -> None:
+    """Any bytes: finite arrays of exactly their length, or `NotARecord`, and never more memory than the bytes."""
+    source = np.random.default_rng(1)
+    good = record_of([np.arange(4.0), np.ones((2, 3), "f4"), np.zeros((), "i8")])
+    refused = 0
+    for _ in range(20_000):
+        record = bytearray(good)
+        for _ in range(source.integers(1, 4)):
+            record[source.integers(len(record))] = source.integers(256)
+        cut = bytes(record[: source.integers(len(record) + 1)] if source.random() < 0.3 else record)
+        try:
+            arrays = arrays_of(cut)
+        except NotARecord:
+            refused += 1
+        else:
+            assert sum(array.nbytes for array in arrays) < len(cut)
+            assert all(np.isfinite(array).all() for array in arrays)
+    assert 2_000 < refused < 20_000
+
+
+def test_a_fault_is_short() -> None:
+    assert len(fault_of("x" * 10**6)) < 5000 and fault_of("").startswith(FAULT)

@@ -1,0 +1,321 @@
+"""The sandbox with honest apps: the answer is the app's own, whatever the place of its data, for any user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from asking import APPS, HOSTILE, bare, context_of, message_of, write_rows
+from processes import children, state, wait_until
+
+from fedpriv.guard import sandbox as module
+from fedpriv.guard.record import request_bytes
+from fedpriv.guard.sandbox import Limits, Sandbox, SandboxUnavailable, available, libraries_of
+
+LIMITS = Limits(1 << 30, 60, 100, 1 << 20)
+RUN = {"local-epochs": 1, "learning-rate": 0.1, "num-server-rounds": 3}
+STARTS = {
+    "quickstart-message": {"weights": np.zeros(4), "bias": np.zeros(1)},
+    "quickstart-sklearn": [np.zeros((1, 4)), np.zeros(1)],
+    "quickstart-torch": [np.ones(shape, "f4") / 9 for shape in ((16, 4), (16,), (2, 16), (2,))],
+}
+
+
+@pytest.fixture(scope="module")
+def message_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sandbox, Path]]:
+    """One sandbox for tests that need no other, and its data: five rows."""
+    data = write_rows(tmp_path_factory.mktemp("data") / "real.csv", 5, seed=9)
+    with Sandbox(APPS / "quickstart-message", data, LIMITS) as one:
+        yield one, data
+
+
+def request(data: Path, name: str = "quickstart-message") -> bytes:
+    return request_bytes(message_of(STARTS[name]), context_of(data, RUN))
+
+
+def trained(data: Path, name: str = "quickstart-message") -> list[np.ndarray]:
+    """What the app answers without a sandbox."""
+    (record,) = bare(APPS / name, message_of(STARTS[name]), context_of(data, RUN)).content.array_records.values()
+    return [array.numpy() for array in record.values()]
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_an_answer_is_the_apps_own(name: str, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.csv", 20)
+    shards = [write_rows(tmp_path / f"{seed}.csv", 20, seed=seed) for seed in (1, 2)]
+    with Sandbox(APPS / name, data, LIMITS) as one:
+        assert one.is_warm
+        answers = [one.ask(request(data, name), shard) for shard in (*shards, None)]
+    for answer, source in zip(answers, (*shards, data), strict=True):
+        assert answer.fault is None and answer.arrays is not None
+        for mine, theirs in zip(answer.arrays, trained(source, name), strict=True):
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    assert answers[0].start_s < answers[0].seconds
+
+
+def test_arrays_are_in_the_order_of_the_names_that_came_down(message_app: tuple[Sandbox, Path]) -> None:
+    one, data = message_app
+    turned = message_of({"bias": np.zeros(1), "weights": np.zeros(4)})
+    answer = one.ask(request_bytes(turned, context_of(data, RUN)), None)
+    assert [array.shape for array in answer.arrays or ()] == [(1,), (4,)]
+
+
+def test_shards_run_at_the_same_time(message_app: tuple[Sandbox, Path], tmp_path: Path) -> None:
+    one, data = message_app
+    shards = [write_rows(tmp_path / f"{seed}.csv", 5, seed=seed) for seed in range(8)]
+    found: dict[int, object] = {}
+    threads = [
+        threading.Thread(
+            target=lambda place: found.update({place: one.ask(request(data), shards[place])}), args=(place,)
+        )
+        for place in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for place, shard in enumerate(shards):
+        np.testing.assert_allclose(found[place].arrays[0], trained(shard)[0])  # type: ignore[attr-defined]
+
+
+def test_data_may_be_a_folder_or_lie_in_the_apps_own(tmp_path: Path) -> None:
+    app = Path(shutil.copytree(APPS / "quickstart-message", tmp_path / "quickstart-message"))
+    for data in (tmp_path / "rows", app / "rows"):
+        data.mkdir()
+        write_rows(data / "train.csv", 5)
+        shard = tmp_path / f"shard-{data.parent.name}"
+        shard.mkdir()
+        write_rows(shard / "train.csv", 5, seed=7)
+        with Sandbox(app, data, LIMITS) as one:
+            for folder in (shard, data):
+                answer = one.ask(request(data / "train.csv"), None if folder == data else folder)
+                np.testing.assert_allclose((answer.arrays or ())[0], trained(folder / "train.csv")[0])
+            with pytest.raises(ValueError, match="must be a folder"):
+                one.ask(b"", shard / "train.csv")
+
+
+def test_the_real_data_may_be_nowhere(tmp_path: Path) -> None:
+    """An app that reads /data/train.csv, which this machine does not have."""
+    place = Path("/data-of-no-machine/train.csv")
+    shard = write_rows(tmp_path / "shard.csv", 5)
+    with Sandbox(APPS / "quickstart-message", place, LIMITS) as one:
+        answer = one.ask(request(place), shard)
+        assert one.ask(request(place), shard).fault is None
+        with pytest.raises(FileNotFoundError, match="no shard"):
+            one.ask(request(place), None)
+    np.testing.assert_allclose((answer.arrays or ())[0], trained(shard)[0])
+
+
+def test_a_shard_may_lie_in_the_folder_of_the_data(message_app: tuple[Sandbox, Path]) -> None:
+    one, data = message_app
+    np.testing.assert_allclose((one.ask(request(data), data).arrays or ())[0], trained(data)[0])
+
+
+def test_the_warm_process_sees_no_data(message_app: tuple[Sandbox, Path]) -> None:
+    one, data = message_app
+    assert one._process is not None
+    (keeper,) = children(one._process.pid)
+    (warm,) = children(keeper)
+    assert data.read_bytes() and Path(f"/proc/{warm}/root{data}").read_bytes() == b""
+    assert os.readlink(f"/proc/{warm}/ns/net") != os.readlink("/proc/self/ns/net")
+
+
+def test_the_warm_process_learns_nothing_of_a_shard(message_app: tuple[Sandbox, Path], tmp_path: Path) -> None:
+    """Not even its name: a later shard has all of this process's memory."""
+    one, data = message_app
+    assert one._process is not None
+    (keeper,) = children(one._process.pid)
+    (warm,) = children(keeper)
+    shard = write_rows(tmp_path / "shard-with-a-name.csv", 5)
+    told = context_of(data, {**RUN, "mark": "message-with-a-mark"})
+    assert one.ask(request_bytes(message_of(STARTS["quickstart-message"]), told), shard).fault is None
+
+    def holds(pid: int, words: bytes) -> bool:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory, open(f"/proc/{pid}/maps") as places:
+            for line in places:
+                span, rights, *_ = line.split()
+                if rights.startswith("rw"):
+                    start, end = (int(number, 16) for number in span.split("-"))
+                    memory.seek(start)
+                    if words in memory.read(end - start):
+                        return True
+        return False
+
+    assert holds(warm, str(data).encode()), "what it was given is there"
+    assert not holds(warm, b"shard-with-a-name") and not holds(warm, b"message-with-a-mark")
+
+
+def test_an_app_is_the_only_process_of_its_namespaces(message_app: tuple[Sandbox, Path]) -> None:
+    """While one runs: its namespaces are neither this process's nor the warm one's, and it has no rights left."""
+    one, data = message_app
+    assert one._process is not None
+    (keeper,) = children(one._process.pid)
+    seen: list[dict[str, str]] = []
+    with open(data, "rb"):
+        thread = threading.Thread(target=lambda: [one.ask(request(data), None) for _ in range(20)])
+        thread.start()
+        while thread.is_alive():
+            for pid in children(keeper)[1:]:
+                try:
+                    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+                    spaces = {
+                        name: os.readlink(f"/proc/{pid}/ns/{name}") for name in ("mnt", "net", "ipc", "uts", "pid")
+                    }
+                except (OSError, ValueError):
+                    continue
+                if status["Seccomp"] == "2":
+                    seen.append(status | spaces)
+        thread.join()
+    assert seen
+    for app in seen:
+        assert [app[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")] == ["0" * 16] * 5
+        assert app["NoNewPrivs"] == "1" and app["NSpid"].split()[-1] == "1"
+        for name in ("mnt", "net", "ipc", "uts", "pid"):
+            assert app[name] not in {os.readlink(f"/proc/{other}/ns/{name}") for other in ("self", keeper)}
+
+
+# --- what ends it -------------------------------------------------------------------------------------------------
+
+
+def hanging(tmp_path: Path) -> Path:
+    """An app that computes without end; with a mark in its folder's name."""
+    app = Path(shutil.copytree(HOSTILE, tmp_path / "hostile_apps"))
+    (tmp_path / "data.csv").write_text("1")
+    return app
+
+
+def hanging_request(data: Path) -> bytes:
+    given = {"attack": "processor", "seconds": 1e9}
+    return request_bytes(message_of({"a": np.zeros(1)}), context_of(data, given))
+
+
+def test_wall_time_ends_an_app(tmp_path: Path) -> None:
+    app, data = hanging(tmp_path), tmp_path / "data.csv"
+    with Sandbox(app, data, Limits(1 << 28, 60, 0.5, 1000)) as one:
+        answer = one.ask(hanging_request(data), None)
+        assert answer.arrays is None and "no answer in wall_s=0.5" in str(answer.fault)
+        assert one._process is not None
+        (keeper,) = children(one._process.pid)
+        assert len(children(keeper)) == 1, "only the warm process is left"
+    wait_until(lambda: not state(keeper))
+
+
+def test_all_end_with_the_node(tmp_path: Path) -> None:
+    app, data = hanging(tmp_path), tmp_path / "data.csv"
+    (tmp_path / "request").write_bytes(hanging_request(data))
+    code = f"""
+from pathlib import Path
+from fedpriv.guard.sandbox import Limits, Sandbox
+with Sandbox(Path({str(app)!r}), Path({str(data)!r}), Limits(1 << 28, 600, 600, 1000)) as one:
+    one.ask(Path({str(tmp_path / "request")!r}).read_bytes(), None)
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as node:
+
+        def running() -> list[int]:
+            launchers = children(node.pid)
+            keepers = [keeper for launcher in launchers for keeper in children(launcher)]
+            apps = [app for keeper in keepers for app in children(keeper)]
+            return launchers + keepers + apps if len(apps) == 2 else []
+
+        all_of_them = wait_until(running)
+        node.send_signal(signal.SIGKILL)
+    assert len(all_of_them) == 4
+    wait_until(lambda: all(state(process) in ("", "Z") for process in all_of_them))
+
+
+# --- where it cannot run ------------------------------------------------------------------------------------------
+
+NESTED = """
+import os, sys
+from pathlib import Path
+from fedpriv.guard import kernel
+uid, gid = os.getuid(), os.getgid()
+kernel.unshare(kernel.NEW_USERS, "users")
+kernel.own_users(uid, gid, {inner})
+{more}
+os.execv(sys.executable, [sys.executable, "-c", "from fedpriv.guard.sandbox import available; print(available())"])
+"""
+
+
+def in_nested(inner: int, more: str) -> str:
+    code = NESTED.format(inner=inner, more=more)
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_an_ordinary_user_has_a_sandbox() -> None:
+    assert in_nested(1234, "") == "None"  # a user without any capability: a program's start takes them
+
+
+def test_without_user_namespaces_it_is_refused_with_what_to_do() -> None:
+    told = in_nested(0, "Path('/proc/sys/user/max_user_namespaces').write_text('0')")
+    assert told.startswith("the sandbox cannot be built here:") and "user.max_user_namespaces" in told
+
+
+def test_a_library_that_starts_threads_is_not_imported_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`wsgiref` in its place: a thread is started when it is looked for."""
+    data = write_rows(tmp_path / "data.csv", 5)
+    hook = "import sys, threading, time; " + (
+        "sys.meta_path.insert(0, type('F', (), {{'find_spec': staticmethod(lambda name, *_: "
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start() if name == 'wsgiref' else None)}})); "
+    )
+    monkeypatch.setattr(module, "_CODE", hook + module._CODE)
+    app = Path(shutil.copytree(APPS / "quickstart-message", tmp_path / "quickstart-message"))
+    (app / "messageexample" / "more.py").write_text("import wsgiref\n")
+    with Sandbox(app, data, LIMITS, warm=frozenset({"wsgiref"})) as one:
+        assert not one.is_warm
+        np.testing.assert_allclose((one.ask(request(data), None).arrays or ())[0], trained(data)[0])
+    monkeypatch.setattr(module, "_CODE", hook.replace("wsgiref", "numpy") + module._CODE)
+    with pytest.raises(SandboxUnavailable, match="leaves 2 threads"), Sandbox(app, data, LIMITS):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        ({"memory_bytes": 0}, "memory_bytes=0"),
+        ({"wall_s": float("nan")}, "wall_s=nan"),
+        ({"pad_s": 100.0}, "pad_s=100.0: must exceed wall_s"),
+        ({"processes": -1}, "processes=-1"),
+    ],
+)
+def test_limits_that_are_none_are_refused(limits: dict[str, float], word: str) -> None:
+    given = {"memory_bytes": 1, "processor_s": 1.0, "wall_s": 100.0, "answer_bytes": 1}
+    with pytest.raises(ValueError, match=word):
+        Limits(**(given | limits))  # type: ignore[arg-type]
+
+
+def test_a_folder_that_is_no_app_is_a_fault(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.csv", 5)
+    app = tmp_path / "nothing"
+    app.mkdir()
+    with Sandbox(app, data, LIMITS) as one:
+        answer = one.ask(request(data), None)
+    assert answer.arrays is None and "pyproject.toml" in str(answer.fault)
+
+
+def test_the_libraries_of_an_app_are_read_without_running_it(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch.nn as nn, os\nfrom sklearn.svm import SVC\nraise SystemExit(1)\n")
+    (tmp_path / "deep.py").write_text("(" * 100_000)
+    (tmp_path / "large.py").write_text("import scipy\n" + "#" * module.LONGEST_SOURCE)
+    os.symlink("/dev/zero", tmp_path / "endless.py")
+    found = libraries_of(tmp_path)
+    assert {"torch.nn", "sklearn.svm"} <= set(found) and not {"os", "scipy"} & set(found)
+
+
+def test_this_machine_is_confined() -> None:
+    assert available() is None
+
+
+def test_what_the_launcher_is_given_fits_one_message() -> None:
+    given = {"libraries": libraries_of(APPS), "packages": module.root.libraries()}
+    assert len(json.dumps(given)) < module.LONGEST // 4
