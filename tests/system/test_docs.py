@@ -58,8 +58,8 @@ def done(project: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, A
     chosen = {README, *(case["command"].page for case in cases if "command" in case)}  # the others go on with its run
     for words, page in (("tutorials_method", "docs/tutorial.md"), ("users_pictures", "docs/your_data.md")):
         chosen |= {page for item in asked if words in item.name}
-    own = {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1", "FEDPRIV_HOME": str(project / "home")}
-    environment = os.environ | own
+    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    environment["FEDPRIV_HOME"] = str(project / "home")  # of the key that signs certificates
     command = [sys.executable, "tests/doc_commands.py", "results.jsonl", *chosen, *(["whole"] if WHOLE_AUDITS else [])]
     ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=800)
     assert ran.returncode == 0, ran.stdout + ran.stderr
